@@ -17,21 +17,8 @@ from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.model import Cost, ModelInfo
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.domain.traffic import Arrivals, TrafficItem, TrafficRequest
+from mmcalib.engine import messages as m
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import (
-    Blank,
-    ComputeBudget,
-    CountEmbeds,
-    CountTexts,
-    Measure,
-    OpenModel,
-    ParseServeConfig,
-    Rehearse,
-    Replay,
-    ReplayPrompt,
-    ServeTraffic,
-    StartEngine,
-)
 from mmcalib.errors import EngineError, VllmMoved
 from mmcalib.files import Scratch, write_text
 from mmcalib.models import gpus
@@ -118,14 +105,14 @@ class _Trials:
         yield _Trial(REPLAY, self._replay)
 
     def _open(self, host: EngineHost) -> str:
-        opened = host.ask(OpenModel(str(self._path)), "opening the model")
+        opened = host.ask(m.OpenModel(str(self._path)), "opening the model")
         if opened.unavailable:
             raise VllmMoved("; ".join(f"{part}: {why}" for part, why in opened.unavailable.items()))
         self._model = opened
         return f"{len(opened.knobs)} knobs, {len(opened.server.limits)} limits of the server"
 
     def _measure(self, host: EngineHost) -> str:
-        request = Measure(DEFAULT, (Blank(_PHOTO), Blank(_CLIP)))
+        request = m.Measure(DEFAULT, (m.Blank(_PHOTO), m.Blank(_CLIP)))
         found = list(host.measure(request, "measuring items"))
         costs = [one.cost for one in found if one.cost is not None]
         if len(costs) < len(found):
@@ -134,7 +121,7 @@ class _Trials:
         return ", ".join(f"{one.tokens:,} tokens" for one in costs)
 
     def _count(self, host: EngineHost) -> str:
-        request = CountEmbeds(DEFAULT, (Blank(_PHOTO),))
+        request = m.CountEmbeds(DEFAULT, (m.Blank(_PHOTO),))
         (embeds,) = host.ask(request, "counting").embeds
         if embeds is None:
             raise EngineError("vLLM has no count of its images")
@@ -143,13 +130,13 @@ class _Trials:
         return f"{embeds:,} tokens, as processed"
 
     def _budget(self, host: EngineHost) -> str:
-        request = ComputeBudget(self._args(), build_dummy=True, only_profiled=True)
+        request = m.ComputeBudget(self._args(), build_dummy=True, only_profiled=True)
         budget = host.ask(request, "computing the encoder budget")
         return f"{budget.encoder_budget_tokens:,} tokens"
 
     def _texts(self, host: EngineHost) -> str:
         request = ChatRequest.of_user("Describe this.")
-        found = host.ask(CountTexts((request,)), "counting the text of a request")
+        found = host.ask(m.CountTexts((request,)), "counting the text of a request")
         (tokens,) = found.tokens
         if isinstance(tokens, str):
             raise EngineError(tokens)
@@ -158,7 +145,7 @@ class _Trials:
     def _parse(self, host: EngineHost) -> str:
         file = self._scratch / "engine.yaml"
         write_text(file, f"model: {self._path}\nmax-model-len: {_CONTEXT_TOKENS}\n")
-        parsed = host.ask(ParseServeConfig(str(file)), "parsing a config file").engine_args
+        parsed = host.ask(m.ParseServeConfig(str(file)), "parsing a config file").engine_args
         if parsed.get("max_model_len") != _CONTEXT_TOKENS:
             raise EngineError(f"max-model-len is read as {parsed.get('max_model_len')}")
         return f"{len(parsed)} settings read back"
@@ -168,7 +155,7 @@ class _Trials:
         if not self._model.starts_engines:
             raise _NotHereError("no GPU is here, for which this build of vLLM is")
         args = {**self._args(), "load_format": "dummy", "dtype": "bfloat16", "enforce_eager": True}
-        started = host.ask(StartEngine(args, (1, 1), 0.0), "starting the engine")
+        started = host.ask(m.StartEngine(args, (1, 1), 0.0), "starting the engine")
         return f"on {started.device} in {started.start_s:.0f} s"
 
     def _replay(self, host: EngineHost) -> str:
@@ -176,8 +163,8 @@ class _Trials:
         Image.new("RGB", (_PHOTO.width_px, _PHOTO.height_px)).save(photo)
         content = [text_part("Describe this."), url_part(PART_OF["image"], photo.as_uri())]
         tokens = (self._photo.tokens,) if self._photo else ()
-        prompt = ReplayPrompt("photo.png", ChatRequest.of_user(content), tokens)
-        (answer,) = host.ask(Replay((prompt,)), "answering a request").answers
+        prompt = m.ReplayPrompt("photo.png", ChatRequest.of_user(content), tokens)
+        (answer,) = host.ask(m.Replay((prompt,)), "answering a request").answers
         if answer.error:
             raise EngineError(answer.error)
         if answer.item_tokens != tokens:
@@ -226,7 +213,7 @@ def _rehearsed(path: Path) -> list[Capability]:
     }
 
     def rehearse(host: EngineHost) -> str:
-        found = host.ask(Rehearse(args, gpu), f"rehearsing on {gpu.name}")
+        found = host.ask(m.Rehearse(args, gpu), f"rehearsing on {gpu.name}")
         if found.kv_cache_tokens is None:
             raise EngineError(found.problem)
         return f"{gpu.name}: KV cache {gib(found.kv_cache_bytes)}"
@@ -234,7 +221,9 @@ def _rehearsed(path: Path) -> list[Capability]:
     def serve(host: EngineHost) -> str:
         photos = (TrafficItem(_PHOTO, "photo"),)
         requests = tuple(TrafficRequest(name, 16, 2, photos) for name in "ab")
-        request = ServeTraffic({**args, "num_gpu_blocks_override": 512}, requests, Arrivals(), gpu)
+        request = m.ServeTraffic(
+            {**args, "num_gpu_blocks_override": 512}, requests, Arrivals(), gpu
+        )
         found = host.ask(request, f"serving on {gpu.name}")
         if found.refused:
             raise EngineError(found.refused[0][1])

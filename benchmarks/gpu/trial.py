@@ -18,16 +18,9 @@ from gpu.cases import Case
 from gpu.results import Result
 from mmcalib.corpus.chat import PART_OF, ChatRequest, text_part, url_part
 from mmcalib.domain.memory import RehearsedMemory
+from mmcalib.engine import messages as m
 from mmcalib.engine.environment import CARD_VARIABLE
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import (
-    EngineStarted,
-    ListServeOptions,
-    Rehearse,
-    Replay,
-    ReplayPrompt,
-    StartEngine,
-)
 from mmcalib.errors import MmcalibError
 from mmcalib.media.blank import write_blank
 from mmcalib.memory.checks import components
@@ -89,7 +82,7 @@ class Bench:
             for case in cases:
                 try:
                     args = {**_args(case), "model": str(self.checkpoint(case, cut=False))}
-                    request = Rehearse(args, self.gpu)
+                    request = m.Rehearse(args, self.gpu)
                     futures[case.key].set_result(host.ask(request, "rehearsing"))
                 except BaseException as error:  # noqa: BLE001 - handed to whoever asks for it
                     futures[case.key].set_exception(error)
@@ -135,12 +128,12 @@ class Bench:
 
     def _start(
         self, host: EngineHost, case: Case, failed: dict[str, str]
-    ) -> tuple[EngineStarted | None, dict[str, Any] | None]:
+    ) -> tuple[m.EngineStarted | None, dict[str, Any] | None]:
         true = read_depths(read_config(self.checkpoint(case, cut=False)))
         args = {**_args(case), "model": str(self.checkpoint(case)), "load_format": "dummy"}
         if self.device == "cpu":
             args["enforce_eager"] = True
-        request = StartEngine(args, (true.text_layers, true.encoder_layers), PROFILE_S)
+        request = m.StartEngine(args, (true.text_layers, true.encoder_layers), PROFILE_S)
         try:
             started = host.ask(request, "starting the engine")
         except MmcalibError as error:
@@ -167,7 +160,7 @@ class Bench:
             "peak_bytes": answer.peak_bytes,
         }
 
-    def _burst(self, case: Case) -> Replay:
+    def _burst(self, case: Case) -> m.Replay:
         assert case.burst is not None
         folder, kind = self.scratch / "burst", PART_OF[case.burst.modality]
         folder.mkdir(exist_ok=True)
@@ -175,8 +168,8 @@ class Bench:
         for number in range(case.burst_items):
             path = write_blank(case.burst, number, folder)
             content = [text_part("Describe this."), url_part(kind, path.as_uri())]
-            prompts.append(ReplayPrompt(path.name, ChatRequest.of_user(content), ()))
-        return Replay(tuple(prompts))
+            prompts.append(m.ReplayPrompt(path.name, ChatRequest.of_user(content), ()))
+        return m.Replay(tuple(prompts))
 
     def again(self, results: Sequence[Result]) -> Iterator[Result]:
         """The same measured figures beside what is rehearsed now. Raises what rehearsing raises."""
@@ -191,7 +184,7 @@ class Bench:
         futures = self.rehearse(cases)
         for one, case in zip(results, cases, strict=True):
             rehearsed = futures[case.key].result()
-            started = TypeAdapter(EngineStarted).validate_python(one.started)
+            started = TypeAdapter(m.EngineStarted).validate_python(one.started)
             found = [asdict(part) for part in components(rehearsed, started)]
             yield replace(one, components=found, rehearsed=_short(rehearsed))
 
@@ -201,7 +194,7 @@ class Bench:
         """
         with _card(case):
             host = self._host("engine")
-        asked = self._warming.submit(host.ask, ListServeOptions(), "warming up")
+        asked = self._warming.submit(host.ask, m.ListServeOptions(), "warming up")
         self._warm = (case.key, host, asked)
 
     def close(self) -> None:

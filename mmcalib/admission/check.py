@@ -9,14 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from mmcalib.admission.admits import (
-    IN_MEMORY,
-    TextCounter,
-    admit_file,
-    admit_request,
-    answer_unusable,
-    item_at,
-)
+from mmcalib.admission import admits
 from mmcalib.admission.calibration import Calibration
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.requests import Reading, RequestLines, RequestsSource, file_labels
@@ -74,7 +67,7 @@ def check(
 class _Gate:
     """Answers for items and prompts; removes the files of inline media after each answer."""
 
-    def __init__(self, gate: Gate, scratch: Path, counting: TextCounter | None) -> None:
+    def __init__(self, gate: Gate, scratch: Path, counting: admits.TextCounter | None) -> None:
         self._gate, self._scratch = gate, os.path.realpath(scratch)
         self._counting = counting
         # Digest of a request's messages -> the first request of its session, and its turn.
@@ -98,14 +91,14 @@ class _Gate:
 
     def _check_file(self, path: str, file: EncodedItem | Skipped) -> CheckedItem:
         shapes = () if isinstance(file, Skipped) else (file.shape,)
-        return CheckedItem(path, "item", shapes, admit_file(self._gate, file))
+        return CheckedItem(path, "item", shapes, admits.admit_file(self._gate, file))
 
     def prompt(self, prompt: Prompt | Skipped) -> CheckedItem:
         if isinstance(prompt, Skipped):
-            answer = answer_unusable(prompt.reason, prompt.remedy)
+            answer = admits.answer_unusable(prompt.reason, prompt.remedy)
             return CheckedItem(prompt.path, "prompt", (), answer)
         try:
-            files, answer = admit_request(self._gate, prompt, self._counting)
+            files, answer = admits.admit_request(self._gate, prompt, self._counting)
         finally:
             for item in prompt.items:
                 if os.path.dirname(item.path) == self._scratch:
@@ -134,7 +127,7 @@ class _Gate:
         """Check a line: a JSON object is a chat request, anything else a path or a URL."""
         if text.startswith(b"{"):
             return self.prompt(reader.prompt(origin, text))
-        item = item_at(os.fsdecode(text))
+        item = admits.item_at(os.fsdecode(text))
         file = self._examine(item)
         # A data URL has no path: name its line.
-        return self._check_file(origin if item.path == IN_MEMORY else item.path, file)
+        return self._check_file(origin if item.path == admits.IN_MEMORY else item.path, file)

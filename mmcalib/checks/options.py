@@ -12,12 +12,7 @@ from mmcalib.checks.check import Check, Taken, computed_size, yaml_line
 from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
 from mmcalib.derive.limits import MIN_RESERVE_RATIO
 from mmcalib.domain.memory import Budget
-from mmcalib.releases.constants import (
-    GPU_VIDEO_BACKEND,
-    LOGIT_BYTES,
-    MIN_ENCODER_GRAPH_TOKENS,
-    V2_LOGPROBS_TOKENS,
-)
+from mmcalib.releases import constants
 from mmcalib.text import GIB, gib
 
 _RATE = "video_pruning_rate"
@@ -121,9 +116,9 @@ def check_prompt_logprobs(facts: CheckFacts) -> Iterator[Check]:
     tokens = min(budget.max_num_batched_tokens, budget.max_model_len)
     source = "_get_prompt_logprobs_dict, vllm/v1/worker/gpu_model_runner.py"
     if known.runner == "V2":
-        tokens = min(tokens, V2_LOGPROBS_TOKENS)
+        tokens = min(tokens, constants.V2_LOGPROBS_TOKENS)
         source = "PromptLogprobsWorker, vllm/v1/worker/gpu/sample/prompt_logprob.py"
-    nbytes = tokens * known.vocab_size * LOGIT_BYTES or None
+    nbytes = tokens * known.vocab_size * constants.LOGIT_BYTES or None
     detail = (
         f"max_logprobs {most}: a request with prompt_logprobs takes logits of all {tokens:,} "
         f"tokens of a chunk, {known.vocab_size:,} each{computed_size(nbytes)}, outside the profile "
@@ -183,7 +178,7 @@ def _graph_tokens(compilation: Mapping[str, Any], budget: Budget) -> list[int]:
     if given := compilation.get("encoder_cudagraph_token_budgets"):
         return sorted(int(tokens) for tokens in given)
     most = min(budget.max_num_batched_tokens, budget.max_model_len)
-    powers = (MIN_ENCODER_GRAPH_TOKENS << n for n in count())
+    powers = (constants.MIN_ENCODER_GRAPH_TOKENS << n for n in count())
     return [*takewhile(lambda tokens: tokens < most, powers), most]
 
 
@@ -233,7 +228,7 @@ def check_api_server(facts: CheckFacts) -> Iterator[Check]:
     unused = ""
     if not facts.configuration.items_per_prompt.get("video"):
         unused = ", though no video is served, and only video uses it"
-    elif GPU_VIDEO_BACKEND not in (video.get("backend"), video.get("video_backend")):
+    elif constants.GPU_VIDEO_BACKEND not in (video.get("backend"), video.get("video_backend")):
         unused = "; only video backends on the GPU use it, and media-io-kwargs names none"
     if unused:
         remedy = "remove mm-ipc-gpu-memory-gb"

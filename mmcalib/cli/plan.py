@@ -4,30 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mmcalib.cli.command import (
-    CONFIG_FILE,
-    FILE_AND_FLAGS,
-    PLAN_FLAGS,
-    QUIET,
-    VERBOSE,
-    GpuOptions,
-    print_json,
-)
+from mmcalib.cli import command
 from mmcalib.options.option import option, options, switch
 from mmcalib.options.run import ALLOWED_DOMAINS, ALLOWED_ROOT, REQUESTS, ProofOptions
 
 
 @options
 class PlanOptions:
-    flags: list[str] | None = PLAN_FLAGS
+    flags: list[str] | None = command.PLAN_FLAGS
     model: str | None = option(
         "MODEL", "Checkpoint folder or hub id; may come from --config or --log instead."
     )
     gpu: str | None = option(
         "NAME", "Such as H100-80G or L4; auto, the default without --log: this machine's."
     )
-    described: GpuOptions
-    config: Path | None = CONFIG_FILE
+    described: command.GpuOptions
+    config: Path | None = command.CONFIG_FILE
     goal: str = option("GOAL", "fits, concurrency>=16 or kv_tokens>=200k.", "fits")
     keep: list[str] | None = option(
         "ARG[=LEAST]",
@@ -36,8 +28,8 @@ class PlanOptions:
     )
     log: Path | None = option("FILE", "Log of a vLLM server, with model, GPU and arguments.")
     as_json: bool = switch("Print the plan as JSON.", "--json")
-    verbose: bool = VERBOSE
-    quiet: bool = QUIET
+    verbose: bool = command.VERBOSE
+    quiet: bool = command.QUIET
 
 
 def plan(options: PlanOptions) -> None:
@@ -64,7 +56,7 @@ def plan(options: PlanOptions) -> None:
         progress=progress,
     )
     if options.as_json:
-        print_json(proposal)
+        command.print_json(proposal)
     if not options.quiet:
         print_plan(proposal, console)
     if proposal.verdict == "under-reserved":
@@ -82,8 +74,8 @@ def plan(options: PlanOptions) -> None:
 
 @options
 class ValidateOptions:
-    flags: list[str] | None = FILE_AND_FLAGS
-    config: Path | None = CONFIG_FILE
+    flags: list[str] | None = command.FILE_AND_FLAGS
+    config: Path | None = command.CONFIG_FILE
     model: str | None = option(
         "MODEL", "Checkpoint folder or hub id; may come from the file instead."
     )
@@ -98,11 +90,11 @@ class ValidateOptions:
     gpu: str | None = option(
         "NAME", "GPU that serves, such as H100-80G, to rehearse its memory; auto: this machine's."
     )
-    described: GpuOptions
+    described: command.GpuOptions
     proof: ProofOptions
     as_json: bool = switch("Print the checks as JSON.", "--json")
-    verbose: bool = VERBOSE
-    quiet: bool = QUIET
+    verbose: bool = command.VERBOSE
+    quiet: bool = command.QUIET
 
 
 def validate(options: ValidateOptions) -> None:
@@ -134,7 +126,7 @@ def validate(options: ValidateOptions) -> None:
         progress=progress,
     )
     if options.as_json:
-        print_json(result)
+        command.print_json(result)
     if not options.quiet:
         print_validation(result, console)
     if result.verdict == "fail":

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mmcalib.cli.command import (
-    CONFIG_FILE,
-    FILE_AND_FLAGS,
-    QUIET,
-    VERBOSE,
-    GpuOptions,
-    print_json,
-)
+from mmcalib.cli import command
 from mmcalib.domain.traffic import ANSWER_TOKENS, STEP_S
 from mmcalib.errors import UsageError
 from mmcalib.options.option import option, options, switch
@@ -21,13 +14,13 @@ _STEP_MS = STEP_S * 1000
 
 @options
 class RehearseOptions:
-    flags: list[str] | None = FILE_AND_FLAGS
+    flags: list[str] | None = command.FILE_AND_FLAGS
     model: str | None = option(
         "MODEL", "Checkpoint folder or hub id; may come from --config instead."
     )
     gpu: str | None = option("NAME", "Such as H100-80G or L4; auto, the default: this machine's.")
-    described: GpuOptions
-    config: Path | None = CONFIG_FILE
+    described: command.GpuOptions
+    config: Path | None = command.CONFIG_FILE
     compare: tuple[Path, Path] | None = option("FILE FILE", "Compare two such files.")
     data: list[str] | None = option("SOURCE", "Media of --requests; may be repeated.")
     requests: list[Path] | None = option(
@@ -44,8 +37,8 @@ class RehearseOptions:
     )
     strict: bool = switch("Exit 3 if the engine would not start.")
     as_json: bool = switch("Print JSON; a list of two with --compare.", "--json")
-    verbose: bool = VERBOSE
-    quiet: bool = QUIET
+    verbose: bool = command.VERBOSE
+    quiet: bool = command.QUIET
 
     def __post_init__(self) -> None:
         """Raise UsageError for options that exclude each other."""
@@ -108,7 +101,7 @@ def rehearse(options: RehearseOptions) -> None:
             options.model, gpu=gpu, configs=configs, flags=flags, progress=progress
         )
     if options.as_json:
-        print_json(rehearsals if options.compare else rehearsals[0])
+        command.print_json(rehearsals if options.compare else rehearsals[0])
     if not options.quiet:
         print_rehearsals(rehearsals, console)
         if traffic := rehearsals[0].traffic:

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from mmcalib.cli.command import (
-    HELP_ALL,
-    QUIET,
-    RUN_FLAGS,
-    STRICT,
-    VERBOSE,
-    GpuOptions,
-)
+from mmcalib.cli import command
 from mmcalib.cli.results import EMIT_TOO, NO_THUMBNAILS, REDACT_PATHS
 from mmcalib.options.option import options, switch
 from mmcalib.options.run import ProbeOptions, RunOptions
@@ -19,20 +12,20 @@ from mmcalib.report import ConfigurationName
 @options
 class RunCommandOptions:
     job: RunOptions
-    flags: list[str] | None = RUN_FLAGS
-    described: GpuOptions
+    flags: list[str] | None = command.RUN_FLAGS
+    described: command.GpuOptions
     emit: list[ConfigurationName] | None = EMIT_TOO
     no_thumbnails: bool = NO_THUMBNAILS
     redact_paths: bool = REDACT_PATHS
     probe: ProbeOptions
-    strict: bool = STRICT
+    strict: bool = command.STRICT
     force: bool = switch("Overwrite results in --out.", basic=True)
     as_json: bool = switch(
         "Print calibration.json, or comparison.json for several.", "--json", basic=True
     )
-    verbose: bool = VERBOSE
-    quiet: bool = QUIET
-    help_all: bool = HELP_ALL
+    verbose: bool = command.VERBOSE
+    quiet: bool = command.QUIET
+    help_all: bool = command.HELP_ALL
 
 
 def run(options: RunCommandOptions) -> None:

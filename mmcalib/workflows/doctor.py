@@ -28,16 +28,9 @@ from mmcalib.engine.wheels import BUILDS, installed_version
 from mmcalib.errors import EngineError, OutputError, UsageError
 from mmcalib.files import Scratch
 from mmcalib.media.decode import check_library
-from mmcalib.models import gpus
+from mmcalib.models import gpus, resolve
 from mmcalib.models.catalogue import bundled_models
 from mmcalib.models.gpus import Gpu
-from mmcalib.models.resolve import (
-    DEFAULT_ENDPOINT,
-    TRUE_WORDS,
-    cache_dir,
-    cache_folder,
-    is_reachable,
-)
 from mmcalib.processes import CGROUP, MEMINFO, free_bytes
 from mmcalib.progress import Progress, Silent
 from mmcalib.releases.constants import (
@@ -176,7 +169,7 @@ def probe_folders() -> list[Folder]:
     except FileNotFoundError:
         temporary = Path.cwd()
     every: dict[Purpose, Path] = {
-        "cache": cache_dir(),
+        "cache": resolve.cache_dir(),
         "results": Path.cwd(),
         "temporary": temporary,
     }
@@ -214,16 +207,16 @@ TIMEOUT_S = 3.0
 
 def probe_hub(env: Mapping[str, str]) -> Hub:
     """Probe the hub at HF_ENDPOINT, unless HF_HUB_OFFLINE is set."""
-    endpoint = env.get("HF_ENDPOINT", DEFAULT_ENDPOINT).rstrip("/")
-    if env.get("HF_HUB_OFFLINE", "").lower() in TRUE_WORDS:
+    endpoint = env.get("HF_ENDPOINT", resolve.DEFAULT_ENDPOINT).rstrip("/")
+    if env.get("HF_HUB_OFFLINE", "").lower() in resolve.TRUE_WORDS:
         return Hub(endpoint=endpoint, state="offline")
-    answers = is_reachable(endpoint, TIMEOUT_S)
+    answers = resolve.is_reachable(endpoint, TIMEOUT_S)
     return Hub(endpoint=endpoint, state="reachable" if answers else "unreachable")
 
 
 def check_hub(hub: Hub, env: Mapping[str, str]) -> Check:
     """Check the hub. It is optional: local folders, its cache and the bundled models still work."""
-    folder, models = cache_folder(env), len(bundled_models())
+    folder, models = resolve.cache_folder(env), len(bundled_models())
     others = f"a folder, {folder} and the {models} bundled models still work"
     if hub.state == "offline":
         return Check(

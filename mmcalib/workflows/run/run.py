@@ -31,17 +31,11 @@ from mmcalib.progress import Interruptible, Progress, StepLog
 from mmcalib.proof.prove import require_cuda, require_vllm
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.storage.location import allow_hosts
+from mmcalib.workflows.run import stages
 from mmcalib.workflows.run.document import build_calibration
 from mmcalib.workflows.run.job import Job, RunOutcome
 from mmcalib.workflows.run.prepare import open_to_calibrate, prepare
 from mmcalib.workflows.run.session import Shared, open_session, read_job_corpus
-from mmcalib.workflows.run.stages import (
-    derive,
-    predict_memory,
-    prove_decision,
-    review,
-    start_memory,
-)
 
 
 def run(job: Job, outcome: RunOutcome, progress: Progress) -> Calibration:
@@ -115,19 +109,19 @@ def _run(
         for note in resolved.notes[:1]:
             progress.note(note)
         prepared = prepare(session, resolved, corpus, opened)
-        decided = derive(session, prepared)
+        decided = stages.derive(session, prepared)
         outcome.skipped.extend(decided.decision.unreadable)
-        reviewed = review(session, decided)
-        start_memory(session, decided)
+        reviewed = stages.review(session, decided)
+        stages.start_memory(session, decided)
         so_far = build_calibration(job, reviewed)
         outcome.update(so_far)
         serves = is_serving_gpu(opened.device, job.gpu)
         key = json.dumps([decided.engine_config, serves], sort_keys=True)
         if (proof := shared.proofs.get(key)) is None:
             config = engine_yaml(so_far, "vllm serve --config engine.yaml")
-            proof = shared.proofs[key] = prove_decision(session, decided, config)
+            proof = shared.proofs[key] = stages.prove_decision(session, decided, config)
         outcome.update(build_calibration(job, reviewed, proof))
-        memory = predict_memory(session, reviewed, proof)
+        memory = stages.predict_memory(session, reviewed, proof)
         result = build_calibration(job, reviewed, proof, memory)
         outcome.update(result)
         return result
