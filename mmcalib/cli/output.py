@@ -1,10 +1,12 @@
-"""Writes the folder of results step by step, and finds the GPU to tune for."""
+"""Writes the folder of results, one for each of several models or GPUs, and finds the GPU."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -17,15 +19,25 @@ from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.files import write_text, write_texts
 from mmcalib.memory.rehearse import AUTO, resolve_gpu
 from mmcalib.models import gpus
+from mmcalib.progress import Progress
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.html.canvas import undrawn_words
 from mmcalib.report.report import Report, html, md
 from mmcalib.report.rows import check_line
 from mmcalib.report.summary import summary
-from mmcalib.results.calibration import skipped_jsonl, with_environment, with_server_limits
+from mmcalib.report.terminal import print_comparison
+from mmcalib.results.calibration import (
+    ComparedRun,
+    Comparison,
+    skipped_jsonl,
+    with_environment,
+    with_server_limits,
+)
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.results.part import first_failed
-from mmcalib.workflows.run.job import RunOutcome
+from mmcalib.version import __version__
+from mmcalib.workflows.run.run import run_each
+from mmcalib.workflows.run.session import Job, RunOutcome
 
 _REPORTS = ("report.html", "report.md")
 # The difference from the user's configuration to the tuned one.
@@ -170,3 +182,79 @@ def gpu_that_serves(named: gpus.Gpu | str | None) -> gpus.Gpu | None:
     if named is not None:
         return resolve_gpu(named)
     return resolve_gpu(AUTO) if gpus.has_gpu() else None
+
+
+COMPARISON = "comparison.json"
+
+
+def split_names(names: str | None) -> list[str | None]:
+    """Split a list at commas, without repeats. The name of an existing folder may have commas."""
+    if names is None or Path(names).exists():
+        return [names]
+    return list(dict.fromkeys(name.strip() for name in names.split(",") if name.strip())) or [names]
+
+
+def compare(
+    jobs: Sequence[Job],
+    out: Path,
+    progress: Progress,
+    finish: Callable[..., None],
+    console: Console,
+    *,
+    as_json: bool,
+    quiet: bool,
+    force: bool,
+) -> None:
+    """Run the jobs, `finish` each in its folder, and compare. Raises VerdictError if all fail."""
+    folders = [out / name for name in _folder_names(jobs)]
+    for folder in folders:
+        check_output_dir(folder, force=force)
+    if (out / COMPARISON).exists() and not force:
+        raise UsageError(f"--out {out} has a comparison", hint="--force, or --out another folder")
+    outcomes = [RunOutcome(on_change=partial(save, out=folder)) for folder in folders]
+    found = Comparison(mmcalib=__version__, runs=[])
+    refused: VerdictError | None = None
+    results = run_each(jobs, outcomes, progress)
+    for job, folder, calibration in zip(jobs, folders, results, strict=True):
+        gpu = job.gpu.name if job.gpu else None
+        if isinstance(calibration, Calibration):
+            row = ComparedRun.of(calibration, gpu, folder.name)
+            try:
+                finish(calibration, folder, console, as_json=False, quiet=True)
+            except VerdictError as error:
+                refused = error if row.verdict == "pass" else refused
+        else:
+            starts = False if isinstance(calibration, VerdictError) else None
+            row = ComparedRun.from_error(calibration, job.model, gpu, folder.name, starts=starts)
+        found = Comparison(mmcalib=__version__, runs=[*found.runs, row])
+        write_text(out / COMPARISON, found.model_dump_json(indent=2) + "\n")
+        if not quiet:
+            ended = f"{len(found.runs)} of {len(jobs)}: {folder.name} {row.verdict.upper()}"
+            console.print(ended, markup=False, style="bold")
+    if as_json:
+        print_document(found.model_dump_json(indent=2))
+    if not quiet:
+        print_comparison(found, console)
+        console.print(f"Details: {out / COMPARISON}, and a folder for each", markup=False)
+    passed = [run for run in found.runs if run.verdict == "pass"]
+    if not passed:
+        first = found.runs[0]
+        raise VerdictError(f"none of {len(jobs)} passed: {first.problem}", hint=first.remedy)
+    if not quiet:
+        for run in passed:
+            serve = serve_command(out / run.folder / "engine.yaml")
+            console.print(f"Serve:  {serve}", markup=False, style="bold", soft_wrap=True)
+    if refused is not None:
+        raise refused
+
+
+def _folder_names(jobs: Sequence[Job]) -> list[str]:
+    """Such as `Qwen2.5-VL-3B-Instruct-L4`; with the organization if two models share a name."""
+    last = [Path(model).name for model in dict.fromkeys(job.model for job in jobs)]
+    names = []
+    for job in jobs:
+        short = Path(job.model).name
+        model = short if last.count(short) == 1 else job.model
+        parts = [model, job.gpu.name] if job.gpu else [model]
+        names.append(re.sub(r"[^\w.+-]+", "-", "-".join(parts)).strip("-"))
+    return names

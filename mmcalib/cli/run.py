@@ -41,17 +41,18 @@ def run(options: RunCommandOptions) -> None:
     from functools import partial
     from itertools import product
 
-    from mmcalib.cli.compare import compare, split_names
-    from mmcalib.cli.output import check_output_dir, finish, gpu_named, gpu_that_serves, save
+    from mmcalib.cli import output
     from mmcalib.cli.progress import terminal
     from mmcalib.processes import give_back_large_blocks
-    from mmcalib.workflows.run.job import Job, RunOutcome
     from mmcalib.workflows.run.run import run as run_job
+    from mmcalib.workflows.run.session import Job, RunOutcome
 
     started = time.monotonic()
     give_back_large_blocks()
-    named = [gpu_named(name, options.described) for name in split_names(options.job.gpu)]
-    gpus = dict.fromkeys(map(gpu_that_serves, named))
+    named = [
+        output.gpu_named(name, options.described) for name in output.split_names(options.job.gpu)
+    ]
+    gpus = dict.fromkeys(map(output.gpu_that_serves, named))
     jobs = [
         Job.of(
             replace(options.job, model=model or options.job.model),
@@ -59,12 +60,12 @@ def run(options: RunCommandOptions) -> None:
             probe=options.probe,
             flags=options.flags or [],
         )
-        for model, gpu in product(split_names(options.job.model), gpus)
+        for model, gpu in product(output.split_names(options.job.model), gpus)
     ]
     job, out = jobs[0], options.job.out
     console, progress = terminal(quiet=options.quiet, verbose=options.verbose)
     finished = partial(
-        finish,
+        output.finish,
         strict=options.strict,
         thumbnails=not options.no_thumbnails,
         redact_paths=options.redact_paths,
@@ -73,10 +74,12 @@ def run(options: RunCommandOptions) -> None:
     )
     as_json, quiet, force = options.as_json, options.quiet, options.force
     if len(jobs) > 1:
-        compare(jobs, out, progress, finished, console, as_json=as_json, quiet=quiet, force=force)
+        output.compare(
+            jobs, out, progress, finished, console, as_json=as_json, quiet=quiet, force=force
+        )
         return
-    check_output_dir(out, force=force)
-    outcome = RunOutcome(on_change=partial(save, out=out))
+    output.check_output_dir(out, force=force)
+    outcome = RunOutcome(on_change=partial(output.save, out=out))
     try:
         calibration = run_job(job, outcome, progress)
     except KeyboardInterrupt:

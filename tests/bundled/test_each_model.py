@@ -19,9 +19,8 @@ from mmcalib.models.resolve import resolve
 from mmcalib.progress import Silent
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.workflows.run.document import build_calibration
-from mmcalib.workflows.run.job import Job
 from mmcalib.workflows.run.prepare import open_to_calibrate, prepare
-from mmcalib.workflows.run.session import Session, read_job_corpus
+from mmcalib.workflows.run.session import Job, Session, read_job_corpus
 from mmcalib.workflows.run.stages import Review, derive, prove_decision
 from tests.bundled.known import Line, counts, marks, rule
 from tests.bundled.shapes import CORPUS, SHAPES

@@ -19,7 +19,7 @@ from mmcalib.domain.items import Skipped
 from mmcalib.domain.model import Server
 from mmcalib.engine.environment import serve_command
 from mmcalib.errors import VerdictError
-from mmcalib.workflows.run.job import RunOutcome
+from mmcalib.workflows.run.session import RunOutcome
 from tests.report.example import calibration
 from tests.report.hostile import NAMES, named
 

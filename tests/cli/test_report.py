@@ -13,7 +13,7 @@ from mmcalib.cli.output import finish, save
 from mmcalib.domain.model import Server
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.results.part import CheckResult
-from mmcalib.workflows.run.job import RunOutcome
+from mmcalib.workflows.run.session import RunOutcome
 from tests.report.example import calibration
 
 

@@ -19,7 +19,7 @@ from mmcalib.options.run import RunOptions, build_policy
 from mmcalib.report import CONFIGURATION_NAMES, REPORT_NAMES
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.report import REPORTS
-from mmcalib.workflows.run.job import Job
+from mmcalib.workflows.run.session import Job
 from tests.report.example import calibration
 
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"

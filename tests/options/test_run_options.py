@@ -25,7 +25,7 @@ from mmcalib.options.run import (
     reject_derived_flags,
 )
 from mmcalib.progress import StepLog
-from mmcalib.workflows.run.job import Job
+from mmcalib.workflows.run.session import Job
 
 
 def test_every_rule_of_a_policy_is_an_option_or_a_flag_of_vllm() -> None:

@@ -37,8 +37,7 @@ from mmcalib.results.part import CheckResult
 from mmcalib.version import __version__
 from mmcalib.workflows.corpus import corpus_figures
 from mmcalib.workflows.run.evidence import add_effects, cache_report, evidence
-from mmcalib.workflows.run.job import Job
-from mmcalib.workflows.run.session import default_args
+from mmcalib.workflows.run.session import Job, default_args
 from mmcalib.workflows.run.stages import Derived, PredictedMemory, Review
 
 

@@ -33,9 +33,8 @@ from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.storage.location import allow_hosts
 from mmcalib.workflows.run import stages
 from mmcalib.workflows.run.document import build_calibration
-from mmcalib.workflows.run.job import Job, RunOutcome
 from mmcalib.workflows.run.prepare import open_to_calibrate, prepare
-from mmcalib.workflows.run.session import Shared, open_session, read_job_corpus
+from mmcalib.workflows.run.session import Job, RunOutcome, Shared, open_session, read_job_corpus
 
 
 def run(job: Job, outcome: RunOutcome, progress: Progress) -> Calibration:

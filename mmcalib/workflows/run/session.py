@@ -13,15 +13,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.catalogue import NOT_STARTED_WITH
 from mmcalib.checks.check import Check
 from mmcalib.checks.limits import LIMIT, count_limits, limit_options, normalize_limits
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.limits import compute_reserve
 from mmcalib.derive.policy import FIT, Policy
+from mmcalib.domain.items import Skipped
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality
-from mmcalib.engine.config_forms import WrittenConfiguration, reject_unsafe_settings
+from mmcalib.engine.config_forms import (
+    WrittenConfiguration,
+    read_configuration,
+    reject_unsafe_settings,
+)
 from mmcalib.engine.helpers import CachingHost
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ServeConfig
@@ -39,16 +45,111 @@ from mmcalib.memory.predict import reject_too_small
 from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Rehearsals
 from mmcalib.models.catalogue import find_model
 from mmcalib.models.gpus import Gpu
-from mmcalib.models.resolve import ResolvedModel
-from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS, reject_derived_flags
+from mmcalib.models.resolve import ResolvedModel, cache_dir
+from mmcalib.options.run import (
+    DERIVED_ARGUMENTS,
+    KEPT_ARGUMENTS,
+    PROBE,
+    SAMPLE_PER_MODALITY,
+    STARTUP_BUDGET_S,
+    Device,
+    ProbeOptions,
+    RunOptions,
+    Validate,
+    build_policy,
+    reject_derived_flags,
+)
 from mmcalib.processes import Closing
 from mmcalib.progress import Progress
 from mmcalib.proof.prove import Proof
 from mmcalib.results.memory import EncoderBudget
 from mmcalib.text import flag, one_line
 from mmcalib.workflows.corpus import LoadedCorpus, read_corpus
-from mmcalib.workflows.run.job import Job
 from mmcalib.workflows.traffic.background import ServingProcess
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The inputs and options of one calibration. Without a `gpu` mmcalib predicts no memory, and
+    a policy with a concurrency raises UsageError. `config` is the user's present configuration.
+    `engine_args` are the server's further arguments by vLLM's names; those that a calibration
+    derives or has options for raise UsageError.
+    """
+
+    model: str
+    data: Sequence[str | Path]
+    requests: Sequence[Path] = ()
+    allowed_root: Path | None = None
+    policy: Policy = field(default_factory=Policy)
+    validate: Validate = "replay"
+    startup_budget_s: float = STARTUP_BUDGET_S
+    sample: int = SAMPLE_PER_MODALITY
+    cache_dir: Path | None = None
+    gpu: Gpu | None = None
+    allowed_media_domains: Sequence[str] = ()
+    probe: ProbeOptions = PROBE
+    device: Device = "cpu"
+    pin_kv_cache: bool = False
+    config: WrittenConfiguration = field(default_factory=WrittenConfiguration)
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        options: RunOptions,
+        *,
+        gpu: Gpu | None,
+        policy: Policy | None = None,
+        probe: ProbeOptions = PROBE,
+        flags: Sequence[str] = (),
+        engine_args: Mapping[str, Any] | None = None,
+    ) -> Job:
+        """Make the job of these options. Raises UsageError for a bad file or without a model."""
+        config = read_configuration(options.config, flags, options.model)
+        if config.model_name is None:
+            raise UsageError("no model given", hint="--model MODEL, or --config FILE with one")
+        return cls(
+            model=config.model_name,
+            data=tuple(options.data or ()),
+            requests=tuple(options.requests or ()),
+            allowed_root=options.allowed_local_media_path,
+            policy=policy or build_policy(options),
+            validate=options.validate,
+            startup_budget_s=options.startup_budget_s,
+            sample=options.sample,
+            gpu=gpu,
+            allowed_media_domains=tuple(options.allowed_media_domains or ()),
+            probe=probe,
+            device=options.device,
+            pin_kv_cache=options.pin_kv_cache,
+            config=config,
+            engine_args=engine_args or {},
+        )
+
+    def __post_init__(self) -> None:
+        reject_derived_flags(self.engine_args, pinned=self.pin_kv_cache)
+        if self.policy.concurrency is not None and self.gpu is None:
+            raise UsageError("--concurrency needs --gpu", hint="--gpu L4")
+        if self.pin_kv_cache and self.gpu is None:
+            raise UsageError("--pin-kv-cache needs --gpu", hint="--gpu L4")
+
+    @property
+    def cache(self) -> Path:
+        """The folder for results that other jobs reuse."""
+        return self.cache_dir or cache_dir()
+
+
+@dataclass(slots=True)
+class RunOutcome:
+    """The calibration after each step of a run, and all skipped items."""
+
+    calibration: Calibration | None = None
+    skipped: list[Skipped] = field(default_factory=list)
+    on_change: Callable[[RunOutcome], None] = lambda outcome: None
+
+    def update(self, calibration: Calibration | None) -> None:
+        self.calibration = calibration
+        self.on_change(self)
 
 
 def read_job_corpus(job: Job, progress: Progress, *, sound: bool = False) -> LoadedCorpus:

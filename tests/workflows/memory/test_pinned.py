@@ -14,7 +14,7 @@ from mmcalib.errors import UsageError
 from mmcalib.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.memory.predict import fix_kv_cache, pool_evidence
 from mmcalib.memory.worst_steps import RehearseAll, shrink_kv_cache
-from mmcalib.workflows.run.job import Job
+from mmcalib.workflows.run.session import Job
 from tests.workflows.memory.test_reserved import FOUR, config_of, predicted
 from tests.workflows.rehearsals import GIB, deepstack, limits, rehearsed
 
