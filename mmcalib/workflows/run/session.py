@@ -65,7 +65,7 @@ from mmcalib.proof.prove import Proof
 from mmcalib.results.memory import EncoderBudget
 from mmcalib.text import flag, one_line
 from mmcalib.workflows.corpus import LoadedCorpus, read_corpus
-from mmcalib.workflows.traffic.background import ServingProcess
+from mmcalib.workflows.traffic.rehearse import ServingProcess
 
 
 @dataclass(frozen=True, slots=True)

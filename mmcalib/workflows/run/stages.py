@@ -69,8 +69,12 @@ from mmcalib.workflows.run.session import (
     budget_your_config,
     check_unstarted_flags,
 )
-from mmcalib.workflows.traffic.background import MOST_REQUESTS, BackgroundTraffic, finish_serving
-from mmcalib.workflows.traffic.rehearse import cut_for_serving
+from mmcalib.workflows.traffic.rehearse import (
+    MOST_IN_A_RUN,
+    BackgroundTraffic,
+    cut_for_serving,
+    finish_serving,
+)
 from mmcalib.workflows.traffic.requests import make_trace
 
 
@@ -112,7 +116,7 @@ def derive(session: Session, served: Prepared) -> Derived:
         prediction, process, default = session.prediction, session.serving, session.default_args
         # The process starts up while text is counted.
         process.submit(process.rehearsals.start_simulated_gpu)
-        requests = make_trace(corpus, served.texts.split, most=MOST_REQUESTS)
+        requests = make_trace(corpus, served.texts.split, most=MOST_IN_A_RUN)
         cut = cut_for_serving(Path(served.resolved.path), session.scratch)
         serving = BackgroundTraffic(prediction, process, requests, cut)
         concurrency = job.policy.concurrency

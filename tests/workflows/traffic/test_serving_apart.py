@@ -14,7 +14,7 @@ from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.domain.traffic import Trace
 from mmcalib.memory.rehearse import MemoryPrediction
 from mmcalib.models.gpus import find_gpu
-from mmcalib.workflows.traffic.background import BackgroundTraffic, ServingProcess
+from mmcalib.workflows.traffic.rehearse import BackgroundTraffic, ServingProcess
 from tests.workflows.rehearsals import rehearsed
 
 SOON_S = 60
