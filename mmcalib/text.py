@@ -84,11 +84,6 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def plural_are(count: int, noun: str) -> str:
-    """Such as `1 item is` or `2 items are`."""
-    return f"{plural(count, noun)} {'is' if count == 1 else 'are'}"
-
-
 def gib(value: int | None) -> str:
     return "—" if value is None else f"{value / GIB:.2f} GiB"
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from mmcalib.census import worker
 from mmcalib.census.executor import TIMEOUT_S, ProbeFunction, ProbeResult, ProbeTask, count_fitting
-from mmcalib.census.pool import MEMORY_BYTES, LocalPool
+from mmcalib.census.pool import LocalPool
 from mmcalib.errors import CorpusError, MmcalibError, UsageError
 from mmcalib.processes import SAFE, Closing, Worker, safe_environment
 from mmcalib.storage.location import Location, allow_hosts, allowed_hosts
@@ -37,7 +37,6 @@ class PoolOptions(NamedTuple):
 
     look: ProbeFunction
     timeout_s: float
-    memory_bytes: int
     hosts: frozenset[str] = frozenset()
 
 
@@ -99,11 +98,11 @@ class PoolThread:
             self._watch = Worker("mmcalib.census.ray_watch", os.getpid(), send_s=_REACH_S)
         while True:
             orders, options, future = self._questions.get()
-            look, timeout_s, memory_bytes, hosts = options
+            look, timeout_s, hosts = options
             with (
                 contextlib.suppress(queue.Empty),
                 allow_hosts(hosts),
-                LocalPool(look, workers=1, timeout_s=timeout_s, memory_bytes=memory_bytes) as pool,
+                LocalPool(look, workers=1, timeout_s=timeout_s) as pool,
             ):
                 while True:
                     try:
@@ -149,14 +148,13 @@ class RayExecutor(Closing):
         address: str | None = None,
         workers: int | None = None,
         timeout_s: float = TIMEOUT_S,
-        memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         if importlib.util.find_spec("ray") is None:
             raise UsageError(
                 "the Ray executor needs Ray, which is not installed",
                 hint="pip install 'mmcalib[ray]'",
             )
-        self._options = PoolOptions(look, timeout_s, memory_bytes, allowed_hosts())
+        self._options = PoolOptions(look, timeout_s, allowed_hosts())
         self._address, self._workers = address, workers
         self._ray: ModuleType | None = None
         self._task: Any = None

@@ -96,13 +96,17 @@ class RemedyStyle(Enum):
         return self.choose(flags=f"{flag(name)} {value}", lines=yaml_line(name, value))
 
 
-def yaml_line(name: str, value: Any) -> str:
-    """One setting on one line of YAML, such as `limit-mm-per-prompt: {video: 0}`."""
+def yaml_value(value: Any) -> str:
+    """A value on one line of YAML, such as `{video: 0}`."""
     import yaml  # documents import this module, and need no YAML
 
     words = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1 << 30)
-    words = words.removesuffix("\n").removesuffix("\n...")
-    return f"{name.replace('_', '-')}: {words}"
+    return words.removesuffix("\n").removesuffix("\n...")
+
+
+def yaml_line(name: str, value: Any) -> str:
+    """One setting on one line of YAML, such as `limit-mm-per-prompt: {video: 0}`."""
+    return f"{name.replace('_', '-')}: {yaml_value(value)}"
 
 
 def knob_line(knob: Knob, value: Value, engine_args: Mapping[str, Any]) -> str:

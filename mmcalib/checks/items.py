@@ -19,7 +19,7 @@ from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.knobs import Knob, merge_nested
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Modality, weight
-from mmcalib.text import number, plural, plural_are
+from mmcalib.text import number, plural
 
 
 def check_items_admitted(facts: CheckFacts) -> Iterator[Check]:
@@ -82,15 +82,13 @@ def room(budget: Budget) -> int:
     return min(budget.encoder_budget_tokens, context)
 
 
-def common_video_check(
-    what: str, embeds: int, budget: Budget, media_io: Mapping[str, Any] | None
-) -> Check:
-    """Check a common video in place of data. `media_io` was tried and makes it fit."""
+def common_video_check(embeds: int, budget: Budget, media_io: Mapping[str, Any] | None) -> Check:
+    """Check a minute of 720p video in place of data. `media_io` was tried and makes it fit."""
     limit, cache = room(budget), budget.encoder_budget_tokens
     held = f"the encoder cache holds {cache:,}"
     if limit < cache:
         held = f"the context of {budget.max_model_len:,} leaves {limit:,}"
-    detail = f"{what} takes {embeds:,} tokens as the server samples it; {held}"
+    detail = f"a minute of 720p video takes {embeds:,} tokens as the server samples it; {held}"
     if embeds <= limit:
         return Check(ids.ADMITTED, "pass", detail)
     remedies = _larger(embeds, budget)
@@ -165,10 +163,11 @@ def check_kept_whole(facts: CheckFacts) -> Iterator[Check]:
     if smaller:
         tokens = {cost.shape: before.costs[cost.shape].tokens for cost in smaller}
         worst = min(smaller, key=lambda cost: cost.tokens / tokens[cost.shape])
+        count = sum(cost.count for cost in smaller)
         yield Check(
             ids.DETAIL_KEPT,
             "fail",
-            f"{plural_are(sum(c.count for c in smaller), 'item')} downscaled, such as "
+            f"{plural(count, 'item')} {'is' if count == 1 else 'are'} downscaled, such as "
             f"{worst.exemplar}: {worst.tokens} of {tokens[worst.shape]} tokens",
             "--prefer throughput allows it; otherwise report a bug",
             (worst.exemplar,),

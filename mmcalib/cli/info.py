@@ -31,7 +31,7 @@ def doctor(options: DoctorOptions) -> None:
     from mmcalib.workflows.doctor import diagnose
 
     console, progress = terminal(quiet=options.quiet)
-    diagnosis = diagnose(progress=progress)
+    diagnosis = diagnose(progress)
     if options.as_json:
         print_json(diagnosis)
     if not options.quiet:

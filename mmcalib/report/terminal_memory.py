@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-import yaml
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
 from mmcalib import text
+from mmcalib.checks.check import yaml_value
 from mmcalib.derive.fixes import COSTS
 from mmcalib.domain.memory import LiveTensor
 from mmcalib.report import rows
@@ -245,11 +245,10 @@ def print_validation(validation: Validation, console: Console) -> None:
         *(line(words, "dim") for words in (versions, _ITEMS[validation.items]) if words),
     )
     if validation.engine_config:
-        settings = []
-        for name, value in validation.engine_config.items():
-            shown = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1 << 30)
-            words = shown.removesuffix("\n").removesuffix("\n...")
-            settings.append((text.printable(name), text.printable(words)))
+        settings = [
+            (text.printable(name), text.printable(yaml_value(value)))
+            for name, value in validation.engine_config.items()
+        ]
         print_section(console, "Settings in vLLM", plain_table([fold(), fold()], settings))
     if validation.corpus is not None:
         found = f"{_WHOSE[validation.items]}: {corpus_line(validation.corpus)}, measured"

@@ -32,7 +32,7 @@ from mmcalib.models import gpus, resolve
 from mmcalib.models.catalogue import bundled_models
 from mmcalib.models.gpus import Gpu
 from mmcalib.processes import CGROUP, MEMINFO, free_bytes
-from mmcalib.progress import Progress, Silent
+from mmcalib.progress import Progress
 from mmcalib.releases.constants import (
     CPU_INDEX,
     GPU_MEMORY_UTILIZATION,
@@ -377,12 +377,8 @@ WANTED_RAM_BYTES = 7 * GIB
 WANTED_DISK_BYTES = GIB
 
 
-def diagnose(
-    *, env: Mapping[str, str] | None = None, progress: Progress | None = None
-) -> Diagnosis:
-    """Check vLLM, the hub and the machine; `env` (default: os.environ) configures the hub."""
-    env = os.environ if env is None else env
-    progress = progress or Silent()
+def diagnose(progress: Progress) -> Diagnosis:
+    """Check vLLM, the hub and the machine."""
     every = list_packages()
     installs = {one.name: one.version for one in every if one.version is not None}
     gpu = None
@@ -391,7 +387,7 @@ def diagnose(
     build = check_build(gpu=gpu is not None)
     # vLLM's import takes as long as the hub's timeout, so wait for both at once.
     with ThreadPoolExecutor(1) as background, progress.step("checking vLLM and the hub"):
-        hub_answer = background.submit(probe_hub, env)
+        hub_answer = background.submit(probe_hub, os.environ)
         probe = EngineProbe(None, "", "", 0.0) if build.status == "fail" else probe_engine()
         hub = hub_answer.result()
     machine, probed = probe_host(), probe_folders()
@@ -409,7 +405,7 @@ def diagnose(
         check_media_libraries(),
         build,
         *engine,
-        check_hub(hub, env),
+        check_hub(hub, os.environ),
         *check_machine(machine, wanted_bytes=WANTED_RAM_BYTES),
         *check_folders(probed, wanted_bytes=WANTED_DISK_BYTES),
     ]

@@ -285,7 +285,7 @@ def test_a_pool_that_nobody_asks_ends(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(subject, "_IDLE_S", 0.2)
     monkeypatch.setenv(*MARK.split("="))
     kept = subject.PoolThread()
-    options = subject.PoolOptions(behave, 30, 1 << 30)
+    options = subject.PoolOptions(behave, 30)
     for _ in range(2):
         assert kept.ask(orders(tmp_path, "a"), options).result()
         assert soon(lambda: not looking())

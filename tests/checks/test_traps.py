@@ -317,9 +317,7 @@ def test_an_item_larger_than_the_encoder_cache() -> None:
 def test_fewer_frames_as_the_loader_spells_them() -> None:
     assert items.with_fewer_frames((KNOB, FPS), {}, 0.456) == {"video": {"fps": 0.91}}
     assert items.with_fewer_frames((KNOB,), {}, 0.5) is None
-    check = items.common_video_check(
-        "a clip", 9000, budget({"video": 8192}), {"video": {"fps": 0.91}}
-    )
+    check = items.common_video_check(9000, budget({"video": 8192}), {"video": {"fps": 0.91}})
     assert check.status == "warn"
     assert "media-io-kwargs: {video: {fps: 0.91}}" in check.remedy
 

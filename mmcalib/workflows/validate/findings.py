@@ -312,7 +312,7 @@ def probe_video(subject: ValidatedConfig) -> Iterator[Check]:
         less = measure_minute_of_video(replace(setting, media_io_kwargs=slower), host)
         if less is None or less.embeds > items.room(budget):
             slower = None
-    yield items.common_video_check("a minute of 720p video", cost.embeds, budget, slower)
+    yield items.common_video_check(cost.embeds, budget, slower)
 
 
 def add_synthetic_media(subject: ValidatedConfig, folder: Path) -> ValidatedConfig | None:
