@@ -182,6 +182,12 @@ def test_the_sampler_s_warm_up_takes_what_the_profile_does_not_reserve(h100: The
     assert few.after_pool == ()
     eager = h100.rehearse(limit_mm_per_prompt=small, max_num_seqs=1024, enforce_eager=True)
     assert eager.after_pool == ()
+    picky = ["tests.rehearsal.picky:Picky"]
+    failed = h100.rehearse(limit_mm_per_prompt=small, max_num_seqs=1024, logits_processors=picky)
+    assert failed.after_pool == ()
+    said = "the sampler's warm-up was not rehearsed: needs extra_args"
+    assert failed.assumptions == (*found.assumptions, said)
+    assert failed.kv_cache_bytes == found.kv_cache_bytes
 
 
 def test_another_gpu_is_refused_in_one_line(h100: Theatre, qwen: RehearsedMemory) -> None:

@@ -111,8 +111,7 @@ def estimate_graphs(started: StartedWorker, count: int, mode: str) -> Graphs:
                     runner.run_prefill(worker, tokens, 1)
                 outside += phase.end_bytes - phase.start_bytes
     except Exception as error:  # noqa: BLE001 - only the allowance remains
-        problem = " ".join(str(error).split()) or type(error).__name__
-        return dataclasses.replace(graphs, problem=problem)
+        return dataclasses.replace(graphs, problem=root_cause(error))
     more = sum(captured_bytes)
     if captured_bytes and not runner.uses_v2_runner(worker):
         first, second, *_ = (*captured_bytes, 0)
@@ -126,8 +125,12 @@ def uses_flashinfer(worker: Any) -> bool:
     return _FLASHINFER in models.attention_backends(worker.vllm_config).split(", ")
 
 
-def allocations_after_pool(started: StartedWorker, graphs: Graphs) -> Iterator[memory.Allocation]:
-    """Yield what the start allocates after the KV cache and outside vLLM's estimates."""
+def allocations_after_pool(
+    started: StartedWorker, graphs: Graphs
+) -> Iterator[memory.Allocation | str]:
+    """Yield what the start allocates after the KV cache and outside vLLM's estimates, or a line for
+    a part that was not rehearsed.
+    """
     if graphs.count and not graphs.nbytes:
         nbytes = assume_graphs(started, graphs.count).nbytes
         yield memory.Allocation(memory.GRAPHS, nbytes, "assumed")
@@ -140,8 +143,12 @@ def allocations_after_pool(started: StartedWorker, graphs: Graphs) -> Iterator[m
         # Before graphs are captured. V1's warm-up, like FlashInfer's tuning, repeats the profile.
         reserved = [p.peak_bytes - p.start_bytes for p in started.phases if p.name != "encoder"]
         phase = started.ledger.phase("sampler", since=started.profile)
-        with contextlib.suppress(Exception), phase as warm:
-            runner.warm_up_sampler(started.worker)
+        try:
+            with phase as warm:
+                runner.warm_up_sampler(started.worker)
+        except Exception as error:  # noqa: BLE001 - the other figures are still valid
+            yield f"the sampler's warm-up was not rehearsed: {root_cause(error)}"
+            return
         more = warm.peak_bytes - warm.start_bytes - max(reserved, default=0) - graphs.nbytes
         if more > 0:
             yield memory.Allocation("sampler warm-up", more, "rehearsed")
@@ -299,7 +306,8 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
         outputs = measure_outputs(started, budget)
         merge = merge_peak(started, budget, outputs)
         steps = tuple(encoder_steps(started, request.steps))
-        after_pool = tuple(allocations_after_pool(started, graphs))
+        found = list(allocations_after_pool(started, graphs))
+        unknown = [one for one in found if isinstance(one, str)]
         # Last, because a profile needs this memory.
         kv = fill_cache(started, kv, mode)
         kept_bytes = requested - available - graphs.nbytes - started.non_torch_bytes - activation
@@ -341,7 +349,7 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
             free_bytes=free,
             refusal=runner.refuse_start(started.worker, free),
             before_snapshot=(memory.Allocation("NCCL", nccl, "assumed"),) if nccl else (),
-            after_pool=after_pool,
+            after_pool=tuple(one for one in found if isinstance(one, memory.Allocation)),
             # With the width of the encoder's outputs, because the decoder's may be smaller.
             encoder_cache_bytes=(
                 budget.encoder_cache_size * outputs.bytes_per_token if budget and outputs else 0
@@ -353,7 +361,7 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
             problem=kv.problem,
             kv_blocks=None if kv.layout is None else int(kv.layout.num_blocks),
             budget=budget,
-            assumptions=tuple(_assumptions(machine, started, graphs)),
+            assumptions=(*_assumptions(machine, started, graphs), *unknown),
             seconds=time.perf_counter() - start_s,
         )
 
