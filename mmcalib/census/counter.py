@@ -15,7 +15,7 @@ from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.source import Source
-from mmcalib.domain.items import Item, Skipped, decode_line, drop_data, loaded_bytes
+from mmcalib.domain.items import Item, Skipped, decode_line, download_mib, drop_data, loaded_bytes
 from mmcalib.domain.shapes import AudioShape, EncodedItem, ImageShape, VideoShape, as_encoded_item
 from mmcalib.errors import CorpusError, MmcalibError
 from mmcalib.files import Scratch
@@ -124,8 +124,7 @@ class CorpusCounter:
                 self._skip(Skipped(prompt.origin, one_line(reason)))
                 return
             files.append(seen)
-        mib = sum(file.encoding.file_mib for file in files if file.encoding.fetched)
-        if mib > self.prompts.downloads[0]:
+        if (mib := download_mib(files)) > self.prompts.downloads[0]:
             self.prompts.downloads = mib, prompt.origin, files
         shapes = [file.shape for file in files]
         self.prompts.add(shapes, prompt)

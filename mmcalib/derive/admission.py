@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from mmcalib.derive.bounds import Bound, Frames, Rule, ShapeRejection
 from mmcalib.derive.fit import ContextNeeds, TokenRange, bound_text, judge_fit
-from mmcalib.domain.items import RequestText, TextBound
+from mmcalib.domain.items import RequestText, TextBound, download_mib
 from mmcalib.domain.model import (
     AUDIO_BYTES,
     AUDIO_FILE,
@@ -152,12 +152,11 @@ def find_request_refusal(
     """
     if 0 < (most := server.limits.get(BODY_BYTES, 0)) < body_bytes:
         return _exceeds(BODY_BYTES, body_bytes, f"a body of {body_bytes:,} bytes", f"{most:,}")
-    fetched = [file.encoding.file_mib for file in files if file.encoding.fetched]
-    most, total = server.limits.get(REQUEST_DOWNLOAD, 0), sum(fetched)
+    most, total = server.limits.get(REQUEST_DOWNLOAD, 0), download_mib(files)
     if 0 < most < total:
         size = f"downloads of up to {total} MiB in one request"
         refusal = _exceeds(REQUEST_DOWNLOAD, total, size, f"{most} MiB")
-        return replace(refusal, sure=total - len(fetched) >= most)
+        return replace(refusal, sure=total - sum(file.encoding.fetched for file in files) >= most)
     most, total = server.limits.get(REQUEST_BYTES, 0), sum(decoded)
     if 0 < most < total:
         size = f"{total / MIB:.0f} MiB of decoded media in one request"
@@ -276,7 +275,7 @@ def _counts_per_sample(file: EncodedItem, server: Server) -> int:
 
 
 def _check_download(file: EncodedItem, server: Server) -> ServerRefusal | None:
-    size = file.encoding.file_mib if file.encoding.fetched else 0
+    size = download_mib([file])
     for variable in (DOWNLOAD, REQUEST_DOWNLOAD):
         # Zero or less: no limit.
         if 0 < (most := server.limits.get(variable, 0)) < size:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
@@ -66,6 +66,11 @@ def drop_data(item: Item) -> Item:
     if item.byte_source is None or item.byte_source.data is None:
         return item
     return replace(item, byte_source=replace(item.byte_source, data=None))
+
+
+def download_mib(files: Iterable[EncodedItem]) -> int:
+    """MiB that the server downloads for a request with these files; vLLM rounds each one up."""
+    return sum(file.encoding.file_mib for file in files if file.encoding.fetched)
 
 
 @dataclass(frozen=True, slots=True)
