@@ -323,6 +323,13 @@ def test_the_first_product_brings_a_workspace_that_stays(monkeypatch: pytest.Mon
     assert books.allocator.allocated_bytes == 32 * MIB
 
 
+def test_memory_outside_torch_is_not_free() -> None:
+    books = GpuMemory(find_gpu("H100-80G"))
+    books.other_bytes, books.local_bytes = 3 * MIB, 5 * MIB
+    assert books.memory_info() == (books.gpu.total_bytes - 8 * MIB, books.gpu.total_bytes)
+    assert Ledger(books).free_bytes == books.gpu.free_at_start - 8 * MIB
+
+
 def test_a_phase_has_its_start_its_peak_and_its_end(gpu: ImaginaryGpu) -> None:
     before = activation(MIB)
     with gpu.ledger.phase("work") as phase:

@@ -45,10 +45,15 @@ class GpuMemory:
         assert self.gpu.capability is not None
         return self.gpu.capability
 
+    @property
+    def outside_bytes(self) -> int:
+        """Bytes outside torch."""
+        return self.other_bytes + self.local_bytes
+
     def memory_info(self) -> tuple[int, int]:
         """Return (free, total) bytes like cudaMemGetInfo, but free may be negative."""
-        total, outside = self.gpu.total_bytes, self.other_bytes + self.local_bytes
-        return total - self.allocator.reserved_bytes - outside, total
+        total = self.gpu.total_bytes
+        return total - self.allocator.reserved_bytes - self.outside_bytes, total
 
     def clear(self) -> None:
         """Empty the GPU."""
@@ -107,8 +112,7 @@ class Ledger:
     def free_bytes(self) -> int:
         """Bytes that neither tensors nor other processes use; may be negative."""
         memory = self._gpu_memory
-        outside = memory.other_bytes + memory.local_bytes
-        return memory.gpu.free_at_start - memory.allocator.allocated_bytes - outside
+        return memory.gpu.free_at_start - memory.allocator.allocated_bytes - memory.outside_bytes
 
     def book(self, tensor: torch.Tensor, operation: str) -> None:
         """Allocate the tensor's storage once, even if several tensors view it; follow resizing."""
