@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -70,8 +68,8 @@ class _Gate:
     def __init__(self, gate: Gate, scratch: Path, counting: admits.TextCounter | None) -> None:
         self._gate, self._scratch = gate, os.path.realpath(scratch)
         self._counting = counting
-        # Digest of a request's messages -> the first request of its session, and its turn.
-        self._turns: dict[bytes, tuple[str, int]] = {}
+        # Hash of a request's messages -> the first request of its session, and its turn.
+        self._turns: dict[int, tuple[str, int]] = {}
 
     def source(self, source: Source, *, named: str) -> Iterator[CheckedItem | Skipped]:
         """Check a source's items; skip files that are not media, except `named` or media names."""
@@ -111,14 +109,12 @@ class _Gate:
         """Return the first request of the prompt's session, and its turn from 1: it continues the
         latest request whose messages its own begin with.
         """
-        state, before = hashlib.blake2b(digest_size=16), (prompt.origin, 0)
-        digest = b""
+        before, key = (prompt.origin, 0), 0
         for message in prompt.request.messages:
-            before = self._turns.get(digest, before)
-            state.update(json.dumps(message, sort_keys=True).encode())
-            digest = state.digest()
+            before = self._turns.get(key, before)
+            key = hash((key, repr(message)))
         session, turn = before[0], before[1] + 1
-        self._turns[digest] = session, turn
+        self._turns[key] = session, turn
         if len(self._turns) > _MOST_TURNS:
             del self._turns[next(iter(self._turns))]
         return session, turn
