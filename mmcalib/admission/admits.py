@@ -30,6 +30,7 @@ from mmcalib.derive.fit import TokenRange
 from mmcalib.derive.remedies import add_prompt_remedy, add_remedy
 from mmcalib.domain import shapes
 from mmcalib.domain.items import ByteSource, Item, Skipped, TextCounting
+from mmcalib.domain.model import BODY_BYTES
 from mmcalib.domain.shapes import EncodedItem, takes_video_as_audio
 from mmcalib.files import Scratch
 from mmcalib.processes import Worker
@@ -228,6 +229,7 @@ def admit_item(
         # Inline media are files until the answer.
         with Scratch() as scratch:
             how = Reading(allowed_root=root, scratch=scratch.path, as_sent=True, grammar=grammar)
+            how["most_body_bytes"] = gate.server.limits.get(BODY_BYTES, 0)
             reader = RequestLines(os.getcwd(), **how)
             prompt = reader.prompt("the request", line)
             if isinstance(prompt, Skipped):

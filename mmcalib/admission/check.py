@@ -15,6 +15,7 @@ from mmcalib.corpus.resolve import resolve
 from mmcalib.corpus.source import Source
 from mmcalib.derive.admission import Gate
 from mmcalib.domain.items import Item, Skipped
+from mmcalib.domain.model import BODY_BYTES
 from mmcalib.domain.shapes import EncodedItem, takes_video_as_audio
 from mmcalib.files import Scratch
 from mmcalib.media.probe import examine_whole
@@ -47,6 +48,7 @@ def check(
         media = [(one, each) for one in data for each in resolve(one, given_as="NEW_DATA")]
         how = Reading(allowed_root=allowed_root, scratch=scratch.path, as_sent=True)
         how["grammar"] = calibration.grammar
+        how["most_body_bytes"] = calibration.gate.server.limits.get(BODY_BYTES, 0)
         labelled = zip(requests, file_labels(requests), strict=True)
         files = [RequestsSource(path, label=label, **how) for path, label in labelled]
         for one, source in media:

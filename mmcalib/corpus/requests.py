@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import sys
 from array import array
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -44,6 +45,7 @@ class Reading(TypedDict, total=False):
     at_rest: bool
     grammar: Grammar | None
     as_sent: bool
+    most_body_bytes: int
 
 
 class RequestLines:
@@ -52,7 +54,8 @@ class RequestLines:
     Media must be below `allowed_root` (default: that folder) after resolving links. Inline media
     become files in `scratch`. Remote media are accepted if their hosts are allowed. With `at_rest`,
     files do not change while reading, so a name is resolved once. Requests that vLLM's `grammar`
-    rejects are `Skipped`; with `as_sent`, so are those that name a path instead of a URL.
+    rejects are `Skipped`; with `as_sent`, so are those that name a path instead of a URL. Then a
+    body's size is exact above `most_body_bytes` (0: no limit); else that of the largest is.
     """
 
     def __init__(
@@ -64,12 +67,15 @@ class RequestLines:
         at_rest: bool = False,
         grammar: Grammar | None = None,
         as_sent: bool = False,
+        most_body_bytes: int = 0,
     ) -> None:
         self._folder, self._grammar, self._as_sent = folder, grammar, as_sent
         # Hash of the medium last seen under each uuid; 0 after two different ones.
         self._hash_of_uuid: dict[str, int] = {}
-        # Number of well-formed requests that vLLM rejects; bytes of the largest body.
-        self.refused = self._largest_body = 0
+        # Number of well-formed requests that vLLM rejects; the smallest body whose size matters.
+        self.refused = 0
+        unlimited = as_sent and most_body_bytes <= 0
+        self._least_body_bytes = sys.maxsize if unlimited else most_body_bytes + 1
         self._root = os.path.realpath(allowed_root) if allowed_root else folder
         self._scratch = scratch
         self._remember = lru_cache(_MAX_NAMES)(self._find) if at_rest else self._find
@@ -94,11 +100,13 @@ class RequestLines:
             if not one.exists:
                 return Skipped(origin, one_line(f"missing file: {one.item.path}"))
         items = tuple(one.item for one in media)
-        # A line may wrap the body; a row has none. Unless `as_sent`, only the largest body matters.
+        # A line may wrap the body; a row has none.
         size = 0 if request.row else len(line.strip())
-        if size and (self._as_sent or size >= self._largest_body):
+        if size >= self._least_body_bytes:
             body = {**request.fields, **request.others, "messages": request.messages}
-            self._largest_body = size = min(size, len(json.dumps(body)))
+            size = min(size, len(json.dumps(body)))
+            if not self._as_sent:
+                self._least_body_bytes = max(self._least_body_bytes, size)
         sent = request.replace_media(one.url for one in media)
         return Prompt(origin, items, sent, doubt, size)
 

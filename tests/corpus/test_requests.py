@@ -23,7 +23,7 @@ from PIL import Image
 from mmcalib.census.counter import count_corpus
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.grammar import Grammar
-from mmcalib.corpus.requests import RequestLines, RequestsSource
+from mmcalib.corpus.requests import Reading, RequestLines, RequestsSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import CorpusError, UsageError
@@ -198,6 +198,18 @@ def test_a_path_as_it_stands_is_no_url(folder: Path) -> None:
         for url in ("a.jpg", str(folder / "a.jpg"), f"file://{folder}/a.jpg")
     ]
     assert [getattr(one, "reason", "taken")[:4] for one in said] == ["vLLM", "vLLM", "take"]
+
+
+def test_a_body_is_measured_if_its_line_exceeds_the_limit(folder: Path) -> None:
+    """A long line is measured although a longer one came first; an envelope is not sent."""
+    bodies = [json.dumps(user("a" * 900)), json.dumps(user("words"))]
+    lines = [f'{{"id": "{"1" * 500}", "body": {body}}}'.encode() for body in bodies]
+    long, short = map(len, bodies)
+    for limit, sizes in ((400, [long, short]), (0, [*map(len, lines)])):
+        how = Reading(scratch=folder, as_sent=True, most_body_bytes=limit)
+        reader = RequestLines(str(folder), **how)
+        read = [reader.prompt("it", line) for line in lines]
+        assert [getattr(prompt, "body_bytes", None) for prompt in read] == sizes
 
 
 def test_plain_paths_are_not_percent_decoded(folder: Path) -> None:
