@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from itertools import count, takewhile
-from typing import Any, Final
+from typing import Final
 
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, Taken, computed_size, yaml_line
@@ -150,8 +149,10 @@ def check_encoder_graphs(facts: CheckFacts) -> Iterator[Check]:
         detail = "with enforce_eager vLLM captures no graph: cudagraph_mm_encoder has no effect"
         yield Check(ids.GRAPHS_MEMORY, "warn", detail, "remove one of the two")
         return
-    sizes, known = _graph_tokens(compilation, budget), facts.options
-    largest, most = sizes[-1], budget.encoder_budget_tokens
+    # By default the largest is a whole batch (`_generate_budgets`); the smallest is the model's.
+    given = compilation.get("encoder_cudagraph_token_budgets")
+    largest = max(map(int, given or [min(budget.max_num_batched_tokens, budget.max_model_len)]))
+    known, most = facts.options, budget.encoder_budget_tokens
     pool = None
     if known.encoder_peak_bytes is not None and known.encoder_tokens:
         pool = round(known.encoder_peak_bytes * largest / known.encoder_tokens)
@@ -164,22 +165,13 @@ def check_encoder_graphs(facts: CheckFacts) -> Iterator[Check]:
     yield Check(
         ids.GRAPHS_MEMORY,
         "warn",
-        f"cudagraph_mm_encoder: {len(sizes)} graphs or more, the largest of {largest:,} tokens, "
-        f"have their own pool{computed_size(pool)}, which the rehearsal leaves out. vLLM takes it "
-        "from the KV cache (profile_cudagraph_memory, vllm/v1/worker/gpu_model_runner.py) unless "
+        f"cudagraph_mm_encoder: its graphs, the largest of {largest:,} tokens, have their own pool"
+        f"{computed_size(pool)}, which the rehearsal leaves out. vLLM takes it from the KV cache "
+        "(profile_cudagraph_memory, vllm/v1/worker/gpu_model_runner.py) unless "
         f"VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS is 0{eager}",
         "compilation-config: {encoder_cudagraph_token_budgets: [...]} for the sizes you serve",
         taken=None if pool is None else Taken("CUDA graphs of the encoder", pool),
     )
-
-
-def _graph_tokens(compilation: Mapping[str, Any], budget: Budget) -> list[int]:
-    """The given sizes, or powers of two up to a whole batch (`_generate_budgets`)."""
-    if given := compilation.get("encoder_cudagraph_token_budgets"):
-        return sorted(int(tokens) for tokens in given)
-    most = min(budget.max_num_batched_tokens, budget.max_model_len)
-    powers = (constants.MIN_ENCODER_GRAPH_TOKENS << n for n in count())
-    return [*takewhile(lambda tokens: tokens < most, powers), most]
 
 
 def check_embeddings(facts: CheckFacts) -> Iterator[Check]:

@@ -68,7 +68,7 @@ def drop_data(item: Item) -> Item:
     return replace(item, byte_source=replace(item.byte_source, data=None))
 
 
-def download_mib(files: Iterable[EncodedItem]) -> int:
+def download_mib(files: Iterable[shapes.EncodedItem]) -> int:
     """MiB that the server downloads for a request with these files; vLLM rounds each one up."""
     return sum(file.encoding.file_mib for file in files if file.encoding.fetched)
 

@@ -120,10 +120,6 @@ BY_RATE_FRAMES_PER_PATCH: Final = 2
 # transformers/models/qwen2_vl/image_processing_qwen2_vl.py:75 of 5.19.
 MAX_ASPECT: Final = 200.0
 
-# The smallest encoder CUDA graph of Qwen2.5-VL and Qwen3-VL: a picture of 224 × 224.
-# `get_encoder_cudagraph_budget_range`, model_executor/models/qwen2_5_vl.py:1837 of 0.32.
-MIN_ENCODER_GRAPH_TOKENS: Final = 64
-
 # 16-bit logits and 32-bit logarithms. `compute_logprobs`, v1/sample/sampler.py of 0.32.
 LOGIT_BYTES: Final = 2 + 4
 # The V2 runner computes prompt_logprobs in parts of this many tokens. `CHUNK_SIZE`,

@@ -90,12 +90,12 @@ def test_pruned_videos_are_encoded_whole() -> None:
 def test_graphs_of_the_encoder_have_a_pool_of_their_own() -> None:
     found = only(GRAPHS, REHEARSED)
     assert (found.name, found.status) == ("memory for encoder CUDA graphs", "warn")
-    assert "8 graphs or more, the largest of 8,192 tokens" in found.detail
+    assert "its graphs, the largest of 8,192 tokens" in found.detail
     assert "of up to 114,688 tokens, runs eagerly" in found.detail
     assert found.taken == Taken("CUDA graphs of the encoder", GIB)
     given = {"encoder_cudagraph_token_budgets": [114_688, 1024], "cudagraph_mm_encoder": True}
     most = only({"compilation_config": given}, REHEARSED)
-    assert "2 graphs or more, the largest of 114,688 tokens" in most.detail
+    assert "its graphs, the largest of 114,688 tokens" in most.detail
     assert "runs eagerly" not in most.detail
     assert most.taken == Taken("CUDA graphs of the encoder", 14 * GIB)
     assert only(GRAPHS).taken is None

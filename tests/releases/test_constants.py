@@ -28,7 +28,6 @@ from pathlib import Path
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 from vllm.config import CacheConfig, MultiModalConfig
 from vllm.engine.arg_utils import EngineArgs
-from vllm.model_executor.models.qwen2_5_vl import Qwen2_5_VLForConditionalGeneration as Qwen
 from vllm.multimodal.media.video import VideoMediaIO
 from vllm.multimodal.video import VIDEO_LOADER_REGISTRY
 
@@ -61,7 +60,6 @@ print(json.dumps({
     "sources": {
         "sides": source(smart_resize),
         "loaders": "".join(source(one) for one in loaders.values()),
-        "encoder_graphs": source(Qwen.get_encoder_cudagraph_budget_range),
         "arguments": source(EngineArgs),
         "collected": source(found("_resolve_items", *collected)),
         "prompt": text("v1.engine.input_processor"),
@@ -135,7 +133,6 @@ def test_bounds_of_its_loaders(vllm: dict[str, Any]) -> None:
         ("loaders", f'"min_frames", {constants.BY_RATE_MIN_FRAMES})'),
         ("loaders", f'"temporal_patch_size", {constants.BY_RATE_FRAMES_PER_PATCH})'),
         ("loaders", f"fps: int = {constants.VIDEO_FPS},"),
-        ("encoder_graphs", f"min_budget = {constants.MIN_ENCODER_GRAPH_TOKENS}\n"),
         ("arguments", f"UsageContext.OPENAI_API_SERVER: {constants.SMALL_GPU_BATCHED_TOKENS},"),
         ("worker", f"redundancy_buffer_memory = {constants.VLLM_SLACK_BYTES >> 20} * (1 << 20)"),
         ("prompt", "elif prompt_len == max_prompt_len"),
