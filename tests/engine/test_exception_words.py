@@ -52,6 +52,8 @@ def test_memory_that_others_hold_is_one_line_with_both_figures_and_what_to_type(
         "9.53 of 139.72 GiB are free on cuda:0, but gpu_memory_utilization 0.92 needs 128.54 GiB: "
         "nvidia-smi lists what uses the rest; --gpu-memory-utilization 0.06 would fit"
     )
+    unnamed = describe_failure(ValueError(TAKEN.replace("cuda:0 ", "")))
+    assert unnamed.startswith("9.53 of 139.72 GiB are free on the GPU, but")
     full = TAKEN.replace("9.53", "0.01")
     assert describe_failure(ValueError(full)).endswith("lists what uses the rest")
     held = TAKEN.replace(
