@@ -19,6 +19,8 @@ Raised anywhere, printed in one place (`mmcalib.cli`). The hint is the next comm
 
 from __future__ import annotations
 
+import errno
+
 
 class MmcalibError(Exception):
     """A failure: a message of one line, the `hint` to type next, and `reason`, without the job."""
@@ -40,9 +42,15 @@ class MmcalibError(Exception):
 BUGS = (TypeError, AttributeError, ImportError, NameError)
 
 
+# The disk behind standard output or a temporary folder is full, or a quota or limit is reached.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 def unexpected(error: Exception, *, at: str = "") -> MmcalibError:
     """An unforeseen exception as one line; `at` is the item that caused it."""
     where = f" at {at}" if at else ""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return OutputError(f"cannot write{where}: {error.strerror}", hint="df -h")
     message = ": ".join([where, *filter(None, [" ".join(str(error).split())])])
     bug = "" if isinstance(error, OSError) else "; please report this bug"
     return MmcalibError(

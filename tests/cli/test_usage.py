@@ -361,14 +361,15 @@ def test_a_cache_that_cannot_be_written_names_its_variable(cli, desk: Path, monk
     assert "export MMCALIB_CACHE_DIR=" in ended.err
 
 
-def test_a_full_disk_behind_stdout_is_an_error() -> None:
-    shell = f"{sys.executable} -m mmcalib list models --json > /dev/full"
+@pytest.mark.parametrize("words", ["list models --json", "list models", "--version"])
+def test_a_full_disk_behind_stdout_is_an_error(words: str) -> None:
+    shell = f"{sys.executable} -m mmcalib {words} > /dev/full"
     done = subprocess.run(
         ["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
     assert ends_well(done.stderr)
-    assert "No space left on device" in done.stderr
+    assert done.stderr == "error: cannot write: No space left on device\n  try: df -h\n"
 
 
 @pytest.mark.parametrize("words", ["list models --json", "list models", "list gpus 2>/dev/null"])
