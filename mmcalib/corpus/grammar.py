@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from mmcalib.corpus.chat import TEXT_FIELDS, ChatRequest
+from mmcalib.corpus.chat import TEXT_FIELDS, ChatRequest, medium_of
 from mmcalib.corpus.lines import OPENAI_ROLES, BadRequest, UnknownPart
 from mmcalib.domain.model import EMBEDS_BYTES, Server, describe_excess
 from mmcalib.text import MIB, decode_base64
@@ -154,6 +154,8 @@ class Grammar:
         # With `prompt_embeds` enabled, vLLM searches each text for their marker.
         if self._embeds and not ChatRequest(request.messages).is_plain:
             doubts.append("text of another type is not modelled")
+        if fields.get("continue_final_message") and _ends_with_medium(request.messages[-1]):
+            doubts.append("continue_final_message may cut off the media after the last text")
         if not self._grammar:
             names = fields.keys() - request.fields.keys() - _ANY_VALUE
             doubts = [*doubts, *(f"this calibration does not know {name}" for name in names)]
@@ -277,6 +279,12 @@ class Grammar:
             (_validator({**defs[name], "$defs": defs}), set(defs[name].get("properties", ())))
             for name in names
         ]
+
+
+def _ends_with_medium(message: Mapping[str, Any]) -> bool:
+    """transformers ends such a prompt with the last text (`render_jinja_template`, 5.19)."""
+    content = message.get("content")
+    return isinstance(content, list) and bool(content) and medium_of(content[-1]) is not None
 
 
 def _validator(schema: Mapping[str, Any]) -> Any:

@@ -524,6 +524,18 @@ def test_a_uuid_is_known_once_its_data_came_under_it(folder: Path) -> None:
     assert [doubt(b), doubt(b), doubt(a)] == ["a uuid"] * 3
 
 
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_continued_message_may_lose_the_media_at_its_end(folder: Path, cut: bool) -> None:
+    """vLLM 0.32 answers 500 to the first: "Failed to apply prompt replacement"."""
+    reader = RequestLines(str(folder), scratch=folder / "scratch", grammar=Grammar({}))
+    parts = [{"type": "text", "text": "Describe"}, image("a.jpg")]
+    body = user(*(parts if cut else reversed(parts)))
+    flags = {"continue_final_message": True, "add_generation_prompt": False}
+    found = reader.prompt("line 1", json.dumps({**body, **flags}).encode())
+    assert isinstance(found, Prompt)
+    assert ("continue_final_message may cut off" in found.doubt) == cut
+
+
 def test_beside_chat_requests(loose: Path) -> None:
     chat = {"messages": [{"role": "user", "content": "hello"}], "prompt": "not this"}
     batch = {"custom_id": "1", "body": chat, "prompt": "nor this"}
