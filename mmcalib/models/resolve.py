@@ -176,10 +176,11 @@ def resolve(
         why = str(reason)
     geometry = find_model(model)
     if geometry is None:
-        # Suggest an id that starts like this one, or else one of similar spelling.
-        known = [one.id for one in bundled_models()]
-        longer = (name for name in known if name.lower().startswith(model.lower()))
-        close = next(iter([*longer, *difflib.get_close_matches(model, known, n=1)]), None)
+        # Suggest an id that contains this one, or else one of similar spelling.
+        known = {one.id.lower(): one.id for one in bundled_models()}
+        longer = (name for name in known if model.lower() in name)
+        near = difflib.get_close_matches(model.lower(), known, n=1)
+        close = known.get(next(iter([*longer, *near]), ""))
         raise ModelError(
             f"model {model} not found: not a local folder, not in the hub's cache, not bundled, "
             f"and the hub is unavailable ({why})",

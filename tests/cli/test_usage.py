@@ -232,6 +232,8 @@ MISTAKES = [
     (f"{RUN} --requests bad.jsonl", 1, "bad.jsonl:1: not JSON", '{"messages":'),
     ("run --model gpt-4o --data media", 1, "not bundled", "mmcalib list models"),
     ("run --model Qwen/Qwen2.5-VL-3B --data media", 1, "not a local folder", f"such as {MODEL}"),
+    ("run --model qwen2.5-vl-3b --data media", 1, "not a local folder", f"such as {MODEL}"),
+    ("run --model qwen/qwen2.5-vl-3b-instuct --data media", 1, "not found", f"such as {MODEL}"),
     ("run --model ./none --data media", 1, "./none is not a folder", "ls ."),
     ("run --model texts --data media", 1, "has no config.json", "config.json, tokenizer"),
     ("check", 2, "nothing to check", "name NEW_DATA"),
