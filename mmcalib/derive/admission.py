@@ -370,8 +370,10 @@ def admit_with_reserve(gate: Gate, item: ItemLike, reserve_tokens: int) -> Admis
     if file.encoding.fault == "cut_short":
         return leave_unknown(_CUT_SHORT, "export it again")
     rule = gate.rules.get(modality)
-    if rule and _is_odd(file.encoding):
-        return _apply_rule(gate, rule, file, reserve_tokens)
+    if _is_odd(file.encoding):
+        return _apply_rule(gate, rule, file, reserve_tokens) if rule else _unmeasured(modality)
+    file = _as_counted(file, gate.server)
+    shape = file.shape
     if shape in gate.refusals:
         return reject(f"vLLM: {gate.refusals[shape]}")
     if known := gate.known_costs.get(shape):
@@ -408,6 +410,15 @@ def _decoded_bytes(gate: Gate, file: EncodedItem) -> int:
 def _is_odd(encoding: Encoding) -> bool:
     """The loader returns other frames of this file than of most files of its shape."""
     return encoding.sent_frames or encoding.unpromised or encoding.promised_frames > 0
+
+
+def _as_counted(file: EncodedItem, server: Server) -> EncodedItem:
+    """Return audio with as many samples as the server's loader finds in it."""
+    times = _counts_per_sample(file, server) if isinstance(file.shape, AudioShape) else 1
+    if times == 1:
+        return file
+    assert isinstance(file.shape, AudioShape)
+    return replace(file, shape=replace(file.shape, num_samples=file.shape.num_samples * times))
 
 
 def _apply_rule(gate: Gate, rule: Rule, file: EncodedItem, reserve_tokens: int) -> Admission:
@@ -530,9 +541,9 @@ def _judge_prompt(gate: Gate, costs: _Costs, needs: ContextNeeds) -> Admission:
 
 def _least_tokens(gate: Gate, item: ItemLike) -> int:
     """The least tokens of an item that fits."""
-    file = as_encoded_item(item)
+    file = _as_counted(as_encoded_item(item), gate.server)
     rule, known = gate.rules.get(file.modality), gate.known_costs.get(file.shape)
-    if known and not (rule and _is_odd(file.encoding)):
+    if known and not _is_odd(file.encoding):
         return known.tokens
     bound = rule.bound(file.shape, file.encoding) if rule else None
     return bound.least_tokens if isinstance(bound, Bound) else 0

@@ -23,6 +23,9 @@ from mmcalib.releases.constants import (
 FRAMES_SLACK = 2
 # Resamplers return lengths that differ by some samples: a hundredth of a second.
 _RESAMPLED_SLACK = 100
+# FFmpeg may decode an encoder's padding at start and end that the header leaves out, or the other
+# way round: up to four frames of MP3.
+_PADDING_SAMPLES = 4 * 1152
 
 Loader = Literal["uniform", "qwen2_vl", "qwen3_vl"]
 
@@ -277,15 +280,20 @@ class Ladder:
         """None if shorter than the first rung or longer than the last."""
         if not isinstance(shape, AudioShape):
             return None
-        exact = shape.num_samples * self.rate_hz / shape.sample_rate_hz
+        padding = _PADDING_SAMPLES if encoding.sample_format else 0
+        exact, longest, shortest = (
+            (shape.num_samples + more) * self.rate_hz / shape.sample_rate_hz
+            for more in (0, padding, -padding)
+        )
         slack = self.rate_hz / _RESAMPLED_SLACK
-        if exact + slack <= self.refused_samples:
+        if longest + slack <= self.refused_samples:
             return ShapeRejection("audio that is too short for the processor")
-        above = [rung for rung in self.rungs if rung.samples >= exact + slack]
+        above = [rung for rung in self.rungs if rung.samples >= longest + slack]
         below = [rung for rung in self.rungs if rung.samples <= exact - slack]
         if not above or not below:
             return None
-        most, least = above[0], below[-1]
+        surely = [rung for rung in below if rung.samples <= shortest - slack]
+        most, least = above[0], (surely or below[:1])[-1]
         return Bound(most.tokens, most.embeds, least.tokens, least.embeds)
 
 

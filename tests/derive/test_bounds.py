@@ -19,7 +19,7 @@ from mmcalib.derive.bounds import (
     Sampling,
     ShapeRejection,
 )
-from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.domain.shapes import AudioShape, Encoding, ImageShape, Shape, VideoShape
 
 QWEN = Area(factor_px=28, min_px=3136, max_px=12845056, max_aspect=200.0)
 CLIP = VideoShape(300, 30.0, 10.0, 640, 272)
@@ -111,6 +111,16 @@ def test_a_clip_lies_between_two_rungs() -> None:
     assert rule.bound(AudioShape(16000, 8000)) == Bound(75, 75, 25, 25)
     assert rule.bound(AudioShape(3200, 16000)) is None
     assert rule.bound(AudioShape(80000, 16000)) is None
+
+
+def test_a_clip_that_ffmpeg_decodes_may_have_an_encoders_padding() -> None:
+    """AAC of 5 s at 8 kHz: 41,024 samples by its header, 41,984 decoded (vLLM 0.32)."""
+    rule = Ladder(16000, (Rung(160, 1, 1), Rung(83200, 130, 130), Rung(96000, 150, 150)))
+    clip = AudioShape(41024, 8000)
+    assert tokens(rule.bound(clip)) == 130
+    assert rule.bound(clip, Encoding(sample_format="fltp")) == Bound(150, 150, 1, 1)
+    short = AudioShape(4000, 16000)
+    assert rule.bound(short, Encoding(sample_format="fltp")) == Bound(130, 130, 1, 1)
 
 
 def test_what_is_shorter_than_a_sound_that_was_refused_is_refused() -> None:

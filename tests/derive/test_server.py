@@ -9,6 +9,7 @@ import pytest
 from mmcalib.derive.admission import (
     AudioLimits,
     Gate,
+    ShapeCost,
     admit,
     admit_prompt,
     admitting_variables,
@@ -100,6 +101,25 @@ def test_what_the_server_refuses_does_not_fit(file: EncodedItem, reason: str) ->
 )
 def test_what_it_takes_is_left_to_the_shape(file: EncodedItem) -> None:
     assert find_server_refusal(file, SERVER) is None
+
+
+def test_packed_sound_costs_once_per_channel() -> None:
+    """Two seconds of 5.1 PCM in MP4 took 300 tokens, 50 as planar sound (vLLM 0.32)."""
+    rungs = tuple(Rung(16_000 * n, 25 * n, 25 * n) for n in range(1, 20))
+    gate = replace(GATE, rules={"audio": Ladder(16_000, rungs)}, known_costs={})
+    clip = AudioShape(96_000, 48_000)
+    packed = EncodedItem(clip, Encoding(channels=6, sample_format="s16"))
+    assert admit(gate, packed).tokens == 325
+    assert admit(gate, EncodedItem(clip, Encoding(channels=6, sample_format="s16p"))).tokens == 75
+    assert admit(replace(gate, server=Server(torchcodec=True)), packed).tokens == 75
+
+
+def test_a_known_shape_says_nothing_of_frames_that_the_loader_takes_otherwise() -> None:
+    """A live Matroska file of a known shape was let in; the server answered 500 (vLLM 0.32)."""
+    gate = replace(GATE, rules={}, known_costs={CLIP: ShapeCost(280, 280, "real")})
+    assert admit(gate, CLIP).answer == "fits"
+    for odd in (Encoding(unpromised=True), Encoding(sent_frames=True), Encoding(promised_frames=9)):
+        assert admit(gate, EncodedItem(CLIP, odd)).answer == "unknown"
 
 
 SMALL = Server(limits={"VLLM_MAX_IMAGE_PIXELS": 1_000_000})

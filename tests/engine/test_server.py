@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from mmcalib.corpus.requests import RequestLines
-from mmcalib.derive.admission import find_server_refusal
-from mmcalib.derive.bounds import Loader, Sampling
+from mmcalib.derive.admission import Gate, admit, find_server_refusal
+from mmcalib.derive.bounds import Ladder, Loader, Rule, Rung, Sampling
 from mmcalib.domain.items import Item
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.model import VARIABLES, Cost
@@ -103,6 +103,30 @@ def test_sound_that_vllm_refuses_is_known_by_its_header(lab, tmp_path: Path, nam
     (truth,) = audio.costs(File("audio", str(path)))
     said = find_server_refusal(seen(path, "audio"), audio.opened.server)
     assert (isinstance(truth, str), said is not None) == (refused, refused), (truth, said)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda f: packed_sound(f / "a.mov", 2, 16_000),
+        lambda f: heard(f / "a.m4a", "aac", "ipod", 5, 8_000),
+        lambda f: heard(f / "a.mka", "libopus", "matroska", 4, 48_000),
+    ],
+)
+def test_sound_costs_no_more_than_the_bound_of_its_header(
+    lab, tmp_path: Path, make: Callable[[Path], Path]
+) -> None:
+    path, audio = make(tmp_path), lab(QWEN_AUDIO)
+    samples = [16_000, 48_000, 64_000, 80_000, 83_200, 96_000]
+    truth, *blanks = audio.costs(
+        File("audio", str(path)), *(Blank(AudioShape(n, 16_000)) for n in samples)
+    )
+    rungs = tuple(Rung(n, b.tokens, b.embeds) for n, b in zip(samples, blanks, strict=True))
+    rules: dict[Modality, Rule] = {"audio": Ladder(16_000, rungs)}
+    gate = Gate(1 << 20, 1 << 20, 0, {"audio": 1}, {}, {}, rules, audio.opened.server)
+    said = admit(gate, seen(path, "audio"))
+    assert said.tokens is not None
+    assert truth.tokens <= said.tokens < 2 * truth.tokens, (truth, said)
 
 
 def test_no_sound_makes_the_child_take_gigabytes(lab, tmp_path: Path) -> None:
