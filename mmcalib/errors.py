@@ -42,7 +42,7 @@ class MmcalibError(Exception):
 BUGS = (TypeError, AttributeError, ImportError, NameError)
 
 
-# The disk behind standard output or a temporary folder is full, or a quota or limit is reached.
+# A full disk, for example behind standard output.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 

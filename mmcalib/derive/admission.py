@@ -211,7 +211,9 @@ def _check_audio(file: EncodedItem, shape: AudioShape, server: Server) -> Server
     if encoding.claimed_samples and (by_libsndfile or encoding.sample_format):
         believed = replace(shape, num_samples=max(shape.num_samples, encoding.claimed_samples))
         file = replace(file, shape=believed)
-    seconds = believed.duration_s * _counts_per_sample(file, server)
+    counted = _as_counted(file, server).shape
+    assert isinstance(counted, AudioShape)
+    seconds = counted.duration_s
     most = server.limits.get(AUDIO_SECONDS)
     if most is not None and seconds > most:
         length = f"{believed.duration_s:.1f} s"
@@ -265,13 +267,15 @@ def decoded_bytes(file: EncodedItem, server: Server) -> int:
     return file.shape.num_samples * max(1, encoding.channels) * each
 
 
-def _counts_per_sample(file: EncodedItem, server: Server) -> int:
-    """How often vLLM counts a sample that PyAV decodes: packed ones once per channel
+def _as_counted(file: EncodedItem, server: Server) -> EncodedItem:
+    """Return audio with as many samples as vLLM counts: packed ones of PyAV once per channel
     (`load_audio_pyav`, vllm/multimodal/media/audio.py, 0.32).
     """
-    form = file.encoding.sample_format
-    packed = form and not form.endswith("p") and not server.torchcodec
-    return max(1, file.encoding.channels) if packed else 1
+    shape, form = file.shape, file.encoding.sample_format
+    if not isinstance(shape, AudioShape) or form[-1:] in ("", "p") or server.torchcodec:
+        return file
+    samples = shape.num_samples * max(1, file.encoding.channels)
+    return replace(file, shape=replace(shape, num_samples=samples))
 
 
 def _check_download(file: EncodedItem, server: Server) -> ServerRefusal | None:
@@ -354,7 +358,7 @@ def admit(gate: Gate, item: ItemLike) -> Admission:
 def admit_with_reserve(gate: Gate, item: ItemLike, reserve_tokens: int) -> Admission:
     """Judge one item with this reserve; 0 for an item of a prompt, which is judged whole."""
     file = as_encoded_item(item)
-    shape, modality = file.shape, file.modality
+    modality = file.modality
     count = gate.counts.get(modality)
     if not count:
         why = f"the model does not take {modality}"
@@ -371,7 +375,7 @@ def admit_with_reserve(gate: Gate, item: ItemLike, reserve_tokens: int) -> Admis
         return leave_unknown(_CUT_SHORT, "export it again")
     rule = gate.rules.get(modality)
     if _is_odd(file.encoding):
-        return _apply_rule(gate, rule, file, reserve_tokens) if rule else _unmeasured(modality)
+        return _apply_rule(gate, rule, file, reserve_tokens)
     file = _as_counted(file, gate.server)
     shape = file.shape
     if shape in gate.refusals:
@@ -379,9 +383,7 @@ def admit_with_reserve(gate: Gate, item: ItemLike, reserve_tokens: int) -> Admis
     if known := gate.known_costs.get(shape):
         cost = Bound(known.tokens, known.embeds, known.tokens, known.embeds)
         return _judge_cost(gate, cost, known.basis, reserve_tokens, exact=True)
-    if rule:
-        return _apply_rule(gate, rule, file, reserve_tokens)
-    return _unmeasured(modality)
+    return _apply_rule(gate, rule, file, reserve_tokens)
 
 
 _CUT_SHORT = "a truncated image: the server rejects it if it cannot decode all of it"
@@ -412,26 +414,14 @@ def _is_odd(encoding: Encoding) -> bool:
     return encoding.sent_frames or encoding.unpromised or encoding.promised_frames > 0
 
 
-def _as_counted(file: EncodedItem, server: Server) -> EncodedItem:
-    """Return audio with as many samples as the server's loader finds in it."""
-    times = _counts_per_sample(file, server) if isinstance(file.shape, AudioShape) else 1
-    if times == 1:
-        return file
-    assert isinstance(file.shape, AudioShape)
-    return replace(file, shape=replace(file.shape, num_samples=file.shape.num_samples * times))
-
-
-def _apply_rule(gate: Gate, rule: Rule, file: EncodedItem, reserve_tokens: int) -> Admission:
-    match rule.bound(file.shape, file.encoding):
-        case Bound() as cost:
-            return _judge_cost(gate, cost, _BASIS[rule.kind], reserve_tokens, exact=False)
-        case ShapeRejection(reason=why, remedy=remedy):
-            return reject(why, remedy, exact=False)
-    return _unmeasured(file.modality)
-
-
-def _unmeasured(modality: Modality) -> Admission:
-    return leave_unknown(f"no {modality} of this shape was measured, and no rule limits its cost")
+def _apply_rule(gate: Gate, rule: Rule | None, file: EncodedItem, reserve_tokens: int) -> Admission:
+    bound = rule.bound(file.shape, file.encoding) if rule else None
+    if rule and isinstance(bound, Bound):
+        return _judge_cost(gate, bound, _BASIS[rule.kind], reserve_tokens, exact=False)
+    if isinstance(bound, ShapeRejection):
+        return reject(bound.reason, bound.remedy, exact=False)
+    words = f"no {file.modality} of this shape was measured, and no rule limits its cost"
+    return leave_unknown(words)
 
 
 def _judge_cost(

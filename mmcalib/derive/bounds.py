@@ -23,8 +23,7 @@ from mmcalib.releases.constants import (
 FRAMES_SLACK = 2
 # Resamplers return lengths that differ by some samples: a hundredth of a second.
 _RESAMPLED_SLACK = 100
-# FFmpeg may decode an encoder's padding at start and end that the header leaves out, or the other
-# way round: up to four frames of MP3.
+# The header may count an encoder's padding that FFmpeg drops, or the reverse: four frames of MP3.
 _PADDING_SAMPLES = 4 * 1152
 
 Loader = Literal["uniform", "qwen2_vl", "qwen3_vl"]
@@ -280,19 +279,16 @@ class Ladder:
         """None if shorter than the first rung or longer than the last."""
         if not isinstance(shape, AudioShape):
             return None
-        padding = _PADDING_SAMPLES if encoding.sample_format else 0
-        exact, longest, shortest = (
-            (shape.num_samples + more) * self.rate_hz / shape.sample_rate_hz
-            for more in (0, padding, -padding)
-        )
-        slack = self.rate_hz / _RESAMPLED_SLACK
-        if longest + slack <= self.refused_samples:
+        scale, slack = self.rate_hz / shape.sample_rate_hz, self.rate_hz / _RESAMPLED_SLACK
+        padding = _PADDING_SAMPLES * scale if encoding.sample_format else 0
+        longest, shortest = shape.num_samples * scale + slack, shape.num_samples * scale - slack
+        if longest + padding <= self.refused_samples:
             return ShapeRejection("audio that is too short for the processor")
-        above = [rung for rung in self.rungs if rung.samples >= longest + slack]
-        below = [rung for rung in self.rungs if rung.samples <= exact - slack]
+        above = [rung for rung in self.rungs if rung.samples >= longest + padding]
+        below = [rung for rung in self.rungs if rung.samples <= shortest]
         if not above or not below:
             return None
-        surely = [rung for rung in below if rung.samples <= shortest - slack]
+        surely = [rung for rung in below if rung.samples <= shortest - padding]
         most, least = above[0], (surely or below[:1])[-1]
         return Bound(most.tokens, most.embeds, least.tokens, least.embeds)
 
