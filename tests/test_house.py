@@ -51,11 +51,11 @@ SHORT = {
 }
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
-    "modules": 239,
-    "product lines": 46_771,
-    "test files": 203,
-    "test lines": 39_463,
-    "words of docs": 19_000,
+    "modules": 225,
+    "product lines": 46_606,
+    "test files": 181,
+    "test lines": 39_279,
+    "words of docs": 18_960,
     "words of CHANGELOG": 300,
     "lines of README": 120,
     "options of run": 41,

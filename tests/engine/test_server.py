@@ -108,9 +108,9 @@ def test_sound_that_vllm_refuses_is_known_by_its_header(lab, tmp_path: Path, nam
 @pytest.mark.parametrize(
     "make",
     [
-        lambda f: packed_sound(f / "a.mov", 2, 16_000),
-        lambda f: heard(f / "a.m4a", "aac", "ipod", 5, 8_000),
-        lambda f: heard(f / "a.mka", "libopus", "matroska", 4, 48_000),
+        lambda f: odd_media.packed_sound(f / "a.mov", 2, 16_000),
+        lambda f: odd_media.heard(f / "a.m4a", "aac", "ipod", 5, 8_000),
+        lambda f: odd_media.heard(f / "a.mka", "libopus", "matroska", 4, 48_000),
     ],
 )
 def test_sound_costs_no_more_than_the_bound_of_its_header(
