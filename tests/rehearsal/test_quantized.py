@@ -343,7 +343,7 @@ MIXED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("gpu", ["RTX-A6000", "RTX-5090"])
+@pytest.mark.parametrize("gpu", ["RTX-A6000", "RTX-5090", "B200"])
 def test_a_checkpoint_may_have_a_method_for_each_layer(
     theatres: Callable[[str], Theatre], gpu: str
 ) -> None:
@@ -399,3 +399,13 @@ def test_experts_in_nvfp4_run_by_cutlass_where_it_is_asked_for(
     assert more.problem == ""
     taken = more.weights_bytes - few.weights_bytes
     assert taken == pytest.approx(2 * QUANTISED_OF_EXPERTS * (4 + 8 / 16) / 8, rel=0.02)
+
+
+def test_experts_behind_a_router_in_float32_run_on_the_largest_blackwells(
+    theatres: Callable[[str], Theatre],
+) -> None:
+    """Its kernel needs the Python package of CUTLASS. Layer 0 has no experts."""
+    found = rehearsed(theatres("B200"), None, 2, "zai-org/GLM-4.5V")
+    assert found.problem == ""
+    # 128 experts of three matrices, in 16 bits.
+    assert found.weights_bytes > 128 * 3 * 4096 * 1408 * 2

@@ -250,6 +250,20 @@ def _quantize_to_fp4(block: int, a: torch.Tensor, *args: Any, **kwargs: Any) -> 
     return a.new_empty((rows, width // 2), dtype=torch.uint8), _scales(a, rows, width // block)
 
 
+def prepare_bf16_fp4_weights(
+    b: torch.Tensor, b_descale: torch.Tensor, alpha: torch.Tensor | None = None, **kwargs: Any
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Pack (n, k/2) bytes into int32 of (k/16, 2 n), with a scale for 16 numbers."""
+    rows, width = b.shape
+    packed = b.new_empty((width // 8, 2 * rows), dtype=torch.int32)
+    return packed, b.new_empty((width // 8, rows), dtype=torch.uint8), alpha
+
+
+def mm_bf16_fp4(a: torch.Tensor, b: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Multiply (m, k) by weights so packed."""
+    return a.new_empty((a.shape[0], b.shape[1] // 2))
+
+
 def mxfp8_quantize(
     a: torch.Tensor, is_sf_swizzled_layout: bool = True, *args: Any, **kwargs: Any
 ) -> Any:
@@ -353,7 +367,12 @@ class Products:
             "flashinfer.quantization.fp4_quantization": {
                 "block_scale_interleave": block_scale_interleave
             },
-            "flashinfer.gemm": {**products, "fp8_blockscale_gemm_sm90": fp8_blockscale_gemm_sm90},
+            "flashinfer.gemm": {
+                **products,
+                "fp8_blockscale_gemm_sm90": fp8_blockscale_gemm_sm90,
+                "prepare_bf16_fp4_weights": prepare_bf16_fp4_weights,
+                "mm_bf16_fp4": mm_bf16_fp4,
+            },
             "flashinfer.decode": {
                 **wrappers,
                 "fast_decode_plan": PagedAttention.plan,
