@@ -158,7 +158,7 @@ def cutlass_fused_moe(
     for each expert. Weights of four bits arrive as int64: 16 numbers each.
     """
     if use_deepseek_fp8_block_scale:
-        raise NotImplementedError("cutlass_fused_moe with FP8 scales for blocks")
+        raise NoFakeImplementation("cutlass_fused_moe of FP8 blocks", "", ALTERNATIVES_HINT)
     tokens, experts = input.shape[0], fc2_expert_weights.shape[0]
     hidden, inner = fc2_expert_weights.shape[1:]
     packed = fc2_expert_weights.dtype == torch.int64
@@ -198,7 +198,7 @@ def trtllm_moe(
     kernels know. Untuned, as the profile runs it, a tile has half the rows of a mean expert.
     """
     if not do_finalize:
-        raise NotImplementedError("TensorRT-LLM's experts without their last sum")
+        raise NoFakeImplementation("trtllm_moe without its last sum", "", ALTERNATIVES_HINT)
     tokens, width = hidden_states.shape
     rows, dtype = tokens * top_k, hidden_states.dtype
     packed = dtype == torch.uint8
