@@ -233,10 +233,9 @@ def admit_item(
         line = _request_line(item)
         # Inline media are files until the answer.
         with Scratch() as scratch:
-            how = Reading(allowed_root=root, scratch=scratch.path, as_sent=True, grammar=grammar)
-            how["most_body_bytes"] = gate.server.limits.get(BODY_BYTES, 0)
-            reader = RequestLines(os.getcwd(), **how)
-            prompt = reader.prompt("the request", line)
+            most = gate.server.limits.get(BODY_BYTES, 0)
+            how = Reading(scratch.path, root, grammar, as_sent=True, most_body_bytes=most)
+            prompt = RequestLines(os.getcwd(), how).prompt("the request", line)
             if isinstance(prompt, Skipped):
                 return answer_unusable(prompt.reason, prompt.remedy)
             return admit_request(gate, prompt, counting)[1]

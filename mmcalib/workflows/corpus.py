@@ -21,7 +21,7 @@ from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.corpus.archives import stop_readers
 from mmcalib.corpus.chat import Text
-from mmcalib.corpus.requests import RequestsSource, file_labels
+from mmcalib.corpus.requests import Reading, RequestsSource, file_labels
 from mmcalib.corpus.resolve import resolve
 from mmcalib.corpus.source import Source
 from mmcalib.decision.media_files import Files, prepare_files
@@ -174,12 +174,9 @@ def sources_of(
 ) -> list[Source]:
     """Return all sources, requests first. Raises CorpusError if one is missing, and UsageError."""
     media = [source for one in data for source in resolve(one)]
-    root, labelled = allowed_root, zip(requests, file_labels(requests), strict=True)
-    sources: list[Source] = [
-        RequestsSource(path, allowed_root=root, scratch=scratch, label=label, at_rest=True)
-        for path, label in labelled
-    ]
-    return [*sources, *media]
+    how = Reading(scratch, allowed_root, at_rest=True)
+    labelled = zip(requests, file_labels(requests), strict=True)
+    return [*(RequestsSource(path, how, label=label) for path, label in labelled), *media]
 
 
 def drop_requests_files(skipped: Sequence[Skipped], requests: Sequence[Path]) -> list[Skipped]:
