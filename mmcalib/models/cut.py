@@ -124,25 +124,21 @@ PER_LAYER = (
 )
 
 
-def cut_depth(
-    config: Config, text_layers: int | None = None, encoder_layers: int | None = None
-) -> Config:
-    """Return a copy of the config with at most these layers; None leaves a depth alone.
+def cut_depth(config: Config, layers: int) -> Config:
+    """Return a copy of the config with at most this many layers in each stack.
 
     Keeps widths, the encoder's feature layers and, if the depth allows, each kind of text layer
     (full, sliding, MoE). Raises ModelError without a text depth.
     """
     cut = copy.deepcopy(config)
-    if text_layers is not None:
-        _cut_texts(cut, max(text_layers, 1))
-    if encoder_layers is not None:
-        floor = max(encoder_layers, 1, *map(_feature_floor, model_parts(cut)))
-        for _, section, keys in encoder_sections(cut):
-            true = named_layers(section, keys) or 0
-            if (layers := max(floor, len(section.get(TAPS) or ()))) < true:
-                set_layers(section, keys, layers)
-                _cut_lists(section, true, layers)
-                _cut_indexes(section, layers)
+    _cut_texts(cut, layers)
+    floor = max(layers, *map(_feature_floor, model_parts(cut)))
+    for _, section, keys in encoder_sections(cut):
+        true = named_layers(section, keys) or 0
+        if (kept := max(floor, len(section.get(TAPS) or ()))) < true:
+            set_layers(section, keys, kept)
+            _cut_lists(section, true, kept)
+            _cut_indexes(section, kept)
     return cut
 
 
@@ -219,22 +215,13 @@ WEIGHT_SUFFIXES = frozenset(
 MOST_CONFIG_BYTES = 1 << 24
 
 
-@dataclass(frozen=True, slots=True)
-class CutCheckpoint:
-    """The new folder and its depths."""
-
-    path: Path
-    depths: Depths
-
-
-def cut_checkpoint(
-    source: Path, target: Path, *, text_layers: int | None, encoder_layers: int | None
-) -> CutCheckpoint:
+def cut_checkpoint(source: Path, target: Path, layers: int) -> Path:
     """Write `target` with the cut config.json and all other files of `source` except weights.
 
-    Raises ModelError without a readable config.json, OutputError if it cannot be written.
+    Returns `target`. Raises ModelError without a readable config.json, OutputError if it cannot be
+    written.
     """
-    cut = cut_depth(read_config(source), text_layers=text_layers, encoder_layers=encoder_layers)
+    cut = cut_depth(read_config(source), layers)
     with whole_folder(target) as scratch:
         for path in sorted(source.rglob("*")):
             weight = path.suffix in WEIGHT_SUFFIXES or path.name.endswith(".index.json")
@@ -245,7 +232,7 @@ def cut_checkpoint(
         config = scratch / "config.json"
         config.unlink()
         config.write_text(json.dumps(cut, indent=1) + "\n", encoding="utf-8")
-    return CutCheckpoint(target, read_depths(cut))
+    return target
 
 
 def read_config(folder: Path) -> dict[str, object]:

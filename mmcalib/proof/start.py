@@ -67,11 +67,9 @@ def start(host: EngineHost, launch: Launch, progress: Progress) -> Started:
     }
     ran = true = read_depths(read_config(path), launch.opened.text_layers)
     if launch.opened.device == "cpu":
-        cut = cut_checkpoint(
-            path, launch.scratch / "cut", text_layers=CUT_LAYERS, encoder_layers=CUT_LAYERS
-        )
-        ran = cut.depths
-        args |= {"model": str(cut.path), "dtype": "bfloat16", "enforce_eager": True}
+        cut = cut_checkpoint(path, launch.scratch / "cut", CUT_LAYERS)
+        ran = read_depths(read_config(cut))
+        args |= {"model": str(cut), "dtype": "bfloat16", "enforce_eager": True}
         # Here it would be a share of this machine's memory; another setting sizes the KV cache.
         args.pop("gpu_memory_utilization", None)
     # With a rehearsed GPU, the peak of this CPU is not needed.

@@ -102,9 +102,7 @@ def rehearse_traffic(
 
 def cut_for_serving(model: Path, scratch: Path) -> Path:
     """Cut the model to fewer layers; a step's memory above the model stays the same."""
-    return cut_checkpoint(
-        model, scratch / "served", text_layers=CUT_LAYERS, encoder_layers=CUT_LAYERS
-    ).path
+    return cut_checkpoint(model, scratch / "served", CUT_LAYERS)
 
 
 def serve_trace(

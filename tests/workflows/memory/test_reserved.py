@@ -283,7 +283,7 @@ def test_what_cached_views_keep_is_said_with_its_assumption() -> None:
 def test_rehearse_says_how_adequate_the_profile_is(tmp_path: Path) -> None:
     """Finding §8 of the server conformance work: three fields of its document were null."""
     (tmp_path / "config.json").write_text("{}")
-    model = ResolvedModel("m", str(tmp_path), "local", None, ())
+    model = ResolvedModel("m", str(tmp_path), "local", ())
     found = rehearsal_document(deepstack(FOUR.budget), model, GPU, None).budget
     assert found is not None
     assert (found.profiled_tokens, found.worst_step_tokens, found.adequacy) == (1296, 1296, 1.0)
