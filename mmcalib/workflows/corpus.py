@@ -14,7 +14,6 @@ from mmcalib.census.accesses import Accesses
 from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.census import Census
 from mmcalib.census.counter import count_corpus
-from mmcalib.census.document import ScannedCorpus, scanned_modalities
 from mmcalib.census.executor import TIMEOUT_S, Executor, FunctionRef
 from mmcalib.census.pool import LocalPool
 from mmcalib.census.prober import Prober
@@ -33,6 +32,7 @@ from mmcalib.models.resolve import cache_dir
 from mmcalib.options.run import PROBE, ProbeOptions
 from mmcalib.progress import Progress, Silent
 from mmcalib.results.calibration import Corpus, ModalityItems
+from mmcalib.results.doctor import ScannedCorpus, ScannedModality
 
 
 def corpus_figures(
@@ -212,14 +212,17 @@ def scan(
     progress = progress or Silent()
     with open_prober(how, cache_dir(), progress) as prober:
         counted = count_corpus(sources, prober, progress=progress, in_order=False, repeats=repeats)
-    skipped = drop_requests_files(counted.skipped, requests)
+    skipped, census = drop_requests_files(counted.skipped, requests), counted.census
     corpus = ScannedCorpus(
-        items=counted.census.items(),
+        items=census.items(),
         prompts=counted.prompts.prompts(),
         files=counted.files - (len(counted.skipped) - len(skipped)),
         skipped=len(skipped),
-        modalities=scanned_modalities(counted.census),
+        modalities={
+            m: ScannedModality(items=census.items(m), unique_shapes=len(census.counts(m)))
+            for m in census.modalities()
+        },
         distinct=counted.distinct or None,
     )
     in_order = sorted(skipped, key=lambda entry: (entry.path, entry.reason))
-    return Scanned(corpus, counted.census, tuple(in_order))
+    return Scanned(corpus, census, tuple(in_order))
