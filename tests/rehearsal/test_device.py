@@ -361,7 +361,7 @@ def test_a_kernel_s_scratch_raises_the_peak_and_is_gone(gpu: ImaginaryGpu) -> No
 def test_the_first_product_brings_a_workspace_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
     books = GpuMemory(find_gpu("H100-80G"))
-    workspaces = Workspaces(books.allocator, (9, 0))
+    workspaces = Workspaces(books.allocator, (9, 0), (2, 13))
     with torch.inference_mode(), ImaginaryGpu(Ledger(books), on_matmul=workspaces.use):
         x = activation(512, 512)
         before = books.allocator.allocated_bytes
