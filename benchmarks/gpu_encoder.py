@@ -62,7 +62,7 @@ def measure(model: str, most_px: int, scratch: Path) -> None:
         "max_model_len": 4096 if on_cpu else None,
         "limit_mm_per_prompt": {"image": 1, "video": 0, "audio": 0},
     }
-    request = StartEngine(args, (true.text_layers, true.encoder_layers), 0)
+    request = StartEngine(args, true, 0)
     llm, started = start(request, lambda said: print(said, file=sys.stderr))
     print(f"\n{model} on {started.device}, vLLM {surroundings.vllm_version()}\n")
     print("| image | tokens | ms | µs per token | MiB | KiB per token |\n|---|--:|--:|--:|--:|--:|")

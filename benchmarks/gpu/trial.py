@@ -135,7 +135,7 @@ class Bench:
         args = {**_args(case), "model": str(self.checkpoint(case)), "load_format": "dummy"}
         if self.device == "cpu":
             args["enforce_eager"] = True
-        request = m.StartEngine(args, (true.text_layers, true.encoder_layers), PROFILE_S)
+        request = m.StartEngine(args, true, PROFILE_S)
         try:
             started = host.ask(request, "starting the engine")
         except MmcalibError as error:

@@ -80,10 +80,6 @@ class _Rows:
     rows: Column
 
 
-RejectsFile = Callable[[EncodedItem], object]
-"""Returns anything true if a server rejects such a file."""
-
-
 class Census:
     """The exact histogram of shapes, independent of the order of items.
 
@@ -127,8 +123,8 @@ class Census:
                 file = EncodedItem(shape, self._encodings[number])
                 yield file, ShapeCount(shape, count, self._paths[at])
 
-    def exclude_files(self, refuses: RejectsFile) -> Census:
-        """Return the census without the files that the server rejects."""
+    def exclude_files(self, refuses: Callable[[EncodedItem], object]) -> Census:
+        """Return the census without the files for which `refuses` returns anything true."""
         return Census.of_encoded(one for one in self.encoded_counts() if not refuses(one[0]))
 
     def modalities(self) -> tuple[Modality, ...]:

@@ -53,11 +53,11 @@ TRUE_DEPTHS = {
     "zai-org/GLM-4.5V": (46, 24),
     "zai-org/GLM-OCR": (16, 24),
 }
-# Three deepstack layers of the encoder feed the language model; sound has none.
+# Three deepstack layers of the encoder feed the language model.
 LEAST_ENCODER_LAYERS = {
-    "Qwen3VLForConditionalGeneration": {3},
-    "Qwen3VLMoeForConditionalGeneration": {3},
-    "Qwen3OmniMoeForConditionalGeneration": {2, 3},
+    "Qwen3VLForConditionalGeneration": 3,
+    "Qwen3VLMoeForConditionalGeneration": 3,
+    "Qwen3OmniMoeForConditionalGeneration": 3,
 }
 
 
@@ -70,7 +70,7 @@ def qwen() -> dict[str, Any]:
 def test_true_depths() -> None:
     known = {geometry.id: geometry for geometry in bundled_models()}
     found = {model_id: read_depths(known[model_id].values("config")) for model_id in TRUE_DEPTHS}
-    assert {i: (one.text_layers, one.encoder_layers) for i, one in found.items()} == TRUE_DEPTHS
+    assert found == TRUE_DEPTHS
     assert {known[i].architecture for i in known} == {known[i].architecture for i in TRUE_DEPTHS}
 
 
@@ -80,10 +80,9 @@ def test_a_cut_changes_depths_and_nothing_wide(geometry: Geometry) -> None:
     untouched = copy.deepcopy(config)
     cut = cut_depth(config, 2)
     assert config == untouched
-    least = LEAST_ENCODER_LAYERS.get(geometry.architecture, {2})
+    least = LEAST_ENCODER_LAYERS.get(geometry.architecture, 2)
     assert read_depths(cut).text_layers == 2
-    encoders = {layers for _, layers in read_depths(cut).encoders}
-    assert encoders == (least if read_depths(config).encoders else set())
+    assert read_depths(cut).encoder_layers == (least if read_depths(config).encoder_layers else 0)
     changed = {name for name, value in flat(cut).items() if flat(config)[name] != value}
     last = {name.rpartition(".")[2] for name in changed}
     assert last <= {
@@ -174,7 +173,7 @@ def test_a_sparse_config_has_its_class_depth() -> None:
 
 def test_a_flat_encoder_decoder() -> None:
     whisper = {"encoder_layers": 32, "decoder_layers": 32, "num_hidden_layers": 32}
-    assert read_depths(whisper).encoders == (("encoder", 32),)
+    assert read_depths(whisper) == (32, 32)
     cut = cut_depth(whisper, 3)
     assert (cut["decoder_layers"], cut["encoder_layers"]) == (3, 3)
 
@@ -194,8 +193,7 @@ def test_cut_checkpoint_leaves_weights_behind(tmp_path: Path) -> None:
     (source / "modeling" / "code.py").write_text("x = 1")
     before = (source / "config.json").read_bytes()
     cut = cut_checkpoint(source, tmp_path / "cut", 2)
-    depths = read_depths(read_config(cut))
-    assert (depths.text_layers, depths.encoder_layers) == (2, 2)
+    assert read_depths(read_config(cut)) == (2, 2)
     assert json.loads((cut / "config.json").read_text())["num_hidden_layers"] == 2
     assert (source / "config.json").read_bytes() == before
     names = {str(p.relative_to(cut)) for p in cut.rglob("*") if p.is_file()}

@@ -362,7 +362,9 @@ def test_the_first_product_brings_a_workspace_that_stays(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
     books = GpuMemory(find_gpu("H100-80G"))
     workspaces = Workspaces(books.allocator, (9, 0), (2, 13))
-    with torch.inference_mode(), ImaginaryGpu(Ledger(books), on_matmul=workspaces.use):
+    gpu = ImaginaryGpu(Ledger(books))
+    gpu.clear(on_matmul=workspaces.use)
+    with torch.inference_mode(), gpu:
         x = activation(512, 512)
         before = books.allocator.allocated_bytes
         x.add(1)
