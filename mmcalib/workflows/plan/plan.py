@@ -181,6 +181,8 @@ def plan(
         device = from_log.with_free_of_log(device, server_log.log)
     written = read_configuration(None if config is None else Path(config), flags, model)
     path = written.source
+    for note in written.environment_notes(os.environ):
+        progress.note(note)
     with (
         Rehearsals(device, on_note=progress.note, on_log=progress.log) as rehearsals,
         MemoryPrediction(device, rehearsals) as prediction,

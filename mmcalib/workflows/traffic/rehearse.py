@@ -66,6 +66,8 @@ def rehearse_traffic(
     device = resolve_gpu(gpu) if isinstance(gpu, str) else gpu
     written = read_configuration(None if config is None else Path(config), flags, model)
     path = written.source
+    for note in written.environment_notes(os.environ):
+        progress.note(note)
     with Rehearsals(device, on_note=progress.note, on_log=progress.log) as rehearsals:
         args = parse_arguments(rehearsals, written)
         resolved = resolve(pop_model(args), cache_dir=cache_dir())

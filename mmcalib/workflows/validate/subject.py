@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -106,6 +107,8 @@ def read_file(session: ValidateSession) -> ParsedConfig:
     job = session.job
     with session.progress.step("reading the configuration"):
         written = read_configuration(job.config, job.flags, job.model)
+        for note in written.environment_notes(os.environ):
+            session.progress.note(note)
         config = parse_config(session.host, written, session.scratch)
     if config.serve_args is None or config.model:
         return config
