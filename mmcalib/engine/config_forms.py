@@ -24,7 +24,6 @@ from mmcalib.errors import UsageError
 from mmcalib.files import read_document
 from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
 from mmcalib.results.engine_yaml import serve_option, yaml_entry
-from mmcalib.text import flag
 
 # vLLM's parser requires a model, and accepts any name.
 PLACEHOLDER_MODEL: Final = "unnamed"
@@ -279,11 +278,12 @@ def as_command(of: WrittenConfiguration) -> WrittenConfiguration:
 def reject_unsafe_settings(parsed: ServeConfig, path: Path | None) -> ServeConfig:
     """Return it unchanged. Raises UsageError if the file could make vLLM run or write something."""
     if parsed.unsafe_settings:
+        name = parsed.unsafe_settings[0].partition(".")[0]
         raise UsageError(
             f"--config {path} has settings that make vLLM import, run, write or connect: "
             f"{', '.join(parsed.unsafe_settings)}",
             hint="remove them, or pass them yourself as flags: mmcalib ... -- "
-            + " ".join(map(flag, parsed.unsafe_settings[:1])),
+            + shlex.join(serve_option(name, parsed.values[name])),
         )
     return parsed
 
