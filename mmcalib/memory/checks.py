@@ -293,7 +293,8 @@ def reserved_check(
     worst = found.worst
     names = (worst.exemplar,) if isinstance(worst, WorstStep) and worst.exemplar else ()
     detail += spare if found.spare_bytes else ""
-    if found.passes and found.is_tight:
+    # What does not start leaves no memory to divide.
+    if found.passes and found.is_tight and after.kv_cache_tokens is not None:
         detail += (
             f"; gpu_memory_utilization leaves {gib(found.outside_bytes)} for the CUDA context, "
             "fragmentation and kernels, too little under load"

@@ -427,11 +427,15 @@ def plan_command(memory: ConfigMemory, subject: ValidatedConfig) -> str:
 
 
 def _remedy(memory: ConfigMemory, subject: ValidatedConfig) -> str:
-    """Return rehearsed settings that pass, else ways to leave room outside the reserve."""
+    """Return rehearsed settings that pass, else ways to leave room outside the reserve; `plan` for
+    what does not start.
+    """
     short, before, every = subject.shortfall, memory.config, memory.prediction.rehearse_all
     spare = find_headroom(subject)
     if short is None or before is None or spare is None:
         return ""
+    if before.kv_cache_tokens is None:
+        return plan_command(memory, subject)
     with subject.progress.step(f"rehearsing remedies on {memory.predicted.gpu.name}"):
         # If the reserve fails in tokens, other cures shrink the item.
         cures = list(find_remedies(short, subject, every)) if subject.adequacy.passes else []

@@ -342,3 +342,12 @@ def test_a_step_that_fits_needs_room_outside_the_utilization_too() -> None:
         check = checks.reserved_check(at, fits, allow_under_reserve=False)
         assert check is not None
         assert (check.status, check.remedy) == found, check.detail
+
+
+def test_no_utilization_is_proposed_for_weights_beyond_the_gpu() -> None:
+    fits = config_of(limits(16_384, 51))
+    after = deepstack(fits.budget)
+    huge = replace(after, weights_bytes=40 * GIB, kv_cache_bytes=-20 * GIB, kv_cache_tokens=None)
+    check = checks.reserved_check(predicted(fits, huge), fits, allow_under_reserve=False)
+    assert check is not None
+    assert (check.status, check.remedy) == ("pass", "")
