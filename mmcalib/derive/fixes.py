@@ -137,6 +137,7 @@ class Facts:
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int
+    most_sequences: int | None = None  # The max_num_seqs of vLLM's error, if it names one.
 
 
 _TIMES = {"": 1, "k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
@@ -422,9 +423,10 @@ def _graphs(unfixed: FixContext) -> Iterator[Fix]:
 
 def _seqs(unfixed: FixContext) -> Iterator[Fix]:
     least = unfixed.goal.at_least if unfixed.goal.kind == "concurrency" else 1
+    most = unfixed.facts.most_sequences
     fewer = (
         (count, f"at most {count} requests run at once")
-        for count in unfixed.constraints.clip("max_num_seqs", _SEQS)
+        for count in unfixed.constraints.clip("max_num_seqs", (*_SEQS, most or _SEQS[0]))
         if least <= count < unfixed.facts.max_num_seqs
     )
     yield from _levels("max_num_seqs", fewer, "speed")

@@ -32,6 +32,7 @@ from mmcalib.engine.vllm_config import (
 )
 from mmcalib.errors import EngineError, MmcalibError, ModelError, UsageError
 from mmcalib.memory.figures import memory_figures
+from mmcalib.memory.predict import most_sequences
 from mmcalib.memory.rehearse import AUTO, MemoryPrediction, Rehearsals, parse_arguments, resolve_gpu
 from mmcalib.models.cut import read_config
 from mmcalib.models.gpus import Gpu
@@ -64,7 +65,7 @@ def try_fix(fix: Fix, bench: FixTrials) -> TriedFix:
     if not fix.untried and rehearsed is None:
         answer = bench.prediction.find_result(bench.args((fix,)))
         refusal = answer.message if isinstance(answer, MmcalibError) else ""
-        problem = refusal or "not rehearsed: the limit of rehearsals was reached"
+        problem = refusal or "the limit of rehearsals was reached"
     reaches = bench.goal.is_reached(rehearsed) if rehearsed else None
     lacking = bench.outcome((fix,)).lacking_bytes if rehearsed else None
     judged = judge_fixes(bench, (fix,)) if reaches or fix.knob == SIZE_HINT else None
@@ -313,6 +314,7 @@ def _facts(base: RehearsedMemory, opened: ModelInfo, resolved: ResolvedModel) ->
         max_model_len=budget.max_model_len,
         max_num_seqs=budget.max_num_seqs,
         max_num_batched_tokens=budget.max_num_batched_tokens,
+        most_sequences=most_sequences(base),
     )
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
@@ -61,7 +61,7 @@ from mmcalib.models.resolve import ResolvedModel
 from mmcalib.options.run import STARTUP_BUDGET_S, Depth
 from mmcalib.progress import Progress
 from mmcalib.proof.start import Started
-from mmcalib.text import GIB, gib, one_line
+from mmcalib.text import SHOWN_BYTES, gib, one_line
 from mmcalib.workflows.corpus import LoadedCorpus
 
 
@@ -184,8 +184,6 @@ def _parse(host: EngineHost, configuration: WrittenConfiguration) -> tuple[Serve
 
 
 _CHANGE = "change the setting that it names"
-# Smaller amounts print as 0.00 GiB.
-_SHOWN_BYTES: Final = round(0.005 * GIB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,7 +464,7 @@ def describe_kv_cache(before: RehearsedMemory, after: RehearsedMemory) -> str:
     if after.kv_cache_tokens is None:
         return f"would not start: KV cache {gib(after.kv_cache_bytes)}"
     lost = before.kv_cache_bytes - after.kv_cache_bytes
-    if abs(lost) < _SHOWN_BYTES:
+    if abs(lost) < SHOWN_BYTES:
         return "costs no KV cache"
     return f"costs {gib(lost)} of KV cache" if lost > 0 else f"adds {gib(-lost)} of KV cache"
 
