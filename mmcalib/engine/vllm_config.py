@@ -26,9 +26,11 @@ from mmcalib.text import one_line
 # Parts of pydantic's and argparse's errors that do not help a user.
 _ADDRESS = re.compile(r" For further information visit https?://\S+")
 _FUNCTION = re.compile(r"<function loads at 0x[0-9a-f]+>")
+# A long one is cut off before its end.
 _ONE_ERROR = re.compile(
-    r"1 validation error for \w+ Value error, (?P<words>.+?) \[type=value_error"
+    r"1 validation error for \w+ Value error, (?P<words>.+?)(?: \[type=value_error|\Z)"
 )
+CHANGE_SETTING: Final = "change the setting that it names"
 
 
 def refusal_text(error: EngineError) -> str:
@@ -39,14 +41,14 @@ def refusal_text(error: EngineError) -> str:
 
 
 @contextlib.contextmanager
-def add_config_hints(config: Path | None, flags: Sequence[str]) -> Iterator[None]:
-    """Add a hint to errors of vLLM about this file or these flags of `vllm serve`."""
+def add_config_hints(config: Path | None, flags: Sequence[str], gpu: Gpu) -> Iterator[None]:
+    """Add a hint to errors of vLLM about this file or these flags of `vllm serve` on this GPU."""
     try:
         yield
     except VllmRefused as error:
         if config is not None:
             file = shlex.quote(str(config))
-            error.hint = error.hint or f"mmcalib validate --config {file}"
+            error.hint = error.hint or f"mmcalib validate --config {file} {gpu.flags}"
         elif flags:
             error.hint = error.hint or f"change what vLLM rejects in -- {shlex.join(flags)}"
         raise

@@ -139,7 +139,7 @@ def rehearse(
             path = written.source
             for note in written.environment_notes(os.environ):
                 progress.note(note)
-            with add_config_hints(path, flags):
+            with add_config_hints(path, flags, device):
                 args = parse_arguments(rehearsals, written)
                 name = pop_model(args)
                 if name not in resolved:

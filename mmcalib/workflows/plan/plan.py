@@ -187,7 +187,7 @@ def plan(
     with (
         Rehearsals(device, on_note=progress.note, on_log=progress.log) as rehearsals,
         MemoryPrediction(device, rehearsals) as prediction,
-        add_config_hints(path, flags),
+        add_config_hints(path, flags, device),
     ):
         args = parse_arguments(rehearsals, written)
         if server_log is not None:

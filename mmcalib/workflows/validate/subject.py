@@ -35,6 +35,7 @@ from mmcalib.engine.config_forms import (
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ServeConfig
 from mmcalib.engine.vllm_config import (
+    CHANGE_SETTING,
     LIST_MODELS_HINT,
     configured_context,
     loading_args,
@@ -183,9 +184,6 @@ def _parse(host: EngineHost, configuration: WrittenConfiguration) -> tuple[Serve
     return reject_unsafe_settings(parsed, configuration.source), ""
 
 
-_CHANGE = "change the setting that it names"
-
-
 @dataclass(frozen=True, slots=True)
 class ConfigMemory:
     """A configuration's rehearsals, and the source of more of them."""
@@ -299,7 +297,7 @@ def open_config(
             text_only=text_only,
         )
     except VllmRefused as error:
-        remedy = error.hint or _CHANGE
+        remedy = error.hint or CHANGE_SETTING
         return None, [Check(CONFIGURATION_ACCEPTED, "fail", refusal_text(error), remedy)]
     if engine_args.get("disable_chunked_mm_input"):
         opened = replace(opened, chunks_mm_input=False)
@@ -314,7 +312,7 @@ def open_config(
         default, _ = asks.default_budget()
     if isinstance(budget, str) or isinstance(plain, str):
         words = budget if isinstance(budget, str) else str(plain)
-        return None, [*checks, Check(CONFIGURATION_ACCEPTED, "fail", words, _CHANGE)]
+        return None, [*checks, Check(CONFIGURATION_ACCEPTED, "fail", words, CHANGE_SETTING)]
     args = limits.normalize_limits(args)
     counts = limits.count_limits(args, opened)
     subject = ValidatedConfig(
@@ -415,7 +413,7 @@ def checks_in_bytes(
     if retention := check_retention(predicted, subject, accesses):
         yield retention
     for check in memory_checks(predicted, started):
-        fails = check.status == "fail"
+        fails = check.status == "fail" and memory.config is not None
         yield replace(check, remedy=plan_command(memory, subject)) if fails else check
 
 
