@@ -171,6 +171,11 @@ class TextCounter:
         self._worker: Worker | None = None
         self._strikes = 0
         self.why = ""
+        _COUNTERS.add(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy without the process."""
+        return TextCounter, self._opening
 
     def tokens(self, request: ChatRequest, *, tokenise: bool = True) -> int | str | None:
         """Count a request's tokens without its items' placeholders. Returns None if that fails or
@@ -200,7 +205,7 @@ class TextCounter:
 
     def _start(self) -> None:
         self._worker = Worker("mmcalib.child.text_counter", _MEMORY_BYTES, send_s=_START_S)
-        weakref.finalize(self, self._worker.close)
+        self._finalizer = weakref.finalize(self, self._worker.close)
         self._worker.send(self._opening)
         try:
             self.why = self._worker.receive(_START_S)
@@ -211,8 +216,22 @@ class TextCounter:
 
     def _end(self) -> None:
         if self._worker is not None:
-            self._worker.close()
+            self._finalizer()
         self._worker = None
+
+
+_COUNTERS: weakref.WeakSet[TextCounter] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """Forget the processes, after a fork: their answers would reach parent and child at random."""
+    for counter in _COUNTERS:
+        if counter._worker is not None:
+            counter._finalizer.detach()
+        counter._lock, counter._worker = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 _REQUEST_FIELDS = {"messages", "body", "input"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import multiprocessing
 import threading
 import time
 from dataclasses import replace
@@ -53,6 +55,31 @@ def test_words_and_items_are_counted(tmp_path: Path) -> None:
     assert counting.tokens(says(["a b c", *[url_part("image_url", "x")] * 3])) == 10
     assert counting.tokens(says("a " * 100_000)) == 100_001
     assert counting.why == ""
+
+
+def test_a_fork_counts_by_a_process_of_its_own(tmp_path: Path) -> None:
+    """Workers of a pool once took each other's answers from the pipe that they had inherited."""
+    counting = TextCounter(folder_of(tmp_path), HOW, "openai")
+    assert counting.tokens(says("a")) == 2
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+
+    def count(words: int) -> None:
+        answers.put((words, {counting.tokens(says("a " * words)) for _ in range(50)}))
+
+    children = [context.Process(target=count, args=(words,)) for words in (10, 20, 30)]
+    for child in children:
+        child.start()
+    assert dict(answers.get() for _ in children) == {10: {11}, 20: {21}, 30: {31}}
+    for child in children:
+        child.join()
+    assert counting.tokens(says("a a")) == 3
+
+
+def test_a_copy_counts_by_a_process_of_its_own(tmp_path: Path) -> None:
+    counting = TextCounter(folder_of(tmp_path), HOW, "openai")
+    assert counting.tokens(says("a")) == 2
+    assert copy.deepcopy(counting).tokens(says("a a")) == 3
 
 
 @pytest.mark.parametrize(
