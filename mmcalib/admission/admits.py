@@ -257,7 +257,7 @@ def admit_item(
             prompt = RequestLines(os.getcwd(), how).prompt("the request", line)
             if isinstance(prompt, Skipped):
                 return answer_unusable(prompt.reason, prompt.remedy)
-            return admit_request(gate, prompt, counting)[1]
+            return admit_request(gate, prompt, counting, os.path.realpath(scratch.path))[1]
     return admit_file(gate, describe_item(item, sound=takes_video_as_audio(gate.counts)))
 
 
@@ -269,18 +269,22 @@ def admit_file(gate: Gate, file: EncodedItem | Skipped) -> Admission:
 
 
 def admit_request(
-    gate: Gate, prompt: Prompt, counting: TextCounter | None
+    gate: Gate, prompt: Prompt, counting: TextCounter | None, scratch: str
 ) -> tuple[tuple[EncodedItem, ...], Admission]:
-    """Return the items (empty if one is unreadable) and if they fit; `counting` counts the text."""
+    """Return the items (empty if one is unreadable) and if they fit; `counting` counts the text.
+    Inline media are files in `scratch`, a resolved path.
+    """
     from mmcalib.media.probe import examine_whole
 
     if refusal := find_request_refusal((), (), gate.server, prompt.body_bytes):
         return (), reject(refusal.reason, refusal.remedy)
     files: list[EncodedItem] = []
-    for item in prompt.items:
+    for number, item in enumerate(prompt.items, start=1):
         file = examine_whole(item, sound=takes_video_as_audio(gate.counts))
         if isinstance(file, Skipped):
-            return (), answer_unreadable(file.reason, of=f"{file.path}: ")
+            inline = os.path.dirname(item.path) == scratch
+            name = f"inline {item.declared} (item {number})" if inline else item.path
+            return (), answer_unreadable(file.reason, of=f"{name}: ")
         files.append(file)
     wants = prompt.request.measure_context()
     # The calibration may have counted this text already.

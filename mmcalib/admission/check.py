@@ -102,7 +102,7 @@ class _Gate:
             answer = admits.answer_unusable(prompt.reason, prompt.remedy)
             return CheckedItem(prompt.path, "prompt", (), answer)
         try:
-            files, answer = admits.admit_request(self._gate, prompt, self._counting)
+            files, answer = admits.admit_request(self._gate, prompt, self._counting, self._scratch)
         finally:
             for item in prompt.items:
                 if os.path.dirname(item.path) == self._scratch:

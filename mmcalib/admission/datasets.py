@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, get_args
 
 from mmcalib.admission.calibration import Calibration
@@ -31,18 +32,21 @@ _log = logging.getLogger("mmcalib.filter")
 class SampleFilter:
     """Callable that returns whether to keep a sample; it can be pickled for worker processes."""
 
-    calibration: Calibration
+    admits: Callable[[Any], Admission]
     key: Callable[[Any], Any] | None
     allow_unknown: bool
-    allowed_media_domains: Sequence[str]
     errors: OnUnread
     on_drop: Callable[[Any, Admission], object] | None
     _asked: int = 0
     _dropped: ReasonCounts = field(default_factory=ReasonCounts)
 
     def __call__(self, sample: Any) -> bool:
-        item = self.key(sample) if self.key else sample
-        answer = self.calibration.admits(item, allowed_media_domains=self.allowed_media_domains)
+        try:
+            item = self.key(sample) if self.key else sample
+            answer = self.admits(item)
+        except TypeError as error:
+            error.add_note(f"sample {self._asked}")
+            raise
         self._asked += 1
         if answer.fits or (self.allow_unknown and answer.answer == "unknown"):
             return True
@@ -86,6 +90,7 @@ def filter(  # noqa: A001 - mmcalib.filter
     *,
     key: Callable[[Any], Any] | None = None,
     allow_unknown: bool = False,
+    allowed_local_media_path: str | os.PathLike[str] | None = None,
     allowed_media_domains: Sequence[str] = (),
     errors: OnUnread = "drop",
     on_drop: Callable[[Any, Admission], object] | None = None,
@@ -97,14 +102,18 @@ def filter(  # noqa: A001 - mmcalib.filter
     `on_drop` is called with each dropped sample and its answer; without it the logger
     `mmcalib.filter` gets a line at INFO. At the end the logger gets the totals by reason as a
     warning. `errors="raise"` raises CorpusError for an unreadable item, such as a missing file,
-    instead of dropping it. Raises TypeError for anything but a dataset.
+    instead of dropping it. Raises TypeError for anything but a dataset, and as `admits` does.
     """
     if errors not in get_args(OnUnread):
         raise ValueError(f"errors must be 'drop' or 'raise', not {errors!r}")
     if not isinstance(calibration, Calibration):
         raise TypeError(f"calibration must be a Calibration, not {type(calibration).__name__}")
-    domains = tuple(allowed_media_domains)
-    keeps = SampleFilter(calibration, key, allow_unknown, domains, errors, on_drop)
+    admits = partial(
+        calibration.admits,
+        allowed_local_media_path=allowed_local_media_path,
+        allowed_media_domains=tuple(allowed_media_domains),
+    )
+    keeps = SampleFilter(admits, key, allow_unknown, errors, on_drop)
     admitted = _filter(dataset, keeps)
     keeps.sum_up()
     return admitted

@@ -13,7 +13,7 @@ from PIL import Image
 
 import mmcalib
 from mmcalib.derive.admission import Admission
-from mmcalib.errors import CorpusError
+from mmcalib.errors import CorpusError, UsageError
 from tests.report.example import calibration
 from tests.report.test_presented import png
 
@@ -178,6 +178,22 @@ def test_key_says_what_of_a_sample_is_asked_about() -> None:
     assert [number for number, _ in kept] == KEPT
     with pytest.raises(TypeError, match=r"cannot check tuple; mmcalib takes a path, a URL"):
         mmcalib.filter(samples, calibration())
+    with pytest.raises(TypeError) as caught:
+        mmcalib.filter([*pictures(), 7], calibration())
+    assert caught.value.__notes__ == ["sample 4"]
+
+
+def test_requests_name_files_below_a_folder(tmp_path: Path) -> None:
+    requests = []
+    for size in (FITS, SLIM):
+        path = tmp_path / f"{size}.png"
+        path.write_bytes(png(size))
+        part = {"type": "image_url", "image_url": {"url": path.as_uri()}}
+        requests.append({"messages": [{"role": "user", "content": [part]}]})
+    kept = mmcalib.filter(requests, calibration(), allowed_local_media_path=tmp_path)
+    assert kept == requests[:1]
+    with pytest.raises(UsageError, match="outside the allowed folder"):
+        mmcalib.filter(requests, calibration())
 
 
 def test_what_is_dropped_is_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -225,6 +225,14 @@ def test_a_sound_without_samples_is_left_to_the_model(tmp_path: Path) -> None:
     assert admit_item(LISTENING, silence(tmp_path / "a.wav", 0, 16_000)).answer == "unknown"
 
 
+def test_what_is_inline_goes_by_its_place() -> None:
+    """Its file has another name each time, and is gone before anybody reads the answer."""
+    data = png(PAGE)
+    urls = [f"data:;base64,{base64.b64encode(one).decode()}" for one in (data, data[:20])]
+    answer = admit_item(GATE, asking(*urls))
+    assert answer.reason == "inline image (item 2): damaged: Truncated File Read"
+
+
 def test_a_heic_is_to_be_converted() -> None:
     answer = admit_item(GATE, b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200))
     told = (answer.answer, answer.reason, answer.remedy)
