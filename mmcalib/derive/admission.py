@@ -386,7 +386,7 @@ def admit_with_reserve(gate: Gate, item: ItemLike, reserve_tokens: int) -> Admis
     return _apply_rule(gate, rule, file, reserve_tokens)
 
 
-_CUT_SHORT = "a truncated image: the server rejects it if it cannot decode all of it"
+_CUT_SHORT = "the file is truncated: the server rejects it, or decodes only a part"
 # OpenCV reads it from memory (vllm/multimodal/video_decoders/opencv.py, 0.32): it gets no frame of
 # a single group of pictures, and loses the first of several.
 _STREAMED = "an MPEG transport stream: the server's decoder may find no frame in it"

@@ -79,7 +79,8 @@ _UNSEEKABLE = "DWVW"
 # Raw streams without an index: FFmpeg guesses their duration from the bit rate.
 _BIT_RATE_GUESSED = frozenset(("aac", "ac3", "eac3", "amr", "loas", "mp3"))
 
-_LONE_PACKETS = frozenset(("aac", "amr", "caf"))
+# Formats of which FFmpeg returns the first part of a truncated packet.
+_PARTIAL_PACKETS = frozenset(("aac", "amr", "asf", "caf", "flv", "loas", "wv"))
 
 # MPEG audio has 8 kbit/s or more (ISO/IEC 13818-3, layer III): fewer mean a damaged Xing header.
 _MPEG_BYTES_PER_S = 1000
@@ -120,13 +121,17 @@ def audio_shape(medium: Medium) -> EncodedItem:
     return EncodedItem(_shape(num_samples, rate_hz), encoding)
 
 
-def is_audio_truncated(medium: Medium, seen: EncodedItem) -> bool:
-    """True if a FLAC, AAC, AMR or CAF is damaged at its end. Raises as `audio_shape` does."""
+def is_audio_truncated(medium: Medium, seen: EncodedItem, file: BinaryIO) -> bool:
+    """True if vLLM rejects a FLAC, or a file that FFmpeg reads, for damage at its end.
+    `file` has the medium's bytes. Raises as `audio_shape` does.
+    """
     encoding = seen.encoding
     if encoding.fault or (encoding.claimed_samples and not encoding.sample_format):
         return False
     if encoding.sample_format:
-        return not _ends_whole(medium)
+        from mmcalib.media.video import is_mov_truncated
+
+        return is_mov_truncated(file) or not _ends_whole(medium)
     assert isinstance(seen.shape, AudioShape)
     with open_audio(medium) as sound:
         if sound.format != "FLAC":
@@ -139,12 +144,12 @@ def is_audio_truncated(medium: Medium, seen: EncodedItem) -> bool:
 
 
 def _ends_whole(medium: Medium) -> bool:
-    """True if the last packet decodes, or if the format's packets depend on each other."""
+    """True if the last packet decodes, or in a format whose truncated packets FFmpeg drops."""
     from mmcalib.media.container import open_container
 
     with open_container(medium) as container:
         stream, last = container.streams.audio[0], None
-        if container.format.name not in _LONE_PACKETS:
+        if container.format.name not in _PARTIAL_PACKETS:
             return True
         try:
             for packet in islice(container.demux(stream), PACKET_LIMIT):

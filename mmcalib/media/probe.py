@@ -11,8 +11,8 @@ from typing import BinaryIO, cast
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import (
     PLAIN,
-    AudioShape,
     EncodedItem,
+    ImageShape,
     Modality,
     Shape,
     VideoShape,
@@ -168,24 +168,28 @@ def _missing_library(error: Exception) -> UsageError:
 
 
 def examine_whole(item: Item, *, sound: bool = False) -> EncodedItem | Skipped:
-    """Call `examine`, and check that images and audio are complete, which needs more than a header.
+    """Call `examine`, and check that the file is complete, which may need more than a header.
     Decodes an image only if it seems truncated and is small.
     """
     seen = examine(item, sound=sound)
-    if isinstance(seen, Skipped) or isinstance(seen.shape, VideoShape):
+    if isinstance(seen, Skipped):
         return seen
     try:
         with open_item(item) as opened:
-            if isinstance(seen.shape, AudioShape):
-                from mmcalib.media.audio import is_audio_truncated
-
-                where = item.path if is_plain_file(item) else medium_of(item, opened)
-                short: bool | None = is_audio_truncated(where, seen)
-            else:
+            if isinstance(seen.shape, ImageShape):
                 short = is_truncated(opened.file, opened.size_bytes)
                 size = seen.shape
                 if short is not False and size.width_px * size.height_px <= _SMALL_PX:
                     return _load(item, opened.file, seen)
+            elif isinstance(seen.shape, VideoShape):
+                from mmcalib.media.video import is_video_truncated
+
+                short = is_video_truncated(opened.file)
+            else:
+                from mmcalib.media.audio import is_audio_truncated
+
+                where = item.path if is_plain_file(item) else medium_of(item, opened)
+                short = is_audio_truncated(where, seen, opened.file)
     except media_errors():
         return seen
     return replace(seen, encoding=replace(seen.encoding, fault="cut_short")) if short else seen

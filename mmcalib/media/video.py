@@ -46,6 +46,9 @@ _MATRIX = {b"mvhd": (36, 48), b"tkhd": (40, 52)}
 
 # Elements of Matroska (RFC 9559).
 _EBML, _SEEK, _TRACKS = b"\x1a\x45\xdf\xa3", b"\x53\xab\x84", b"\x16\x54\xae\x6b"
+_SEGMENT = b"\x18\x53\x80\x67"
+# Sizes that a writer fills in at the end, if it can.
+_OPEN_RIFF, _OPEN_SEGMENT = 0xFFFFFFFF, b"\x01" + b"\xff" * 7
 # The projection element: its size, and the first element in it.
 _PROJECTION = re.compile(rb"\x76\x70.{1,8}?\x76[\x71-\x75]", re.DOTALL)
 
@@ -56,11 +59,35 @@ def may_be_rotated(file: BinaryIO) -> bool:
     if head.startswith(_EBML):
         # The tracks come before the large elements, after an index that names their offset.
         tracks = head.replace(_SEEK + _TRACKS, b"").partition(_TRACKS)[2]
-        # A number's leading zeros encode its length (RFC 8794).
-        begins = 9 - tracks[0].bit_length() if tracks else 0
-        end = begins + (int.from_bytes(tracks[:begins]) & ~(1 << 7 * begins))
-        return not begins < end <= len(tracks) or _PROJECTION.search(tracks, 0, end) is not None
+        end = _element_end(tracks)
+        return not 0 < end <= len(tracks) or _PROJECTION.search(tracks, 0, end) is not None
     return _mov(file, file.seek(0, os.SEEK_END))
+
+
+def _element_end(data: bytes) -> int:
+    """Return where a Matroska element ends whose size `data` starts with; 0 without one."""
+    # A number's leading zeros encode its length (RFC 8794).
+    begins = 9 - data[0].bit_length() if data else 0
+    return begins + (int.from_bytes(data[:begins]) & ~(1 << 7 * begins))
+
+
+def is_video_truncated(file: BinaryIO) -> bool:
+    """True if an MP4, QuickTime, Matroska or AVI file ends before its media data do."""
+    size_bytes, head = file.seek(0, os.SEEK_END), read_at(file, 0, _HEAD_BYTES)
+    if head.startswith(_EBML):
+        before, _, segment = head.partition(_SEGMENT)
+        end = len(before + _SEGMENT) + _element_end(segment)
+        return bool(segment) and not segment.startswith(_OPEN_SEGMENT) and end > size_bytes
+    if head.startswith(b"RIFF"):
+        listed = int.from_bytes(head[4:8], "little")
+        return head[8:12] == b"AVI " and size_bytes < 8 + listed < 8 + _OPEN_RIFF
+    return is_mov_truncated(file)
+
+
+def is_mov_truncated(file: BinaryIO) -> bool:
+    """True if an MP4 or QuickTime file ends before its media data do."""
+    size_bytes = file.seek(0, os.SEEK_END)
+    return any(kind == b"mdat" and end > size_bytes for kind, _, end in _boxes(file, 0, size_bytes))
 
 
 def _mov(file: BinaryIO, size_bytes: int) -> bool:
@@ -84,7 +111,7 @@ def _is_upright(file: BinaryIO, kind: bytes, start: int, end: int) -> bool:
 
 
 def _boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield kind, start and end of each box, up to the first invalid one."""
+    """Yield kind, start and end of each box, up to the first invalid one; `end` may cut it."""
     for _ in range(_MOST_BOXES):
         header = read_at(file, start, 16)
         if start + 8 > end or len(header) < 8:
@@ -96,7 +123,7 @@ def _boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, i
             size = end - start
         if size < begins:
             return
-        yield kind, start + begins, min(start + size, end)
+        yield kind, start + begins, start + size
         start += size
 
 

@@ -196,12 +196,36 @@ def test_a_flac_without_its_end_is_seen(make_audio, share: float) -> None:
     assert examined(Path(cut(path, share)).read_bytes()).encoding.fault == "cut_short"
 
 
-@pytest.mark.parametrize("name", ["a.amr", "a.aac"])
-def test_a_stream_without_its_end_is_seen(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "codec"),
+    [("amr", ""), ("adts", "aac"), ("flv", "aac"), ("wv", "wavpack")],
+)
+def test_a_stream_without_its_end_is_seen(tmp_path: Path, form: str, codec: str) -> None:
     """vLLM refuses it by its last packet, of which a part is there."""
-    path = str(SOUNDS[name][0](tmp_path / name))
-    assert examined(Path(path).read_bytes()).encoding.fault == ""
-    assert examined(Path(cut(path, 0.71)).read_bytes()).encoding.fault == "cut_short"
+    path = tmp_path / "a"
+    whole = (heard(path, codec, form, 20) if codec else amr(path, 20.02)).read_bytes()
+    assert examined(whole).encoding.fault == ""
+    assert examined(whole[: int(len(whole) * 0.71)]).encoding.fault == "cut_short"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "fault"),
+    [
+        *((f"a.{form}", {"movflags": "faststart"}, "cut_short") for form in ("mp4", "mov")),
+        ("a.mp4", {"movflags": "frag_keyframe+empty_moov"}, "cut_short"),
+        *(("a.mkv", {}, "cut_short"), ("a.mkv", {"live": "1"}, ""), ("a.avi", {}, "cut_short")),
+    ],
+)
+def test_a_clip_without_its_end_is_seen(make_video, name, options, fault: str) -> None:
+    """Of half a download in one file the server found no frame, in another fewer that cost more."""
+    whole = Path(make_video(name, frames=60, sound=True, options=options)).read_bytes()
+    for data in (whole, whole + bytes(3000)):
+        assert examined(data).encoding.fault == ""
+    for share in (0.5, 0.9):
+        part = whole[: int(len(whole) * share)]
+        assert examined(part).encoding.fault == fault
+        if "movflags" in options:
+            assert examined(part, "audio").encoding.fault == fault
 
 
 def tagged(path: Path) -> Path:
