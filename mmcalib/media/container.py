@@ -44,7 +44,8 @@ def open_container(medium: Medium, *, whole: bool = True) -> InputContainer:
             medium,
             "r",
             timeout=MAX_PROBED_S if file else _REMOTE_TIMEOUT_S,
-            options=(_FILES_ONLY if file else _NOTHING_ELSE) | ({} if whole else _HEADER_ONLY),
+            container_options=(_FILES_ONLY if file else _NOTHING_ELSE)
+            | ({} if whole else _HEADER_ONLY),
             **_LENIENT,
         )
     except FileNotFoundError as error:
