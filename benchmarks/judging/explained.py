@@ -18,11 +18,6 @@ REASONS: Sequence[tuple[str, str]] = (
         "what a file begins with.",
     ),
     (
-        "false refusal: http.*range requests",
-        "The web server of this benchmark sends whole files alone; vLLM takes them, `check` reads "
-        "parts.",
-    ),
-    (
         "unknown: a uuid may",
         "vLLM serves what its cache holds under a uuid, and the cache may be older than what is "
         "checked. Once the same data came under it, it is known.",

@@ -74,14 +74,23 @@ def translate_errors(extra: str = "remote") -> Iterator[None]:
 
 
 class _Foreign(io.RawIOBase):
-    """A library's file that raises only plain errors."""
+    """A library's file that raises only plain errors. `read_whole` is for a server that turns out
+    to have no range requests.
+    """
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, file: BinaryIO, read_whole: Callable[[], BinaryIO] | None = None) -> None:
+        self._file, self._read_whole = file, read_whole
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         with translate_errors():
-            data = self._file.read(len(buffer))
+            try:
+                data = self._file.read(len(buffer))
+            except ValueError:
+                if self._read_whole is None:
+                    raise
+                offset, self._file = self._file.tell(), self._read_whole()
+                self._file.seek(offset)
+                data = self._file.read(len(buffer))
         if len(data) > len(buffer):
             raise OSError(errno.EIO, "the server sent more bytes than requested")
         buffer[: len(data)] = data
@@ -106,9 +115,9 @@ class _Foreign(io.RawIOBase):
         super().close()
 
 
-def wrap_file(file: object) -> BinaryIO:
+def wrap_file(file: object, read_whole: Callable[[], BinaryIO] | None = None) -> BinaryIO:
     """Wrap a file of fsspec or zipfile to buffer reads and raise plain errors."""
-    return cast("BinaryIO", io.BufferedReader(_Foreign(cast("BinaryIO", file))))
+    return cast("BinaryIO", io.BufferedReader(_Foreign(cast("BinaryIO", file), read_whole)))
 
 
 # Seconds in which a server must connect and send more, and then finish each answer. Shorter than an
@@ -160,7 +169,8 @@ def open_url(url: str) -> tuple[BinaryIO, int]:
             file.seek(0)
         if not isinstance(size, int) or size < 0:
             raise OSError(errno.EIO, "the server does not send its size")
-    return wrap_file(file), size
+    read_whole = (lambda: _whole(fs.open(path, "rb", block_size=0))[0]) if is_http(url) else None
+    return wrap_file(file, read_whole), size
 
 
 def _whole(file: BinaryIO) -> tuple[BinaryIO, int]:

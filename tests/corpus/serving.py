@@ -22,6 +22,7 @@ class Served:
     asked: int = 0
     # How the server differs from a good one.
     ranges: bool = True
+    says_ranges: bool = True
     status: int = 200
     hang: threading.Event | None = None
 
@@ -59,7 +60,8 @@ def serving() -> Iterator[Served]:
                 data = data[start : end + 1]
             else:
                 self.send_response(200)
-            self.send_header("Accept-Ranges", "bytes" if served.ranges else "none")
+            if served.says_ranges:
+                self.send_header("Accept-Ranges", "bytes" if served.ranges else "none")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             if not head:

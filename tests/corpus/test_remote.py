@@ -254,9 +254,14 @@ def test_what_is_decoded_is_read_whole(served: Served) -> None:
     assert decode_check(Item(served.put("b.png", data[:-9000])), "image") is not None
 
 
-def test_a_server_without_ranges_sends_small_files_whole(served: Served) -> None:
-    served.ranges = False
+@pytest.mark.parametrize("says", [True, False])
+def test_a_server_without_ranges_sends_small_files_whole(
+    served: Served, tmp_path: Path, says: bool
+) -> None:
+    served.ranges, served.says_ranges = False, says
     assert probe(Item(served.put("a.png", png(40, 24)))) == ImageShape(40, 24)
+    data = clip(tmp_path / "a.mp4")
+    assert probe(Item(served.put("a.mp4", data))) == VideoShape(20, 10.0, 2.0, 1200, 900)
 
 
 def test_a_server_without_ranges_does_not_fill_the_memory(
