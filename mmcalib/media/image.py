@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import chain
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from PIL import ExifTags, Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
@@ -86,7 +87,22 @@ _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
 TOO_LARGE = f"image exceeds Pillow's limit of {MAX_PIXELS:,} pixels, which vLLM uses too"
 
 # The filter that `warnings.simplefilter("ignore")` puts first.
-IGNORE_ALL = ("ignore", None, Warning, None, 0)
+_IGNORE_ALL = ("ignore", None, Warning, None, 0)
+
+
+@contextmanager
+def ignore_warnings() -> Iterator[None]:
+    """Ignore Pillow's warnings of large images and odd metadata, which do not change the size.
+
+    `catch_warnings` is not for threads: the last one to leave may restore the filter of another.
+    """
+    filters = cast("list[object]", warnings.filters)
+    filters.insert(0, _IGNORE_ALL)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # another thread has reset them
+            filters.remove(_IGNORE_ALL)
 
 
 def open_image(file: BinaryIO, *, any_format: bool = False) -> ImageFile.ImageFile:
@@ -105,8 +121,7 @@ def open_image(file: BinaryIO, *, any_format: bool = False) -> ImageFile.ImageFi
 
 def load_picture(file: BinaryIO) -> None:
     """Decode the first frame as vLLM does. Raises as `open_image` does."""
-    with warnings.catch_warnings(), reading_by_pillow():
-        warnings.simplefilter("ignore")
+    with ignore_warnings(), reading_by_pillow():
         image: Image.Image = open_image(file, any_format=True)
         # If this fails, loading may still work, as for a truncated JPEG 2000 (`normalize_image` in
         # vllm/multimodal/image.py:76, 0.32).
@@ -117,16 +132,11 @@ def load_picture(file: BinaryIO) -> None:
 
 def image_shape(file: BinaryIO, *, any_format: bool = False) -> ImageShape:
     """Return the first frame's size, turned by EXIF. Raises as `open_image` does."""
-    # Ignore Pillow's warnings of large images and odd metadata, which do not change the size.
-    if warnings.filters[:1] == [IGNORE_ALL]:  # setting the filter takes as long as a header
-        return _shape(file, any_format)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return _shape(file, any_format)
+    with ignore_warnings():
+        return _shape(open_image(file, any_format=any_format), file)
 
 
-def _shape(file: BinaryIO, any_format: bool) -> ImageShape:
-    image = open_image(file, any_format=any_format)
+def _shape(image: ImageFile.ImageFile, file: BinaryIO) -> ImageShape:
     width_px, height_px = image.size
     # Pillow's TIFF plugin (but no other) reports the size rotated.
     if isinstance(image, TiffImagePlugin.TiffImageFile):
@@ -164,8 +174,7 @@ def is_truncated(file: BinaryIO, size_bytes: int) -> bool | None:
     if head[4:8] in (b"ftyp", b"jP  "):
         return not _boxes_end(file, size_bytes)
     file.seek(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with ignore_warnings():
         image = open_image(file, any_format=True)
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         parts = (zip(*(image.tag_v2.get(tag, ()) for tag in pair), strict=False) for pair in _PARTS)

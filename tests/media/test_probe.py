@@ -16,6 +16,7 @@ from mmcalib.media.blank import write_blank
 from mmcalib.media.container import open_container
 from mmcalib.media.decode import decode_check
 from mmcalib.media.failure import Unreadable, media_errors, reading_by_pillow
+from mmcalib.media.image import ignore_warnings
 from mmcalib.media.probe import probe
 from tests.media import hostile as make
 from tests.odd_media import titled
@@ -78,6 +79,17 @@ def test_large_image_is_probed_without_a_warning(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert probe(Item(str(tmp_path / "large.png"))) == ImageShape(12000, 10000)
+
+
+def test_readers_leave_the_filters_of_warnings_as_they_were() -> None:
+    """Threads that read at the same time once silenced a program for good."""
+    before = list(warnings.filters)
+    readers = ignore_warnings(), ignore_warnings()
+    for one in readers:
+        one.__enter__()
+    for one in readers:
+        one.__exit__(None, None, None)
+    assert list(warnings.filters) == before
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi", "a.mov", "a.ts"])
