@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from mmcalib.corpus import urls
@@ -169,6 +170,8 @@ class TextCounter:
         self._opening = model, counting, content
         self._lock = threading.Lock()
         self._worker: Worker | None = None
+        # The kernel kills the process when the thread that started it ends: it needs its own.
+        self._starter = ThreadPoolExecutor(1)
         self._strikes = 0
         self.why = ""
         _COUNTERS.add(self)
@@ -182,7 +185,7 @@ class TextCounter:
         without `tokenise`, or the reason, a string, if the chat template rejects the request.
         """
         with self._lock:
-            # The process dies with the thread that started it, so try twice.
+            # The process may have died since the last text, so try twice.
             for _ in range(2):
                 if self._worker is None and not self.why:
                     self._start()
@@ -204,7 +207,8 @@ class TextCounter:
             return None
 
     def _start(self) -> None:
-        self._worker = Worker("mmcalib.child.text_counter", _MEMORY_BYTES, send_s=_START_S)
+        module = "mmcalib.child.text_counter"
+        self._worker = self._starter.submit(Worker, module, _MEMORY_BYTES, send_s=_START_S).result()
         self._finalizer = weakref.finalize(self, self._worker.close)
         self._worker.send(self._opening)
         try:
@@ -229,6 +233,7 @@ def _leave_to_parent() -> None:
         if counter._worker is not None:
             counter._finalizer.detach()
         counter._lock, counter._worker = threading.Lock(), None
+        counter._starter = ThreadPoolExecutor(1)
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)

@@ -211,15 +211,20 @@ def test_a_model_that_is_not_here_is_named() -> None:
 
 
 def test_threads_share_it(tmp_path: Path) -> None:
-    """The process ends with the thread that began it."""
+    """A server that starts a thread for each request once started a process for each, too."""
     counting = TextCounter(folder_of(tmp_path), HOW, "openai")
-    found: list[int | str | None] = []
-    for _ in range(2):
-        thread = threading.Thread(target=lambda: found.append(counting.tokens(says("a"))))
+    found = []
+
+    def count() -> None:
+        tokens = counting.tokens(says("a"))
+        assert counting._worker is not None
+        found.append((tokens, counting._worker.pid))
+
+    for _ in range(3):
+        thread = threading.Thread(target=count)
         thread.start()
         thread.join()
-    assert found == [2, 2]
-    assert counting.why == ""
+    assert found == [(2, found[0][1])] * 3
 
 
 def test_the_server_s_template_and_its_defaults_count(tmp_path: Path) -> None:
