@@ -88,7 +88,9 @@ def _find_medium(item: Any) -> Item | EncodedItem | Skipped:
     from PIL import Image
 
     if isinstance(item, Image.Image):
-        return EncodedItem(ImageShape(*item.size))
+        from mmcalib.media.image import turned_size
+
+        return EncodedItem(ImageShape(*turned_size(item)))
     if isinstance(item, tuple) and len(item) == 2 and (sound := _sound(*item)) is not None:
         return sound
     raise unsupported_type(item)

@@ -335,7 +335,10 @@ class Admission:
             return image
         if not isinstance(self.largest, ImageShape):
             raise ValueError(f"no size fits: {self.reason}")
-        return image.resize((self.largest.width_px, self.largest.height_px))
+        width_px, height_px = self.largest.width_px, self.largest.height_px
+        # The shape was turned by EXIF, and the image was not: then it keeps its EXIF.
+        turned = (width_px < height_px) != (image.width < image.height)
+        return image.resize((height_px, width_px) if turned else (width_px, height_px))
 
 
 def reject(

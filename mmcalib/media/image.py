@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import warnings
@@ -31,7 +32,15 @@ _PNG_TAIL_BYTES = 16 * 1024
 _CHUNK_BYTES = 12
 
 
-def is_sideways(image: ImageFile.ImageFile, file: BinaryIO) -> bool:
+def turned_size(image: Image.Image) -> tuple[int, int]:
+    """Return width and height as vLLM turns an image in memory: by EXIF, as one in a file."""
+    with ignore_warnings():
+        # Pillow's TIFF plugin turns the size itself.
+        turned = image.format != "TIFF" and is_sideways(image, io.BytesIO())
+    return (image.height, image.width) if turned else image.size
+
+
+def is_sideways(image: Image.Image, file: BinaryIO) -> bool:
     """True if EXIF swaps width and height; `image` was opened from `file`."""
     try:
         with reading_by_pillow():
@@ -41,7 +50,7 @@ def is_sideways(image: ImageFile.ImageFile, file: BinaryIO) -> bool:
         return False
 
 
-def _orientation(image: ImageFile.ImageFile, file: BinaryIO) -> object:
+def _orientation(image: Image.Image, file: BinaryIO) -> object:
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         value = image.tag_v2.get(_TAG, 1)
         # Avoid `getexif`, which would parse the tags a third time.

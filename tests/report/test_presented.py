@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 
 from mmcalib.admission.admits import admit_item
 from mmcalib.derive.admission import Gate
@@ -120,6 +120,23 @@ def test_fit_gives_the_picture_in_that_size() -> None:
     assert admit_item(GATE, fitted).fits
     page = Image.new("RGB", PAGE)
     assert admit_item(GATE, page).fit(page) is page
+
+
+def test_a_photo_is_turned_by_its_exif_as_in_vllm() -> None:
+    """It was taken as the camera's sensor lay, and `fit` squeezed it into the turned size."""
+    photo, file = Image.new("RGB", LARGE), io.BytesIO()
+    exif = photo.getexif()
+    exif[ExifTags.Base.Orientation] = 6
+    photo.save(file, "JPEG", exif=exif)
+    opened = Image.open(file)
+    answer = admit_item(GATE, opened)
+    assert answer == admit_item(GATE, file.getvalue())
+    assert isinstance(answer.largest, ImageShape)
+    fitted = answer.fit(opened)
+    turned = ImageOps.exif_transpose(fitted)
+    assert turned.size == (answer.largest.width_px, answer.largest.height_px)
+    assert turned.height == pytest.approx(2 * turned.width, rel=0.01)
+    assert admit_item(GATE, fitted).fits
 
 
 def test_where_no_size_fits_that_is_said() -> None:
