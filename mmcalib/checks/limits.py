@@ -9,7 +9,7 @@ from typing import Any, Final
 from mmcalib.checks.catalogue import LIMIT_OF, SCOPE, UNLIMITED
 from mmcalib.checks.check import Check, yaml_line
 from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
-from mmcalib.derive.effects import Footprint, ItemOutcome, value_at
+from mmcalib.derive.effects import Footprint, ItemOutcome
 from mmcalib.derive.limits import Count
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape
@@ -156,7 +156,7 @@ def scope_option(engine_args: Mapping[str, Any], name: str, modality: Modality) 
     """The arguments with one flat option moved into the scope of one modality."""
     rest = without_option(engine_args, name)[KWARGS]
     scope = SCOPES[modality]
-    inner = {**rest.get(scope, {}), name: value_at(engine_args, (KWARGS, name))}
+    inner = {**rest.get(scope, {}), name: engine_args[KWARGS][name]}
     return {**engine_args, KWARGS: {**rest, scope: inner}}
 
 

@@ -445,8 +445,8 @@ def test_a_no_that_is_false_is_its_opposite() -> None:
 
 def test_limits_that_show_nothing_only_bound() -> None:
     said = [
-        Effect(("limit_mm_per_prompt", "image"), 4, "stated", ""),
-        Effect(("max_model_len",), 8192, "stated", ""),
+        Effect(("limit_mm_per_prompt", "image"), "stated", ""),
+        Effect(("max_model_len",), "stated", ""),
     ]
     (check,) = file.effect_checks(said)
     assert check.detail == (
