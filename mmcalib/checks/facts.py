@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, Literal, TypeVar
 
-from mmcalib.checks.check import Check, OptionFacts, RemedyStyle
+from mmcalib.checks.check import RemedyStyle
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.demand import Headroom
 from mmcalib.derive.effects import Effect
@@ -18,7 +17,7 @@ from mmcalib.derive.policy import Policy
 from mmcalib.derive.processor_cache import CacheFloor
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import DEFAULT, Knob, Setting
-from mmcalib.domain.memory import Budget
+from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.model import ModelInfo, Retention
 from mmcalib.domain.shapes import Modality
 
@@ -142,6 +141,23 @@ class Alternatives:
 
 
 @dataclass(frozen=True, slots=True)
+class OptionFacts:
+    """Facts for the checks of options that take memory outside vLLM's profile. `served` has all
+    arguments of `vllm serve`, those of its front end too. `vocab_size` is 0 if unknown. `memory`
+    is the rehearsal, if any, and `steps` those of the worst step of each modality.
+    """
+
+    served: Mapping[str, Any] = field(default_factory=dict)
+    vocab_size: int = 0
+    memory: RehearsedMemory | None = None
+    steps: Mapping[Modality, RehearsedMemory] = field(default_factory=dict)
+
+    @property
+    def encoder_peak_bytes(self) -> int | None:
+        return self.memory.encoder_peak_bytes if self.memory else None
+
+
+@dataclass(frozen=True, slots=True)
 class CheckFacts:
     """Everything that a check may read; None if its stage does not provide it. `longer`: the model
     accepts a context that holds `prompt`.
@@ -183,20 +199,3 @@ def _required(value: T | None) -> T:
     if value is None:
         raise LookupError("a check of this stage reads a fact that is missing")
     return value
-
-
-class CheckStage(Enum):
-    """When checks run: in `run` after its decision; in `validate` once the encoder budget is known,
-    for its options, and once the items of the data are measured.
-    """
-
-    DECIDED = "run"
-    WRITTEN = "validate"
-    OPTIONS = "validate, options outside the profile"
-    MEASURED = "validate, with a corpus"
-
-
-# Yields one check or several.
-Rule = Callable[[CheckFacts], Iterable[Check]]
-# The rank in each stage over all modules: the most harmful first.
-Rules = Mapping[Rule, Mapping[CheckStage, int]]

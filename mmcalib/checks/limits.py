@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from mmcalib.checks.catalogue import LIMIT_OF, SCOPE, UNLIMITED
 from mmcalib.checks.check import Check, yaml_line
-from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
+from mmcalib.checks.facts import CheckFacts
 from mmcalib.derive.effects import Footprint, ItemOutcome
 from mmcalib.derive.limits import Count
 from mmcalib.domain.model import ModelInfo
@@ -190,10 +190,3 @@ def flat_option_check(
     lines = [f"{yaml_line(KWARGS, args[KWARGS])}  # only for {m}" for m, args in remedies.items()]
     detail = f"{name} has no modality and changes {' and '.join(moved)}: {cases}"
     return Check(SCOPE.of(name), "warn", detail, "\n".join(lines))
-
-
-RULES: Final[Rules] = {
-    check_written_limits: {CheckStage.WRITTEN: 20},
-    check_every_limited: {CheckStage.WRITTEN: 30},
-    check_given_counts: {CheckStage.DECIDED: 140},
-}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, RemedyStyle, yaml_line
-from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
+from mmcalib.checks.facts import CheckFacts
 from mmcalib.checks.limits import LIMIT, limit_options, size_hint
 from mmcalib.derive.limits import Count, ProfileReserve, compute_reserve
 from mmcalib.derive.processor_cache import describe_floor, round_up_gib
@@ -252,8 +252,9 @@ def _check_shared_items(
             yield Check(ids.SHARED_CACHE.of(modality), "warn", detail, remedy)
 
 
-def idle_variables(opened: ModelInfo) -> Iterator[Check]:
-    """A warning for each limit in the environment that this server does not apply."""
+def check_variables(facts: CheckFacts) -> Iterator[Check]:
+    """Warn about each limit in the environment that this server does not apply."""
+    opened = facts.model
     for name in opened.server.given:
         if name not in opened.server.limits:
             detail = f"vLLM {opened.versions.get('vllm', '')}'s server does not apply this variable"
@@ -273,15 +274,3 @@ def check_default_starts(facts: CheckFacts) -> Iterator[Check]:
     if error := facts.decision.default_error:
         detail = f"vLLM does not start with its defaults: {error}"
         yield Check(ids.DEFAULT_CONFIGURATION, "warn", detail)
-
-
-RULES: Final[Rules] = {
-    check_skipped_profile: {CheckStage.WRITTEN: 60},
-    check_reserved: {CheckStage.DECIDED: 210, CheckStage.WRITTEN: 80},
-    check_written_hints: {CheckStage.WRITTEN: 50},
-    check_derived_hints: {CheckStage.DECIDED: 180},
-    check_cache_floor: {CheckStage.WRITTEN: 70},
-    lambda facts: missing_parts(facts.model): {CheckStage.WRITTEN: 10},
-    lambda facts: idle_variables(facts.model): {CheckStage.WRITTEN: 15},
-    check_default_starts: {CheckStage.DECIDED: 110},
-}

@@ -430,7 +430,7 @@ def test_a_variable_that_the_server_does_not_apply_is_named() -> None:
         given=("VLLM_MAX_IMAGE_PIXELS", "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"),
     )
     opened = replace(OPENED, server=server, versions={"vllm": "0.32.0"})
-    (check,) = reserve.idle_variables(opened)
+    (check,) = reserve.check_variables(facts({}, PLAIN, given_model=opened))
     assert check.name == "effect of VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"
     assert check.detail == "vLLM 0.32.0's server does not apply this variable"
     assert server.environment == {"VLLM_MAX_IMAGE_PIXELS": 9}

@@ -87,7 +87,8 @@ def _distribution_figure(
             "Quantiles count every item with the model's defaults.",
             *(
                 f"Size hint: {check.detail}."
-                for check in SIZE_HINT.of(modality).among(calibration.checks)
+                for check in calibration.checks
+                if check.name == SIZE_HINT.of(modality).name
             ),
         ],
     )

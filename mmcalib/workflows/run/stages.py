@@ -14,7 +14,7 @@ from mmcalib.census.census import choose_sample
 from mmcalib.checks.catalogue import ENGINE_START, MEMORY_RESERVE
 from mmcalib.checks.check import Check, RemedyStyle
 from mmcalib.checks.corpus import assumed_batch_check
-from mmcalib.checks.facts import CheckFacts, CheckStage
+from mmcalib.checks.facts import CheckFacts
 from mmcalib.checks.reserve import missing_parts
 from mmcalib.decision.decide import at_chosen_values, decide
 from mmcalib.decision.decision import Decision, size_cache
@@ -60,7 +60,7 @@ from mmcalib.proof.start import Launch
 from mmcalib.results.memory import EncoderBudget, ServedTraffic
 from mmcalib.text import flag, gib
 from mmcalib.workflows.corpus import LoadedCorpus
-from mmcalib.workflows.judging import corpus_facts, judge, judge_memory
+from mmcalib.workflows.judging import DECIDED_RULES, corpus_facts, judge, judge_memory
 from mmcalib.workflows.run.evidence import cache_checks
 from mmcalib.workflows.run.prepare import Prepared, check_server, check_sizes, required_environment
 from mmcalib.workflows.run.session import (
@@ -183,7 +183,7 @@ def check_decision(
         prompt=decision.longest,
         given_corpus=corpus_facts(corpus, decision, decision.default_table, left_out),
     )
-    return [*judge(CheckStage.DECIDED, facts), *cache_checks(decision, policy)]
+    return [*judge(DECIDED_RULES, facts), *cache_checks(decision, policy)]
 
 
 def prove_decision(session: Session, decided: Derived, engine_yaml: str) -> Proof:

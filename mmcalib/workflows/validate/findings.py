@@ -17,7 +17,7 @@ from mmcalib.census.census import choose_sample
 from mmcalib.checks import items, limits, reserve
 from mmcalib.checks.catalogue import MEDIA_INPUT, SETTINGS_EFFECT
 from mmcalib.checks.check import Check, RemedyStyle, Taken, yaml_line
-from mmcalib.checks.facts import Alternatives, CheckFacts, CheckStage, LargestPrompt
+from mmcalib.checks.facts import Alternatives, CheckFacts, LargestPrompt
 from mmcalib.checks.file import effect_checks
 from mmcalib.corpus.chat import PART_OF, text_part, url_part
 from mmcalib.decision.effects import Footprints, find_effects, probe_shapes
@@ -40,7 +40,13 @@ from mmcalib.memory.checks import rehearsed_inputs
 from mmcalib.options.run import SAMPLE_PER_MODALITY
 from mmcalib.text import plural
 from mmcalib.workflows.corpus import LoadedCorpus, files_of, read_corpus
-from mmcalib.workflows.judging import corpus_facts, judge
+from mmcalib.workflows.judging import (
+    MEASURED_RULES,
+    OPTION_RULES,
+    WRITTEN_RULES,
+    corpus_facts,
+    judge,
+)
 from mmcalib.workflows.validate.subject import (
     ValidatedConfig,
     add_own_items,
@@ -75,7 +81,7 @@ def check_limits(subject: ValidatedConfig) -> Iterator[Check]:
         largest = {m: largest_item_bytes(m, subject.table, plain, limit) for m in served}
     cures = _find_cures(subject)
     yield from judge(
-        CheckStage.WRITTEN,
+        WRITTEN_RULES,
         CheckFacts(
             dialect=RemedyStyle.LINES,
             configuration=subject,
@@ -267,7 +273,7 @@ def measure_corpus(
         given_corpus=corpus_facts(corpus, subject, subject.table, left_out, unreadable),
         given_model=subject.opened,
     )
-    return subject, list(judge(CheckStage.MEASURED, facts))
+    return subject, list(judge(MEASURED_RULES, facts))
 
 
 def _longest(
@@ -339,7 +345,7 @@ def examine(
     checks = list(check_limits(subject))
     options = option_facts(subject, served)
     facts = CheckFacts(RemedyStyle.LINES, configuration=subject, given_options=options)
-    checks += judge(CheckStage.OPTIONS, facts)
+    checks += judge(OPTION_RULES, facts)
     if subject.corpus is None:
         checks += probe_video(subject)
     else:

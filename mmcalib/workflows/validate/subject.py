@@ -15,8 +15,8 @@ import yaml
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks import limits, reserve
 from mmcalib.checks.catalogue import CONFIG_PARSING, CONFIGURATION_ACCEPTED, ITEM_BATCH
-from mmcalib.checks.check import Check, OptionFacts, yaml_line
-from mmcalib.checks.facts import JudgedConfig
+from mmcalib.checks.check import Check, yaml_line
+from mmcalib.checks.facts import JudgedConfig, OptionFacts
 from mmcalib.checks.file import WrittenFile, check_file
 from mmcalib.checks.limits import LIMIT
 from mmcalib.decision.explore import BudgetSource
@@ -466,18 +466,8 @@ def describe_kv_cache(before: RehearsedMemory, after: RehearsedMemory) -> str:
 
 def option_facts(subject: ValidatedConfig, served: Mapping[str, Any]) -> OptionFacts:
     """Return the facts that option checks need; `served` has all arguments of `vllm serve`."""
-    facts = OptionFacts(served, vocab_size(read_config(Path(subject.resolved.path))))
+    vocabulary = vocab_size(read_config(Path(subject.resolved.path)))
     memory = subject.memory
     if memory is None or memory.config is None:
-        return facts
-    config = memory.config
-    peaks = {m: step.encoder_peak_bytes for m, step in memory.predicted.steps.items()}
-    return replace(
-        facts,
-        encoder_peak_bytes=config.encoder_peak_bytes,
-        encoder_tokens=config.encoder_tokens,
-        step_bytes={m: peak for m, peak in peaks.items() if peak is not None},
-        encoder_cache_bytes=config.encoder_cache_bytes,
-        activation_peak_bytes=config.activation_peak_bytes,
-        runner=config.runner,
-    )
+        return OptionFacts(served, vocabulary)
+    return OptionFacts(served, vocabulary, memory.config, memory.predicted.steps)
