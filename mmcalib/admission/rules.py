@@ -17,7 +17,6 @@ from mmcalib.decision.decision import Decision
 from mmcalib.decision.texts import Texts
 from mmcalib.derive import bounds
 from mmcalib.derive.costs import CostColumns, ItemCost, Mismatch
-from mmcalib.derive.distribution import bin_by_size, bin_by_tokens
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import TextBound
 from mmcalib.domain.knobs import AreaCap
@@ -377,7 +376,7 @@ def list_costs(
         rejected = [(shape, why) for shape, why in reasons.items() if shape.modality == modality]
         if not entries and not rejected:
             continue
-        unlisted = c.Unlisted(tokens=bin_by_tokens(rest), sizes=bin_by_size(rest))
+        unlisted = c.Unlisted(tokens=c.bin_by_tokens(rest), sizes=c.bin_by_size(rest))
         modalities[str(modality)] = c.ModalityCosts(
             known=entries,
             refused=rejected,
