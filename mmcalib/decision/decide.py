@@ -179,7 +179,6 @@ class DecisionBuilder:
             self.counts,
             budget,
             self.budgets.policy.text_reserve_tokens,
-            budget.max_model_len,
             self.texts,
             encoder_decoder=self.budgets.opened.encoder_decoder,
         )

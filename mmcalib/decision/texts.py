@@ -209,16 +209,16 @@ def longest_prompt(
     counts: Mapping[Modality, Count],
     budget: Budget,
     reserve_tokens: int,
-    max_model_len: int,
     texts: Texts,
     *,
-    encoder_decoder: bool = False,
+    encoder_decoder: bool,
 ) -> Fit | None:
     """Return the covered prompt that needs the longest context; without requests, one with the most
     largest items that the limits admit (vLLM's own for unseen ones). An encoder-decoder model's
     context holds no items.
     """
     single: list[PromptTokens] = []
+    max_model_len = budget.max_model_len
     if not encoder_decoder:
         if not prompts.prompts():
             return fit_prompts([_fullest(table, counts, budget)], reserve_tokens, max_model_len)

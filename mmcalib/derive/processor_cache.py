@@ -82,7 +82,7 @@ class Recency:
 
 
 # The last few percent of the hits can cost as much cache as all the others.
-NEARLY_ALL = 0.95
+_NEARLY_ALL = 0.95
 
 # Sizes are written in hundredths of a GiB.
 STEPS_PER_GIB = 100
@@ -150,18 +150,12 @@ class CacheSize:
 
     mm_processor_cache_gb: float
     hit_rate: float
-    most_hit_rate: float
     total_bytes: int
     floor_bytes: int
     floor_limited: bool
     allowed_gib: float
     wanted_gib: float
     wanted_hit_rate: float
-
-    @property
-    def capacity_bytes(self) -> int:
-        # vLLM multiplies by `GiB_bytes`, despite its name (vllm/multimodal/cache/base.py, 0.32).
-        return round(self.mm_processor_cache_gb * GIB)
 
     @property
     def is_limited(self) -> bool:
@@ -174,12 +168,12 @@ class CacheSize:
         return self.floor_bytes > self.allowed_gib * GIB
 
 
-def allowed_gib(ram_budget_bytes: int | None, processes: int = PROCESSOR_CACHES) -> float:
+def allowed_gib(ram_budget_bytes: int | None) -> float:
     """The most for one cache: a process' share of the budget, or vLLM's default without one."""
     if ram_budget_bytes is None:
         # Only the user knows whether the host has more.
         return PROCESSOR_CACHE_GIB
-    return max(ram_budget_bytes, 0) * STEPS_PER_GIB // (processes * GIB) / STEPS_PER_GIB
+    return max(ram_budget_bytes, 0) * STEPS_PER_GIB // (PROCESSOR_CACHES * GIB) / STEPS_PER_GIB
 
 
 def round_up_gib(nbytes: int) -> float:
@@ -239,29 +233,23 @@ def hit_curve(requests: Iterable[Sequence[tuple[Hashable, int]]]) -> HitCurve:
 
 
 def choose_cache_size(
-    curve: HitCurve,
-    floor_bytes: int = 0,
-    *,
-    share: float = NEARLY_ALL,
-    ram_budget_bytes: int | None = None,
-    processes: int = PROCESSOR_CACHES,
+    curve: HitCurve, floor_bytes: int = 0, *, ram_budget_bytes: int | None = None
 ) -> CacheSize:
-    """The smallest size for `share` of the hits that `allowed_gib` can give, 0 if nothing repeats.
+    """The smallest size for nearly all hits that `allowed_gib` can give, 0 if nothing repeats.
     At least `floor_bytes` and the largest request, and off if that is not allowed: vLLM fails
     requests that exceed the cache.
     """
-    allowed = allowed_gib(ram_budget_bytes, processes)
+    allowed = allowed_gib(ram_budget_bytes)
     least = max(floor_bytes, curve.largest_request_bytes)
     most = curve.hits_at(allowed * GIB) if least <= allowed * GIB else 0
-    needed = curve.capacity_for(covering_count(share, most))
+    needed = curve.capacity_for(covering_count(_NEARLY_ALL, most))
     gib = round_up_gib(max(needed, least)) if needed else 0.0
-    wanted = curve.capacity_for(covering_count(share, curve.most_hits))
+    wanted = curve.capacity_for(covering_count(_NEARLY_ALL, curve.most_hits))
     wanted_gib = round_up_gib(max(wanted, least)) if wanted else 0.0
     return CacheSize(
         mm_processor_cache_gb=gib,
         hit_rate=curve.rate_at(gib * GIB),
-        most_hit_rate=curve.most_rate,
-        total_bytes=round(gib * GIB) * processes,
+        total_bytes=round(gib * GIB) * PROCESSOR_CACHES,
         floor_bytes=least,
         floor_limited=needed < least and gib > 0,
         allowed_gib=allowed,

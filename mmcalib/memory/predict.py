@@ -231,7 +231,7 @@ def fix_kv_cache(
     pool = fix_kv_cache_size(predicted.calibrated, spared) if predicted.calibrated else None
     if pool is None:
         return None
-    (rehearsed,) = ask([pool.apply_to(decision.engine_args)], encoder_steps(decision))
+    (rehearsed,) = ask([{**decision.engine_args, **pool.values}], encoder_steps(decision))
     if rehearsed is None or rehearsed.kv_cache_tokens is None:
         why = rehearsed.problem if rehearsed else "it could not be rehearsed"
         detail = f"a KV cache of {gib(pool.kv_cache_memory_bytes)} is too small: {why}"

@@ -266,7 +266,7 @@ def test_no_admissible_traffic_fails_with_the_derived_size(tmp_path: Path) -> No
     assert floor / GIB <= min(on) <= max(on) <= PROCESSOR_CACHE_GIB
     corpus, later = found["corpus"], found["later"]
     small = choose_cache_size(hit_curve(corpus))
-    assert sum(nbytes for _, nbytes in later[-1]) > small.capacity_bytes
+    assert sum(nbytes for _, nbytes in later[-1]) > small.mm_processor_cache_gb * GIB
 
 
 # What a server does with each request, without its engine: vLLM's connector, hashes and processor.

@@ -105,7 +105,7 @@ def _combine(
     changes = bench.changes(fixes)
     return Combination(
         fixes=[
-            Price.from_value(f, flags=format_flags(bench.values(f, fixes)))
+            Price.from_value(f, flags=format_flags({name: changes[name] for name in f.changes}))
             for f in highest_levels(every)
         ],
         flags=format_flags(changes),
@@ -293,24 +293,16 @@ def _find_model(args: dict[str, Any], server_log: from_log.ServerLog | None) -> 
 
 
 def _facts(base: RehearsedMemory, opened: ModelInfo, resolved: ResolvedModel) -> Facts:
-    budget = base.budget
-    if budget is None:
+    if base.budget is None:
         raise text_only_error(resolved)
     config = read_config(Path(resolved.path))
     return Facts(
-        largest_items=budget.max_tokens_per_item,
+        memory=base,
+        budget=base.budget,
         knobs=opened.knobs,
         chunks_mm_input=opened.chunks_mm_input,
         quantized="quantization_config" in config,
-        tensor_parallel_size=base.tensor_parallel_size,
         attention_heads=_attention_heads(config),
-        weights_bytes=base.weights_bytes,
-        total_bytes=base.total_bytes,
-        outside_bytes=base.outside_bytes,
-        most_utilization=base.most_utilization,
-        max_model_len=budget.max_model_len,
-        max_num_seqs=budget.max_num_seqs,
-        max_num_batched_tokens=budget.max_num_batched_tokens,
     )
 
 

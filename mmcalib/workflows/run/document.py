@@ -108,7 +108,7 @@ def build_calibration(
     checks, predicted, pool = memory.checks, memory.predicted, memory.pool
     cpu = mean_cpu_s(decision.table)
     timed = Preprocessing(cpu_s_per_item=round(cpu[0], 6), measured_files=cpu[1]) if cpu else None
-    engine_config = pool.apply_to(decided.engine_config) if pool else decided.engine_config
+    engine_config = {**decided.engine_config, **(pool.values if pool else {})}
     policy, rules, texts = job.policy, reviewed.rules, prepared.texts
     asked = prepared.corpus.prompts.prompts()
     reasons = evidence(decision, opened, policy, gpu, decided.given)

@@ -67,7 +67,7 @@ def _cache_reason(cache: SizedCache | CappedCache) -> str:
     default = f"vLLM's {PROCESSOR_CACHE_GIB} GiB {share(curve.rate_at(PROCESSOR_CACHE_GIB * GIB))}"
     if size.floor_bytes > PROCESSOR_CACHE_GIB * GIB:
         default = f"vLLM's {PROCESSOR_CACHE_GIB} GiB cannot hold the largest allowed request"
-    most = f"an unlimited cache hits {share(size.most_hit_rate)}, {default}"
+    most = f"an unlimited cache hits {share(curve.most_rate)}, {default}"
     if not size.mm_processor_cache_gb:
         # Items do repeat, but no allowed size is safe or hits.
         need = f"but the largest allowed request needs {_floor(cache.floor)}"

@@ -293,7 +293,6 @@ def _longest(
         subject.counts,
         budget,
         TEXT_RESERVE_TOKENS,
-        budget.max_model_len,
         Texts.of(subject.budgets.host, opened.modalities, corpus.texts),
         encoder_decoder=opened.encoder_decoder,
     )

@@ -224,7 +224,7 @@ def served(image: Any, goal: Goal | None = None, **args: Any) -> trials.FixTrial
 def facts(at: trials.FixTrials) -> Facts:
     found = at.rehearse(())
     assert found.budget is not None
-    return replace(FACTS, knobs=(AREA,), max_model_len=found.budget.max_model_len)
+    return replace(FACTS, budget=found.budget, knobs=(AREA,))
 
 
 def test_a_hint_that_shrinks_the_profile_alone_is_dropped_and_that_has_a_price() -> None:
@@ -405,7 +405,8 @@ class SharedCap:
 
 
 def test_a_cap_of_images_that_turns_videos_away_costs_requests() -> None:
-    facts = replace(FACTS, knobs=(AREA,), largest_items={"image": 16_384, "video": 114_688})
+    both = replace(BUDGET, max_tokens_per_item={"image": 16_384, "video": 114_688})
+    facts = replace(FACTS, knobs=(AREA,), budget=both)
     with MemoryPrediction(gpus.find_gpu("H100-80G"), SharedCap()) as prediction:
         bench = FixTrials(prediction, {"model": "/m"}, Goal("kv_tokens", 200_000))
         fixes, _ = search_fixes(bench, facts, Silent())
