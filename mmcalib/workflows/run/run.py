@@ -16,7 +16,7 @@ from mmcalib.engine.vllm_config import is_serving_gpu
 from mmcalib.errors import CorpusError, MmcalibError, UsageError, VerdictError
 from mmcalib.memory.rehearse import resolve_gpu
 from mmcalib.models.gpus import Gpu
-from mmcalib.models.resolve import ResolvedModel, resolve
+from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
 from mmcalib.options.option import make_options
 from mmcalib.options.run import (
     SAMPLE_PER_MODALITY,
@@ -53,7 +53,7 @@ def run_each(
         for job, resolved, outcome in zip(jobs, models, outcomes, strict=True):
             try:
                 calibration = _run(job, resolved, outcome, progress, shared)
-                if job.validate in ("startup", "replay"):
+                if job.options.validate in ("startup", "replay"):
                     shared.stop_host()
                 yield calibration
             except MmcalibError as error:
@@ -69,10 +69,10 @@ def _ready(jobs: Sequence[Job], progress: Progress) -> list[ResolvedModel]:
     require_vllm()
     models: dict[str, ResolvedModel] = {}
     for job in jobs:
-        require_cuda(job.device)
+        require_cuda(job.options.device)
         if job.model not in models:
             with progress.step("finding the model"):
-                models[job.model] = resolve(job.model, cache_dir=job.cache)
+                models[job.model] = resolve(job.model, cache_dir=cache_dir())
     return [models[job.model] for job in jobs]
 
 
@@ -80,7 +80,7 @@ def _run(
     job: Job, resolved: ResolvedModel, outcome: RunOutcome, progress: Progress, shared: Shared
 ) -> Calibration:
     with (
-        allow_hosts(job.allowed_media_domains),
+        allow_hosts(job.options.allowed_media_domains or ()),
         open_session(job, resolved, progress, shared) as session,
     ):
         job = session.job

@@ -108,7 +108,7 @@ class Derived:
 def derive(session: Session, served: Prepared) -> Derived:
     job, host, progress = session.job, session.host, session.progress
     opened, corpus = served.opened, served.corpus
-    sample = choose_sample(corpus.census, job.sample)
+    sample = choose_sample(corpus.census, job.options.sample)
     path, files = served.resolved.path, served.files
     budgets = BudgetSource(host, opened, path, job.policy, files=files, given=session.given)
     serving = judge = None
@@ -164,7 +164,7 @@ def review(session: Session, decided: Derived) -> Review:
     checks += check_unstarted_flags(session.given, served.opened.device, gpu)
     if session.prediction is None:
         checks = qualify_tokens_only(checks, decision, no_gpu("mmcalib run --gpu NAME --force"))
-    if session.job.device == "cuda":
+    if session.job.options.device == "cuda":
         path, tokens = served.resolved.path, session.job.policy.context_tokens
         setting, sample, files = decision.setting, decided.sample, served.files
         compared = compare_apart(path, tokens, "cuda", setting, sample, session.progress, files)
@@ -188,19 +188,19 @@ def check_decision(
 
 def prove_decision(session: Session, decided: Derived, engine_yaml: str) -> Proof:
     """Read `engine_yaml` back, start the engine and replay, up to the job's depth."""
-    job, served = session.job, decided.prepared
+    job, served, depth = session.job, decided.prepared, session.job.options.validate
     checks = []
-    if job.validate != "none":
+    if depth != "none":
         path = session.scratch / "engine.yaml"
         write_text(path, engine_yaml)
         checks.append(check_config_parsing(session.host, path, decided.engine_config))
-    if job.validate not in ("startup", "replay"):
-        detail = f"skipped by --validate {job.validate}"
+    if depth not in ("startup", "replay"):
+        detail = f"skipped by --validate {depth}"
         checks.append(Check(ENGINE_START, "skip", detail, "--validate replay"))
         return Proof(checks=tuple(checks))
-    path, budget_s = Path(served.resolved.path), job.startup_budget_s
+    path, budget_s = Path(served.resolved.path), job.options.startup_budget_s
     launch = Launch(decided.decision, served.opened, path, session.scratch, budget_s, job.gpu)
-    source = ReplaySource(served.corpus.prompts, served.files) if job.validate == "replay" else None
+    source = ReplaySource(served.corpus.prompts, served.files) if depth == "replay" else None
     remedy = "--validate budget starts no engine"
     proof = prove(session.host, launch, source, session.progress, remedy=remedy)
     return replace(proof, checks=(*checks, *proof.checks))
@@ -236,7 +236,7 @@ def predict_memory(session: Session, reviewed: Review, proof: Proof) -> Predicte
     decision, default = decided.decision, session.default_args
     predicted = rehearse_decision(prediction, default, decision, progress)
     ask = rehearse_with_progress(prediction, progress)
-    pinned = fix_kv_cache(predicted, decision, ask) if job.pin_kv_cache else None
+    pinned = fix_kv_cache(predicted, decision, ask) if job.options.pin_kv_cache else None
     served = predicted
     if pinned is not None and pinned.rehearsed is not None:
         served = replace(predicted, calibrated=pinned.rehearsed)

@@ -28,7 +28,6 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.config_forms import (
     PLACEHOLDER_MODEL,
     WrittenConfiguration,
-    read_configuration,
     reject_unsafe_settings,
 )
 from mmcalib.engine.host import EngineHost
@@ -57,7 +56,7 @@ from mmcalib.models.checkpoint import vocab_size
 from mmcalib.models.cut import read_config
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
-from mmcalib.options.run import STARTUP_BUDGET_S, Depth
+from mmcalib.options.run import ProofOptions
 from mmcalib.progress import Progress
 from mmcalib.proof.start import Started
 from mmcalib.text import GIB, gib, one_line
@@ -66,17 +65,14 @@ from mmcalib.workflows.corpus import LoadedCorpus
 
 @dataclass(frozen=True, slots=True)
 class ValidateJob:
-    """A configuration in a file, flags or both, the media to serve, and the depth of the checks."""
+    """A configuration as written, the media to serve, and how to prove it."""
 
-    config: Path | None
-    flags: tuple[str, ...] = ()
-    model: str | None = None
+    written: WrittenConfiguration
     data: Sequence[Path] = ()
     requests: Sequence[Path] = ()
     allowed_root: Path | None = None
     gpu: Gpu | None = None
-    depth: Depth = "replay"
-    startup_budget_s: float = STARTUP_BUDGET_S
+    proof: ProofOptions = field(default_factory=ProofOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +99,8 @@ class ParsedConfig:
 
 def read_file(session: ValidateSession) -> ParsedConfig:
     """Read the job's configuration. Raises UsageError if it names no model."""
-    job = session.job
     with session.progress.step("reading the configuration"):
-        written = read_configuration(job.config, job.flags, job.model)
-        config = parse_config(session.host, written, session.scratch)
+        config = parse_config(session.host, session.job.written, session.scratch)
     if config.serve_args is None or config.model:
         return config
     raise UsageError("no model given", hint="--model MODEL, or `model:` in the file")
@@ -327,7 +321,7 @@ def open_config(
         default_budget=default,
         progress=session.progress,
         memory=memory,
-        file=str(session.job.config or "FILE"),
+        file=str(session.job.written.source or "FILE"),
     )
     return subject, checks
 
