@@ -6,7 +6,7 @@ A request's text is bounded by its bytes; vLLM's renderer counts it if the bound
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -42,6 +42,9 @@ from mmcalib.engine.messages import (
 from mmcalib.errors import VllmMoved, VllmRefused
 from mmcalib.releases.constants import BLOCK_TOKENS
 
+# Reads the requests of these origins, or all, again without their media.
+ReadTexts = Callable[[Container[str] | None], Iterable[Text]]
+
 # Requests counted at a time: the child can report between two batches.
 _BATCH = 64
 
@@ -60,7 +63,7 @@ class Texts:
 
     host: EngineHost | None = None
     bound: TextBound | None = None
-    reread: Callable[[], Iterable[Text]] | None = None
+    reread: ReadTexts | None = None
     _counted: dict[_Key, int | None] = field(default_factory=dict)
     refusals: dict[_Key, str] = field(default_factory=dict)
     measured: dict[str, int] = field(default_factory=dict)
@@ -73,7 +76,7 @@ class Texts:
         cls,
         host: EngineHost,
         modalities: Collection[Modality],
-        again: Callable[[], Iterable[Text]] | None = None,
+        again: ReadTexts | None = None,
     ) -> Texts:
         """Make it with the bound of the host's open model."""
         try:
@@ -131,7 +134,7 @@ class Texts:
             self._count_texts(self._read(missing))
 
     def _read(self, wanted: Collection[_Key]) -> Iterator[tuple[_Key, ChatRequest]]:
-        for text in self.reread() if self.reread else ():
+        for text in self.reread(None) if self.reread else ():
             items = text.request.items()
             key = text.request.measure_context(), tuple(items[modality] for modality in MODALITIES)
             if key in wanted:

@@ -157,7 +157,7 @@ def test_its_configuration_is_read_back(subject: Subject, tmp_path: Path) -> Non
     assert served.read.census.items() == 1
     # Rules for shapes that are not there are proven elsewhere, and take longer than all the rest.
     reviewed = Review(derive(session, served), {}, {}, ())
-    made = build_calibration(job, reviewed)
+    made = build_calibration(session, reviewed)
     proven = prove_decision(session, reviewed.derived, engine_yaml(made, "vllm serve"))
     (read_back,) = (check for check in proven.checks if check.id == CONFIG_PARSING)
     assert read_back.status == "pass", read_back.detail

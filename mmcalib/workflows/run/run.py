@@ -112,16 +112,16 @@ def _run(
         outcome.skipped.extend(decided.decision.unreadable)
         reviewed = stages.review(session, decided)
         stages.start_memory(session, decided)
-        so_far = build_calibration(job, reviewed)
+        so_far = build_calibration(session, reviewed)
         outcome.update(so_far)
         serves = is_serving_gpu(opened.device, job.gpu)
         key = json.dumps([decided.engine_config, serves], sort_keys=True)
         if (proof := shared.proofs.get(key)) is None:
             config = engine_yaml(so_far, "vllm serve --config engine.yaml")
             proof = shared.proofs[key] = stages.prove_decision(session, decided, config)
-        outcome.update(build_calibration(job, reviewed, proof))
+        outcome.update(build_calibration(session, reviewed, proof))
         memory = stages.predict_memory(session, reviewed, proof)
-        result = build_calibration(job, reviewed, proof, memory)
+        result = build_calibration(session, reviewed, proof, memory)
         outcome.update(result)
         return result
 

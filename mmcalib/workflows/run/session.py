@@ -178,16 +178,6 @@ class YourConfiguration:
         return replace(policy, **options, count={**counts, **policy.count})
 
 
-def default_args(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the user's engine arguments, which the default configuration has too."""
-    own = {
-        "max_model_len": policy.context_tokens,
-        "max_num_seqs": policy.max_num_seqs,
-        "gpu_memory_utilization": policy.gpu_memory_utilization,
-    }
-    return {**{name: value for name, value in own.items() if value is not None}, **given}
-
-
 def read_your_config(
     written: WrittenConfiguration,
     parse: Callable[[WrittenConfiguration], ServeConfig],
@@ -305,7 +295,14 @@ class Session:
 
     @property
     def default_args(self) -> dict[str, Any]:
-        return default_args(self.job.policy, self.given)
+        """The user's engine arguments, which the default configuration has too."""
+        policy = self.job.policy
+        own = {
+            "max_model_len": policy.context_tokens,
+            "max_num_seqs": policy.max_num_seqs,
+            "gpu_memory_utilization": policy.gpu_memory_utilization,
+        }
+        return {**{name: value for name, value in own.items() if value is not None}, **self.given}
 
 
 @dataclass(slots=True)

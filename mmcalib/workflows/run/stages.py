@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,6 @@ from mmcalib.workflows.run.evidence import cache_checks
 from mmcalib.workflows.run.prepare import Prepared, check_server, check_sizes, required_environment
 from mmcalib.workflows.run.session import (
     Session,
-    YourConfiguration,
     budget_your_config,
     check_unstarted_flags,
 )
@@ -80,17 +79,17 @@ from mmcalib.workflows.traffic.requests import make_trace
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A decision, its measured `sample`, and the user's arguments `given` and `yours`."""
+    """A decision, its measured `sample`, and vLLM's budget under the user's configuration, or its
+    words if it rejects that.
+    """
 
     prepared: Prepared
     sample: Sample
     decision: Decision
-    given: Mapping[str, Any] = field(default_factory=dict)
-    serving: BackgroundTraffic | None = None
-    yours: YourConfiguration | None = None
-    budget_yours: EncoderBudget | None = None
-    refused_yours: str = ""
-    chats: Mapping[Modality, ChatText] = field(default_factory=dict)
+    serving: BackgroundTraffic | None
+    budget_yours: EncoderBudget | None
+    refused_yours: str
+    chats: Mapping[Modality, ChatText]
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
@@ -133,8 +132,7 @@ def derive(session: Session, served: Prepared) -> Derived:
     # The context of an encoder-decoder model holds no items.
     chatted = () if opened.encoder_decoder else table.modalities()
     chats = {m: texts.chat(corpus.prompts, m, reserve) for m in chatted}
-    given, yours = session.given, session.yours
-    return Derived(served, sample, decision, given, serving, yours, budget, refused, chats)
+    return Derived(served, sample, decision, serving, budget, refused, chats)
 
 
 @dataclass(frozen=True, slots=True)

@@ -369,19 +369,6 @@ def add_own_items(subject: ValidatedConfig) -> ValidatedConfig:
     return subject.with_rehearsal(calibrated=rehearsed or memory.config)
 
 
-def describe_gain(subject: ValidatedConfig) -> str:
-    """Say how the KV cache grows without the unlimited modality that sets the budget, if known."""
-    memory, args = subject.memory, subject.engine_args
-    worst, written = subject.budget.profiled_modality, args.get(LIMIT) or {}
-    if memory is None or memory.config is None or worst is None or worst in written:
-        return ""
-    less = memory.prediction.rehearse_or_none({**args, LIMIT: {**written, worst: 0}})
-    if less is None:
-        return ""
-    now, then = gib(memory.config.kv_cache_bytes), gib(less.kv_cache_bytes)
-    return f" and a KV cache on {memory.predicted.gpu.name} of {then} instead of {now}"
-
-
 def find_headroom(subject: ValidatedConfig) -> Headroom | None:
     """Return the costliest step and the reserve on the whole GPU, or None if not rehearsed."""
     short, config = subject.shortfall, subject.memory.config if subject.memory else None
