@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from mmcalib.checks.check import RemedyStyle
 from mmcalib.derive.costs import CostTable
@@ -87,9 +87,6 @@ class DerivedConfig(JudgedConfig):
         return {knob.modality for knob in knobs if not knob.is_loader_option}
 
 
-T = TypeVar("T")
-
-
 @dataclass(frozen=True, slots=True)
 class ExcessRequests:
     """`requests` out of `of` carry more items than the limits admit; `most` in any request."""
@@ -157,45 +154,25 @@ class OptionFacts:
         return self.memory.encoder_peak_bytes if self.memory else None
 
 
+# Of a fact that a stage does not provide: a check that reads it raises AttributeError.
+_MISSING: Any = None
+
+
 @dataclass(frozen=True, slots=True)
 class CheckFacts:
-    """Everything that a check may read; None if its stage does not provide it. `longer`: the model
-    accepts a context that holds `prompt`.
-    """
+    """Everything that a check may read; `longer`: the model accepts a context for `prompt`."""
 
     dialect: RemedyStyle
     configuration: JudgedConfig
     policy: Policy = field(default_factory=Policy)
     prompt: Fit | LargestPrompt | None = None
     longer: bool = False
-    given_corpus: CorpusFacts | None = None
-    given_model: ModelInfo | None = None
-    given_tries: Alternatives | None = None
-    given_options: OptionFacts | None = None
-
-    @property
-    def corpus(self) -> CorpusFacts:
-        return _required(self.given_corpus)
+    corpus: CorpusFacts = _MISSING
+    model: ModelInfo = _MISSING
+    tries: Alternatives = _MISSING
+    options: OptionFacts = _MISSING
 
     @property
     def decision(self) -> DerivedConfig:
-        found = self.configuration
-        return _required(found if isinstance(found, DerivedConfig) else None)
-
-    @property
-    def model(self) -> ModelInfo:
-        return _required(self.given_model)
-
-    @property
-    def tries(self) -> Alternatives:
-        return _required(self.given_tries)
-
-    @property
-    def options(self) -> OptionFacts:
-        return _required(self.given_options)
-
-
-def _required(value: T | None) -> T:
-    if value is None:
-        raise LookupError("a check of this stage reads a fact that is missing")
-    return value
+        assert isinstance(self.configuration, DerivedConfig)
+        return self.configuration

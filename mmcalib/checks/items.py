@@ -50,7 +50,7 @@ def check_items_admitted(facts: CheckFacts) -> Iterator[Check]:
 
 def _room(item: ItemCost, facts: CheckFacts) -> str:
     """Lines that enlarge the encoder cache to hold such an item, or that shrink the item."""
-    judged, knobs = facts.configuration, facts.given_model.knobs if facts.given_model else ()
+    judged, knobs = facts.configuration, facts.model.knobs
     most, modality = judged.budget.encoder_budget_tokens, item.shape.modality
     caps = [
         f"{knob_line(knob, value, judged.engine_args)}  # shrinks larger items to {most:,} tokens"

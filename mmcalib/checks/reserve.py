@@ -122,12 +122,12 @@ def reserve_remedies(
 
 
 def check_reserved(facts: CheckFacts) -> Iterator[Check]:
-    judged, tries = facts.configuration, facts.given_tries
+    judged = facts.configuration
     alone = embeddings_only_check(judged.budget) if facts.dialect is RemedyStyle.LINES else None
     yield alone or reserved_check(
         judged.adequacy,
         judged.budget.profiled_modality,
-        tries.cures if tries else (),
+        facts.tries.cures,
         facts.dialect,
         allowed=facts.policy.allow_under_reserve,
     )

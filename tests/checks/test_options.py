@@ -57,7 +57,7 @@ def every(
     judged = JudgedConfig(
         dict(args), counts, budget, budget, ProfileReserve(0, 0), CostTable(DEFAULT, {})
     )
-    facts = CheckFacts(RemedyStyle.LINES, judged, given_options=known)
+    facts = CheckFacts(RemedyStyle.LINES, judged, options=known)
     return list(judge(OPTION_RULES, facts))
 
 

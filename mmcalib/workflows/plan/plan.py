@@ -84,15 +84,15 @@ def try_fix(fix: Fix, bench: FixTrials) -> TriedFix:
     )
 
 
-def best_combination(search: SearchResult, bench: FixTrials) -> Combination | None:
-    """Return the best combination and its cost, or None if no fixes could be combined."""
-    return _combine(search.best, bench, search.reached, search.proven)
-
-
-def other_combinations(search: SearchResult, bench: FixTrials) -> list[Combination]:
-    """Return the other combinations that reach the goal."""
-    every = (_combine(fixes, bench, True, fixes not in search.repaired) for fixes in search.others)
-    return list(filter(None, every))
+def combinations(
+    search: SearchResult, bench: FixTrials
+) -> tuple[Combination | None, list[Combination]]:
+    """Return the best combination, None if no fixes could be combined, and others that reach the
+    goal.
+    """
+    best = _combine(search.best, bench, search.reached, search.proven)
+    others = (_combine(fixes, bench, True, fixes not in search.repaired) for fixes in search.others)
+    return best, list(filter(None, others))
 
 
 def _combine(
@@ -204,8 +204,7 @@ def plan(
         with progress.step(f"rehearsing worst steps on {device.name}"):
             tries = [try_fix(fix, bench) for fix in trials.required if fixes]
             tries += [try_fix(fix, trials) for fix in fixes if fix.alone or fix.untried]
-            cheapest = best_combination(chosen.best, trials)
-            alternatives = other_combinations(chosen.best, trials)
+            cheapest, alternatives = combinations(chosen.best, trials)
             mended = cheapest if chosen.verdict == "reached" else None
         return Plan(
             goal=f"{target}, and does not run out of memory" if bench.oom else str(target),

@@ -14,7 +14,7 @@ from mmcalib.census.census import choose_sample
 from mmcalib.checks.catalogue import ENGINE_START, MEMORY_RESERVE
 from mmcalib.checks.check import Check, RemedyStyle
 from mmcalib.checks.corpus import assumed_batch_check
-from mmcalib.checks.facts import CheckFacts
+from mmcalib.checks.facts import Alternatives, CheckFacts
 from mmcalib.checks.reserve import missing_parts
 from mmcalib.decision.decide import at_chosen_values, decide
 from mmcalib.decision.decision import Decision, size_cache
@@ -179,7 +179,8 @@ def check_decision(
         configuration=decision,
         policy=policy,
         prompt=decision.longest,
-        given_corpus=corpus_facts(corpus, decision, decision.default_table, left_out),
+        corpus=corpus_facts(corpus, decision, decision.default_table, left_out),
+        tries=Alternatives(),
     )
     return [*judge(DECIDED_RULES, facts), *cache_checks(decision, policy)]
 

@@ -86,8 +86,8 @@ def check_limits(subject: ValidatedConfig) -> Iterator[Check]:
             configuration=subject,
             prompt=prompt,
             longer=longer,
-            given_model=subject.opened,
-            given_tries=Alternatives(without, gain, cures, find_headroom(subject), floor, largest),
+            model=subject.opened,
+            tries=Alternatives(without, gain, cures, find_headroom(subject), floor, largest),
         ),
     )
 
@@ -262,8 +262,8 @@ def measure_corpus(
         configuration=subject,
         prompt=prompt,
         longer=longer,
-        given_corpus=corpus_facts(corpus, subject, subject.table, left_out, unreadable),
-        given_model=subject.opened,
+        corpus=corpus_facts(corpus, subject, subject.table, left_out, unreadable),
+        model=subject.opened,
     )
     return subject, list(judge(MEASURED_RULES, facts))
 
@@ -335,7 +335,7 @@ def examine(
     subject = add_worst_steps(subject)
     checks = list(check_limits(subject))
     options = option_facts(subject, served)
-    facts = CheckFacts(RemedyStyle.LINES, configuration=subject, given_options=options)
+    facts = CheckFacts(RemedyStyle.LINES, configuration=subject, options=options)
     checks += judge(OPTION_RULES, facts)
     if subject.corpus is None:
         checks += probe_video(subject)

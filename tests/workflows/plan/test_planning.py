@@ -22,7 +22,7 @@ from mmcalib.models.gpus import describe_gpu
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 from mmcalib.workflows.plan import from_log, trials
-from mmcalib.workflows.plan.plan import best_combination, other_combinations, try_fix
+from mmcalib.workflows.plan.plan import combinations, try_fix
 from mmcalib.workflows.plan.trials import MOST_REHEARSALS, FixTrials, search_fixes
 from tests.derive.costed import AREA
 from tests.workflows.rehearsals import BUDGET, FACTS, GIB, deepstack, limits, peaks, rehearsed
@@ -97,7 +97,7 @@ def test_values_that_the_plan_chose_are_changed_until_they_hold() -> None:
     found = trials.choose_safe(at, SearchResult({}, (SEQS,), reached=True, proven=True))
     assert found.verdict == "reached"
     assert [fix.knob for fix in found.best.best] != ["max_num_seqs", "max_num_seqs"]
-    proposed = best_combination(found.best, at)
+    proposed, _ = combinations(found.best, at)
     assert proposed is not None
     assert proposed.reserved is not None
     assert proposed.reserved.status == "pass"
@@ -115,7 +115,7 @@ def test_of_what_else_was_mended_less_may_do() -> None:
     asked = SearchResult({}, (batch,), reached=True, proven=True, others=((SEQS,), ()))
     found = trials.choose_safe(at, asked)
     assert found.best.best == (batch,)
-    (mended,) = other_combinations(found.best, at)
+    _, (mended,) = combinations(found.best, at)
     assert (mended.changes, mended.proven) == ({"max_num_seqs": 51}, False)
     assert found.best.proven
 
@@ -236,7 +236,7 @@ def test_a_hint_that_shrinks_the_profile_alone_is_dropped_and_that_has_a_price()
     assert fix.price.startswith("1.84 GiB less")
     found = trials.choose_safe(honest, SearchResult({}, (), reached=True, proven=True))
     assert found.verdict == "reached"
-    proposed = best_combination(found.best, honest)
+    proposed, _ = combinations(found.best, honest)
     assert proposed is not None
     assert proposed.changes == {"limit_mm_per_prompt": {"image": 2, "video": 0}}
     assert [price.flags for price in proposed.fixes] == [proposed.flags]
@@ -252,7 +252,7 @@ def test_dropping_a_hint_is_combined_with_caps_and_a_shorter_context() -> None:
     fixes, found = trials.search_fixes(honest, facts(at), Silent())
     settled_so = trials.choose_safe(honest, found)
     assert settled_so.verdict == "reached"
-    proposed = best_combination(settled_so.best, honest)
+    proposed, _ = combinations(settled_so.best, honest)
     assert proposed is not None
     size = {"longest_edge": 3_211_264, "shortest_edge": 3_136}
     assert proposed.changes == {
@@ -348,7 +348,7 @@ def test_fixes_are_combined_until_they_reach_the_goal_and_hold() -> None:
     _, found = trials.search_fixes(at, facts(at), Silent(), partial(trials.safe_outcome, at))
     so = trials.choose_safe(at, found)
     assert so.verdict == "reached"
-    proposed = best_combination(so.best, at)
+    proposed, _ = combinations(so.best, at)
     assert proposed is not None
     assert proposed.changes["gpu_memory_utilization"] < 0.95
     assert proposed.memory.kv_cache_tokens is not None
