@@ -18,7 +18,6 @@ from mmcalib.decision.texts import Texts
 from mmcalib.derive import bounds
 from mmcalib.derive.costs import CostColumns, ItemCost, Mismatch
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.items import TextBound
 from mmcalib.domain.knobs import AreaCap
 from mmcalib.domain.model import Cost, ModelInfo
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
@@ -387,7 +386,7 @@ def list_costs(
     return c.Costs(
         text_reserve_tokens=policy.text_reserve_tokens,
         modalities=modalities,
-        text=texts.bound or TextBound(),
+        text=texts.bound,
         counted=sorted(texts.measured.items())[:_COUNTED] if texts.has_bound else [],
         counting=texts.counting,
         uncounted=texts.uncounted,

@@ -313,21 +313,19 @@ def decide(
     sample: Sample,
     budgets: BudgetSource,
     progress: Progress,
-    judge: MemoryJudge | None = None,
-    texts: Texts | None = None,
+    judge: MemoryJudge,
+    texts: Texts,
 ) -> Decision:
     """Measure the corpus under the default, explore each knob, and choose a configuration.
 
     Among equal quality the one with the most KV cache wins, if requests run no worse than by
     default. If the context or the judge rejects it, items shrink by the fewest steps that help.
     """
-    judge = judge or MemoryJudge()
     base = budgets.policy.loader_setting
     default, unreadable = measure(budgets.host, census, base, sample, progress, budgets.files)
     admitted = count_items(budgets.opened, budgets.policy, default, prompts)
     plain = limits.limit_mm_per_prompt(admitted, {})
     every = relevant_knobs(budgets, default)
-    texts = texts or Texts()
 
     def explore_knob(one: Knob) -> list[Explored]:
         return explore(one, default, plain, budgets, progress)

@@ -16,7 +16,7 @@ from mmcalib.checks.check import Check, RemedyStyle
 from mmcalib.checks.corpus import assumed_batch_check
 from mmcalib.checks.facts import Alternatives, CheckFacts
 from mmcalib.checks.reserve import missing_parts
-from mmcalib.decision.decide import at_chosen_values, decide
+from mmcalib.decision.decide import MemoryJudge, at_chosen_values, decide
 from mmcalib.decision.decision import Decision, size_cache
 from mmcalib.decision.effects import drop_idle_settings
 from mmcalib.decision.explore import BudgetSource
@@ -110,7 +110,7 @@ def derive(session: Session, served: Prepared) -> Derived:
     sample = choose_sample(corpus.census, job.options.sample)
     path, files = served.resolved.path, served.files
     budgets = BudgetSource(host, opened, path, job.policy, files=files, given=session.given)
-    serving = judge = None
+    serving, judge = None, MemoryJudge()
     if session.prediction is not None and session.serving is not None:
         prediction, process, default = session.prediction, session.serving, session.default_args
         # The process starts up while text is counted.
