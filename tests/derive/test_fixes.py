@@ -186,14 +186,12 @@ def test_what_vllm_refuses_is_told_and_does_not_spoil_the_rest() -> None:
 
     found, _ = search((fixes, evaluate))
     assert [f.name for f in found.best] == ["fix 1", "fix 3"]
-    assert found.alone["fix 5"].refusal == "no"
 
 
 def test_what_does_not_combine_is_never_in_a_combination() -> None:
     hint = replace(fix(1), combines=False)
     found, _ = search(([hint, fix(2, cost=5)], lambda chosen: Outcome(bool(chosen), 1)))
     assert [f.name for f in found.best] == ["fix 2"]
-    assert found.alone["fix 1"].reached
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,7 @@ def _search(
 ) -> tuple[list[Fix], SafeChoice]:
     """Return all possible fixes and the chosen ones; no fixes if the goal is reached already."""
     fixes: list[Fix] = []
-    chosen = SafeChoice("reached already", SearchResult({}, (), reached=True, proven=True))
+    chosen = SafeChoice("reached already", SearchResult((), reached=True, proven=True))
     if bench.outcome(()).reached:
         chosen = choose_safe(bench, chosen.best)
         if chosen.verdict != "under-reserved":
