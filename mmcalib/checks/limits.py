@@ -17,6 +17,7 @@ from mmcalib.releases.constants import DEFAULT_ITEM_LIMIT
 
 LIMIT = "limit_mm_per_prompt"
 KWARGS = "mm_processor_kwargs"
+CACHE = "mm_processor_cache_gb"
 SCOPES: dict[Modality, str] = {
     "image": "images_kwargs",
     "video": "videos_kwargs",

@@ -9,7 +9,7 @@ from typing import Any
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, RemedyStyle, yaml_line
 from mmcalib.checks.facts import CheckFacts
-from mmcalib.checks.limits import LIMIT, limit_options, size_hint
+from mmcalib.checks.limits import CACHE, LIMIT, limit_options, size_hint
 from mmcalib.derive.limits import Count, ProfileReserve, compute_reserve
 from mmcalib.derive.processor_cache import describe_floor, round_up_gib
 from mmcalib.domain.knobs import Knob, Value, merge_nested
@@ -19,7 +19,6 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, SHM_OBJECT_MIB
 from mmcalib.text import GIB, MIB, gib
 
-_CACHE_SIZE = "mm_processor_cache_gb"
 _OBJECT_SIZE = "mm_shm_cache_max_object_size_mb"
 _FLAGS = (
     "--max-num-batched-tokens a multiple of the largest item, more --max-num-seqs, another "
@@ -212,7 +211,7 @@ def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
     data-parallel engines of one server do not have it (`_get_cache_type`, factories.py).
     """
     args, floor = facts.configuration.engine_args, facts.tries.cache_floor
-    given = args.get(_CACHE_SIZE)
+    given = args.get(CACHE)
     size = PROCESSOR_CACHE_GIB if given is None else given
     alone = (args.get("data_parallel_size") or 1) == 1
     if floor is None or not size or not floor.nbytes:
@@ -220,7 +219,7 @@ def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
     if alone and args.get("mm_processor_cache_type") == "shm":
         yield from _check_shared_items(args, facts.tries.largest_bytes)
         return
-    given_size = f"{_CACHE_SIZE} {size:g}" if given is not None else f"vLLM's default of {size} GiB"
+    given_size = f"{CACHE} {size:g}" if given is not None else f"vLLM's default of {size} GiB"
     most = f"{' + '.join(describe_floor(floor))} = {gib(floor.nbytes)} (computed)"
     if floor.nbytes <= size * GIB:
         yield Check(ids.REQUEST_CACHE, "pass", f"{given_size}; one request may bring {most}")
@@ -231,7 +230,7 @@ def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
         f"{given_size}, but one request may bring {most}. If its new items evict one that it found "
         "in the cache, vLLM answers HTTP 500, `Expected a cached item` "
         "(_merge_mm_kwargs, vllm/multimodal/processing/processor.py)",
-        f"{yaml_line(_CACHE_SIZE, 0)}, or {yaml_line(_CACHE_SIZE, round_up_gib(floor.nbytes))} if "
+        f"{yaml_line(CACHE, 0)}, or {yaml_line(CACHE, round_up_gib(floor.nbytes))} if "
         "the host has twice that, or smaller limits",
     )
 

@@ -31,7 +31,7 @@ from mmcalib.results.calibration import (
     CalibrationDocument,
     Comparison,
     group_evidence,
-    with_server_limits,
+    with_environment,
 )
 from mmcalib.results.check import Offender, Summary
 from mmcalib.results.doctor import BundledModel, Diagnosis
@@ -188,7 +188,7 @@ class Report:
     def command(self) -> str:
         """The command that serves the configuration, redacted if asked for."""
         serve = SERVE if self.redact_paths else self.serve_with
-        return with_server_limits(self.calibration.server, serve)
+        return with_environment(self.calibration.server.environment, serve)
 
     @cached_property
     def items(self) -> list[CostlyItem]:

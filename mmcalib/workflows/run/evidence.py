@@ -8,6 +8,7 @@ from typing import Any
 
 from mmcalib.checks.catalogue import LARGE_ITEMS, PROCESSOR_CACHE
 from mmcalib.checks.check import Check
+from mmcalib.checks.limits import CACHE
 from mmcalib.decision.decision import CappedCache, DecidedCache, Decision, SizedCache, UnsizedCache
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.frontier import Point
@@ -22,7 +23,6 @@ from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 from mmcalib.results.calibration import Evidence, ProcessorCache
 from mmcalib.text import GIB, flag, gib, number, plural, share
 
-SETTING = "mm_processor_cache_gb"
 # Points of the hit curve in the document: enough to draw it.
 _POINTS = 32
 
@@ -32,7 +32,7 @@ def cache_evidence(decision: Decision) -> Iterator[Evidence]:
     if isinstance(cache, UnsizedCache):
         return
     yield Evidence(
-        setting=SETTING,
+        setting=CACHE,
         value=cache.mm_processor_cache_gb,
         label="computed",
         reason=_cache_reason(cache),
@@ -100,7 +100,7 @@ def cache_report(decision: Decision) -> ProcessorCache | None:
 
 
 def cache_checks(decision: Decision, policy: Policy) -> Iterator[Check]:
-    own_gib = decision.engine_args.get("mm_processor_cache_gb")
+    own_gib = decision.engine_args.get(CACHE)
     if isinstance(decision.cache, UnsizedCache) and own_gib is not None:
         yield Check(PROCESSOR_CACHE, "skip", f"not sized: no requests; your {own_gib:g} GiB apply")
     else:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.catalogue import NOT_STARTED_WITH
 from mmcalib.checks.check import Check
-from mmcalib.checks.limits import LIMIT, count_limits, limit_options, normalize_limits
+from mmcalib.checks.limits import CACHE, LIMIT, count_limits, limit_options, normalize_limits
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.limits import compute_reserve
 from mmcalib.derive.policy import FIT, Policy
@@ -132,7 +132,6 @@ def read_job_corpus(job: Job, progress: Progress, *, sound: bool = False) -> Loa
     )
 
 
-_CACHE: Final = "mm_processor_cache_gb"
 # vLLM's error (0.32) for a checkpoint that is not quantised with the given method.
 _NOT_QUANTISED: Final = re.compile(r"Cannot find the config file for (\w+)")
 
@@ -151,7 +150,7 @@ class YourConfiguration:
     @property
     def kept_args(self) -> dict[str, Any]:
         """Arguments that mmcalib neither derives nor has an option for."""
-        decided = DERIVED_ARGUMENTS if self.has_requests else DERIVED_ARGUMENTS - {_CACHE}
+        decided = DERIVED_ARGUMENTS if self.has_requests else DERIVED_ARGUMENTS - {CACHE}
         return {n: value for n, value in self.engine_args.items() if n not in decided}
 
     @property
@@ -210,7 +209,7 @@ def read_your_config(
     args = {name: value for name, value in config.engine_args.items() if name != "model"}
     yours = YourConfiguration(written, normalize_limits(args), config.values, counted)
     # vLLM has parsed all spellings, such as -cc.
-    reject_derived_flags({n: v for n, v in yours.kept_args.items() if n != _CACHE}, pinned=pinned)
+    reject_derived_flags({n: v for n, v in yours.kept_args.items() if n != CACHE}, pinned=pinned)
     if yours.derived_names:
         names = ", ".join(map(flag, yours.derived_names))
         progress.note(f"mmcalib derives these and compares them with yours: {names}")
