@@ -49,12 +49,6 @@ class DecisionBuilder:
     # By setting: some candidates differ only in the step.
     _tables: dict[str, tuple[CostTable, list[Skipped]]] = field(default_factory=dict, repr=False)
 
-    def frontiers(self) -> list[list[Point]]:
-        """Return the points of each knob that has an effect."""
-        return [
-            [e.point for e in points] for points in self.explored.values() if has_any_effect(points)
-        ]
-
     def candidates(self, at_most: int | None = None) -> Iterator[Decision]:
         """Yield configurations of equal quality, the cheapest budget first: the smallest caps that
         shrink no item, with a step rounded to whole items up or down, or to the corpus' largest
@@ -373,7 +367,8 @@ def decide(
 
     # Smaller items take no more memory, except for profiles rounded to whole items. So if any step
     # fits, the last one does, and bisection finds the first. Each try takes seconds.
-    steps = token_levels(builder.frontiers(), budgets.policy)
+    turned = [[e.point for e in row] for row in explored.values() if has_any_effect(row)]
+    steps = token_levels(turned, budgets.policy)
     if not steps or not fits(steps[-1]):
         return first
     most = steps[bisect_left(steps, True, hi=len(steps) - 1, key=fits)]

@@ -128,11 +128,6 @@ class Footprints:
         elif is_size_hint(path) and with_.budget and with_.budget.profiled_modality == path[1]:
             yield self.budget(args, build_dummy=True), self.budget(less, build_dummy=True)
 
-    def smallest_shapes(self) -> list[Shape]:
-        """Return the cheapest shape of each modality."""
-        first = {shape.modality: shape for shape in reversed(self.shapes)}
-        return list(first.values())
-
 
 def _key(args: Mapping[str, Any], *, build_dummy: bool) -> str:
     return json.dumps([args, build_dummy], sort_keys=True, default=str)
@@ -185,7 +180,9 @@ def _widen(args: Mapping[str, Any], path: SettingPath, footprints: Footprints) -
     """Return the smallest setting around `path` that vLLM allows to be absent."""
     if path[0] != "mm_processor_kwargs" or len(path) < 3:
         return path
-    less, shapes = remove_setting(args, path), footprints.smallest_shapes()
+    # The cheapest shape of each modality.
+    shapes = {shape.modality: shape for shape in reversed(footprints.shapes)}.values()
+    less = remove_setting(args, path)
     bare = replace(footprints.items(less, shapes), refusal=footprints.budget(less).refusal)
     if is_rejected_alone(footprints.items(args, shapes), bare):
         return _widen(args, path[:-1], footprints)

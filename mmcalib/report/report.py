@@ -54,10 +54,6 @@ class Headline:
     bad: bool = False
 
 
-def headlines(calibration: CalibrationDocument) -> tuple[Headline, Headline, Headline]:
-    return _kv_cache(calibration), _worst_item(calibration), _rejected(calibration)
-
-
 def _kv_cache(calibration: CalibrationDocument) -> Headline:
     before, after = calibration.memory.default, calibration.memory.calibrated
     if after.kv_cache_bytes is None:
@@ -231,7 +227,7 @@ def html(report: Report) -> str:
         c=shown,
         words=rows,
         facts=list(facts(shown)),
-        headlines=headlines(shown),
+        headlines=(_kv_cache(shown), _worst_item(shown), _rejected(shown)),
         serve=serve,
         yaml=escape("\n".join(settings) + "\n"),
         tokens=list(distributions(shown)),
