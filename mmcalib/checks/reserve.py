@@ -220,7 +220,7 @@ def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
         yield from _check_shared_items(args, facts.tries.largest_bytes)
         return
     given_size = f"{CACHE} {size:g}" if given is not None else f"vLLM's default of {size} GiB"
-    most = f"{' + '.join(describe_floor(floor))} = {gib(floor.nbytes)} (computed)"
+    most = f"{describe_floor(floor)} (computed)"
     if floor.nbytes <= size * GIB:
         yield Check(ids.REQUEST_CACHE, "pass", f"{given_size}; one request may bring {most}")
         return

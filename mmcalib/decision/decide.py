@@ -253,10 +253,11 @@ def _count(
     if not prompts.prompts():
         reason = "no requests given; set --requests or --count"
         return Count(1, f"one per prompt: {reason}", "assumed")
-    share = policy.coverage_of(modality)
     if isinstance(policy.coverage, Mapping):
+        share = policy.coverage.get(modality, 1.0)
         value = prompts.items_per_prompt(modality, share)
     else:
+        share = policy.coverage
         value = prompts.items_covering(tuple(opened.modalities), share)[modality]
     if value == 0:
         reason = f"no covered request has one, but the corpus holds {modality} items"

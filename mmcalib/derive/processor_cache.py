@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from mmcalib.domain.knobs import covering_count
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import MAX_ASPECT, PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
-from mmcalib.text import GIB
+from mmcalib.text import GIB, gib
 
 # Positions whose bytes are summed one by one: few enough to be quick, enough to keep the tree above
 # them small.
@@ -327,10 +327,11 @@ def _most_embeds(modality: Modality, plain: Budget, limit_tokens: int) -> int:
     return most
 
 
-def describe_floor(floor: CacheFloor) -> Iterator[str]:
-    """Describe each modality: `3 × image of 77.1 MB`."""
-    for modality, (count, nbytes) in floor.items.items():
-        yield f"{count} × {modality} of {nbytes / 1e6:,.1f} MB"
+def describe_floor(floor: CacheFloor) -> str:
+    """Such as `3 × image of 77.1 MB + 1 × video of 9.0 MB = 0.22 GiB`."""
+    items = floor.items.items()
+    parts = (f"{count} × {m} of {nbytes / 1e6:,.1f} MB" for m, (count, nbytes) in items)
+    return f"{' + '.join(parts)} = {gib(floor.nbytes)}"
 
 
 # Containers get 64 MiB of shared memory by default. vLLM's workers and NCCL exchange buffers there;

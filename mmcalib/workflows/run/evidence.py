@@ -14,7 +14,7 @@ from mmcalib.derive.effects import Effect
 from mmcalib.derive.frontier import Point
 from mmcalib.derive.limits import resident_items
 from mmcalib.derive.policy import FIT, Policy
-from mmcalib.derive.processor_cache import CacheFloor, describe_floor, round_up_gib
+from mmcalib.derive.processor_cache import describe_floor, round_up_gib
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
@@ -41,7 +41,7 @@ def cache_evidence(decision: Decision) -> Iterator[Evidence]:
 
 
 def _capped_reason(cache: CappedCache) -> str:
-    most = f"the largest allowed request needs {_floor(cache.floor)}"
+    most = f"the largest allowed request needs {describe_floor(cache.floor)}"
     if cache.gib:
         budgeted = cache.allowed_gib < PROCESSOR_CACHE_GIB
         at_most = "the RAM budget allows" if budgeted else "one request needs"
@@ -50,10 +50,6 @@ def _capped_reason(cache: CappedCache) -> str:
     if not cache.budgeted:
         allows = f"vLLM's default is {PROCESSOR_CACHE_GIB} GiB"
     return f"off: {most}; {allows}, and vLLM fails requests that exceed its cache"
-
-
-def _floor(floor: CacheFloor) -> str:
-    return f"{' + '.join(describe_floor(floor))} = {gib(floor.nbytes)}"
 
 
 def _cache_reason(cache: SizedCache | CappedCache) -> str:
@@ -70,13 +66,13 @@ def _cache_reason(cache: SizedCache | CappedCache) -> str:
     most = f"an unlimited cache hits {share(curve.most_rate)}, {default}"
     if not size.mm_processor_cache_gb:
         # Items do repeat, but no allowed size is safe or hits.
-        need = f"but the largest allowed request needs {_floor(cache.floor)}"
+        need = f"but the largest allowed request needs {describe_floor(cache.floor)}"
         need = need if size.is_unsafe else "too little to hit"
         why = f"off: {size.allowed_gib:g} GiB per process are allowed, {need}; of {items} {most}"
     else:
         why = f"expected hit rate {share(size.hit_rate)}; {items}, {most}"
     if size.floor_limited:
-        why += f"; at least what the largest allowed request needs, {_floor(cache.floor)}"
+        why += f"; at least what the largest allowed request needs, {describe_floor(cache.floor)}"
     if size.is_limited:
         why += f"; {share(size.wanted_hit_rate)} would take {size.wanted_gib:g} GiB per process"
     return why
