@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mmcalib.decision.decision import Decision
+from mmcalib.checks.facts import Decision
 from mmcalib.decision.texts import Texts
 from mmcalib.derive import bounds
 from mmcalib.derive.costs import CostColumns, ItemCost, Mismatch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mmcalib.checks.check import RemedyStyle
@@ -12,9 +12,15 @@ from mmcalib.derive.demand import Headroom
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.frontier import Point, compute_retention
-from mmcalib.derive.limits import Count, Hint, ProfileReserve
+from mmcalib.derive.limits import Count, Hint, ProfileReserve, Rounding
 from mmcalib.derive.policy import Policy
-from mmcalib.derive.processor_cache import CacheFloor
+from mmcalib.derive.processor_cache import (
+    NOT_SIZED,
+    CacheFloor,
+    DecidedCache,
+    UnsizedCache,
+    cache_floor,
+)
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import DEFAULT, Knob, Setting
 from mmcalib.domain.memory import Budget, RehearsedMemory
@@ -51,13 +57,17 @@ class Explored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DerivedConfig(JudgedConfig):
-    """A configuration and its sources. `chosen` has one point of each knob that has an effect.
-    `forced` says why the policy's own choice did not work, `forced_by` what was too small.
+class Decision(JudgedConfig):
+    """The configuration to emit, and its sources. `chosen` has one point of each knob that has an
+    effect. `forced` says why the policy's own choice did not work, `forced_by` what was too small;
+    `rounding` is how the step was rounded to whole items.
     """
 
     default_table: CostTable
+    default_budget: Budget
     default_error: str
+    unreadable: tuple[Skipped, ...]
+    longest: Fit | None
     setting: Setting
     explored: tuple[Explored, ...]
     chosen: tuple[Point, ...]
@@ -67,6 +77,8 @@ class DerivedConfig(JudgedConfig):
     forced: str = ""
     forced_by: Literal["", "context", "memory"] = ""
     effects: tuple[Effect, ...] = ()
+    rounding: Rounding = "up"
+    cache: DecidedCache = NOT_SIZED
 
     @property
     def raises_detail(self) -> bool:
@@ -85,6 +97,19 @@ class DerivedConfig(JudgedConfig):
         """The modalities whose items a processor option can make smaller."""
         knobs = (explored.point.knob for explored in self.explored)
         return {knob.modality for knob in knobs if not knob.is_loader_option}
+
+    def cache_floor(self) -> CacheFloor:
+        """The most that one allowed request can put into the processor cache."""
+        return cache_floor(
+            self.items_per_prompt, self.table, self.plain, self.budget.encoder_budget_tokens
+        )
+
+    def with_cache(self, cache: DecidedCache) -> Decision:
+        """A copy with this processor cache, or with the reason for vLLM's default."""
+        if isinstance(cache, UnsizedCache):
+            return replace(self, cache=cache)
+        args = {**self.engine_args, "mm_processor_cache_gb": cache.mm_processor_cache_gb}
+        return replace(self, cache=cache, engine_args=args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +198,6 @@ class CheckFacts:
     options: OptionFacts = _MISSING
 
     @property
-    def decision(self) -> DerivedConfig:
-        assert isinstance(self.configuration, DerivedConfig)
+    def decision(self) -> Decision:
+        assert isinstance(self.configuration, Decision)
         return self.configuration

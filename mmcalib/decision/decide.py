@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.checks.facts import Explored
-from mmcalib.decision.decision import Decision
+from mmcalib.checks.facts import Decision, Explored
 from mmcalib.decision.explore import BudgetSource, explore, has_any_effect, relevant_knobs
 from mmcalib.decision.measure import Sample, measure, remeasure
 from mmcalib.decision.texts import Texts, longest_prompt, smallest_context

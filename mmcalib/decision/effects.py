@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from mmcalib.decision.decision import Decision
+from mmcalib.checks.facts import Decision
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.effects import (

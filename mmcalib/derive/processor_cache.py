@@ -22,7 +22,7 @@ from mmcalib.domain.knobs import covering_count
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import MAX_ASPECT, PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
-from mmcalib.text import GIB, gib
+from mmcalib.text import GIB, gib, whole_as_int
 
 # Positions whose bytes are summed one by one: few enough to be quick, enough to keep the tree above
 # them small.
@@ -332,6 +332,53 @@ def describe_floor(floor: CacheFloor) -> str:
     items = floor.items.items()
     parts = (f"{count} × {m} of {nbytes / 1e6:,.1f} MB" for m, (count, nbytes) in items)
     return f"{' + '.join(parts)} = {gib(floor.nbytes)}"
+
+
+@dataclass(frozen=True, slots=True)
+class SizedCache:
+    """A size chosen by the hit `curve` of `requests` that vLLM would process. `floor` is the need
+    of the largest allowed request; `times` requests use the item `often`; `complete`: whole log.
+    """
+
+    curve: HitCurve
+    size: CacheSize
+    floor: CacheFloor
+    requests: int
+    often: str
+    times: int
+    complete: bool
+
+    @property
+    def mm_processor_cache_gb(self) -> int | float:
+        return whole_as_int(self.size.mm_processor_cache_gb)
+
+
+@dataclass(frozen=True, slots=True)
+class CappedCache:
+    """The allowed size, used without a request order if vLLM's default is larger than allowed or
+    smaller than the floor. `allowed_gib` as in `CacheSize`; `budgeted`: by a RAM budget.
+    """
+
+    gib: float
+    floor: CacheFloor
+    allowed_gib: float
+    budgeted: bool
+
+    @property
+    def mm_processor_cache_gb(self) -> int | float:
+        return whole_as_int(self.gib)
+
+
+@dataclass(frozen=True, slots=True)
+class UnsizedCache:
+    """The reason to keep vLLM's default."""
+
+    reason: str
+
+
+NOT_SIZED: Final = UnsizedCache("not sized")
+
+DecidedCache = SizedCache | CappedCache | UnsizedCache
 
 
 # Containers get 64 MiB of shared memory by default. vLLM's workers and NCCL exchange buffers there;

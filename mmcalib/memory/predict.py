@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from mmcalib.checks.catalogue import FIXED_KV_CACHE
 from mmcalib.checks.check import Check
-from mmcalib.checks.facts import Explored, JudgedConfig
+from mmcalib.checks.facts import Decision, Explored, JudgedConfig
 from mmcalib.decision.decide import MemoryJudge
-from mmcalib.decision.decision import Decision
 from mmcalib.derive.demand import FixedKvCache, fix_kv_cache_size
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.errors import MmcalibError, VerdictError

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from mmcalib.census.census import choose_sample
-from mmcalib.decision.decision import SizedCache, size_cache
+from mmcalib.decision.cache import size_cache
 from mmcalib.decision.measure import measure
 from mmcalib.derive.costs import ItemCost
 from mmcalib.derive.limits import Count, resident_items
 from mmcalib.derive.policy import Policy
-from mmcalib.derive.processor_cache import CacheFloor, choose_cache_size, hit_curve
+from mmcalib.derive.processor_cache import CacheFloor, SizedCache, choose_cache_size, hit_curve
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import ImageShape

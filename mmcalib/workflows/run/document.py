@@ -10,8 +10,7 @@ from mmcalib.admission.calibration import Calibration
 from mmcalib.admission.rules import list_costs
 from mmcalib.checks.catalogue import RUN_COMPLETION
 from mmcalib.checks.check import Check, verdict
-from mmcalib.checks.facts import Explored
-from mmcalib.decision.decision import Decision
+from mmcalib.checks.facts import Decision, Explored
 from mmcalib.derive.admission import ChatText, Gate, ShapeCost, fit_chat
 from mmcalib.derive.costs import CostTable, mean_cpu_s, quantile
 from mmcalib.derive.frontier import RatedPoint, find_dominated

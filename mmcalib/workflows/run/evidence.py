@@ -8,13 +8,20 @@ from typing import Any
 
 from mmcalib.checks.catalogue import LARGE_ITEMS, PROCESSOR_CACHE
 from mmcalib.checks.check import Check
+from mmcalib.checks.facts import Decision
 from mmcalib.checks.limits import CACHE
-from mmcalib.decision.decision import CappedCache, DecidedCache, Decision, SizedCache, UnsizedCache
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.frontier import Point
 from mmcalib.derive.limits import resident_items
 from mmcalib.derive.policy import FIT, Policy
-from mmcalib.derive.processor_cache import describe_floor, round_up_gib
+from mmcalib.derive.processor_cache import (
+    CappedCache,
+    DecidedCache,
+    SizedCache,
+    UnsizedCache,
+    describe_floor,
+    round_up_gib,
+)
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality

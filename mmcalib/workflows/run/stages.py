@@ -14,10 +14,10 @@ from mmcalib.census.census import choose_sample
 from mmcalib.checks.catalogue import ENGINE_START, MEMORY_RESERVE
 from mmcalib.checks.check import Check, RemedyStyle
 from mmcalib.checks.corpus import assumed_batch_check
-from mmcalib.checks.facts import Alternatives, CheckFacts
+from mmcalib.checks.facts import Alternatives, CheckFacts, Decision
 from mmcalib.checks.reserve import missing_parts
+from mmcalib.decision.cache import size_cache
 from mmcalib.decision.decide import MemoryJudge, at_chosen_values, decide
-from mmcalib.decision.decision import Decision, size_cache
 from mmcalib.decision.effects import drop_idle_settings
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.decision.measure import Sample

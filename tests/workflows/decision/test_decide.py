@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcalib.decision.decision import Decision
+from mmcalib.checks.facts import Decision
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from tests.workflows.corpora import corpus, decide

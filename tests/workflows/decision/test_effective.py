@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcalib.decision.decision import Decision
+from mmcalib.checks.facts import Decision
 from mmcalib.decision.effects import Footprints, drop_idle_settings, find_effects, probe_shapes
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.effects import Effect

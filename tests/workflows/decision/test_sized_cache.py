@@ -7,10 +7,10 @@ from dataclasses import replace
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from mmcalib.decision.decision import Decision, SizedCache, UnsizedCache
+from mmcalib.checks.facts import Decision
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.policy import Policy
-from mmcalib.derive.processor_cache import largest_item_bytes
+from mmcalib.derive.processor_cache import SizedCache, UnsizedCache, largest_item_bytes
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mmcalib.admission.rules import ProvenRule, list_costs, prove_rules
-from mmcalib.decision.decision import Decision
+from mmcalib.checks.facts import Decision
 from mmcalib.decision.texts import Texts
 from mmcalib.derive.admission import admit
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
