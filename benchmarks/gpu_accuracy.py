@@ -10,8 +10,8 @@ appended to DIR/results.jsonl as they come; a second call goes on with the cases
 The page is DIR/accuracy.md; reports/gpu is such a folder. Exits 1 where an aim is missed. Neither
 `--again` nor `--render` needs a GPU; the first needs the vLLM that was measured.
 
-Needs beside vLLM what vLLM itself has: pydantic (with typing_inspection), psutil and Pillow, and of
-mmcalib only its sources. `--card GIB` makes every allocation of torch beyond so much fail; what is
+Needs beside vLLM, and what it needs itself, platformdirs and bracex; of mmcalib only its sources.
+`--card GIB` makes every allocation of torch beyond so much fail; what is
 taken outside torch after the start (kernels loaded at first use) is not bounded.
 """
 

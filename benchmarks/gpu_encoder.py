@@ -24,7 +24,7 @@ from mmcalib.engine.environment import child_environment  # noqa: E402
 from mmcalib.engine.messages import StartEngine  # noqa: E402
 from mmcalib.models.catalogue import find_model  # noqa: E402
 from mmcalib.models.checkpoint import materialise  # noqa: E402
-from mmcalib.models.cut import read_config, read_depths  # noqa: E402
+from mmcalib.models.cut import cut_checkpoint, read_config, read_depths  # noqa: E402
 
 SIZES = 10
 # The smallest has this share of the largest's pixels.
@@ -50,8 +50,9 @@ def measure(model: str, most_px: int, scratch: Path) -> None:
     if geometry is None:
         sys.exit(f"gpu_encoder: {model} is not bundled with mmcalib")
     on_cpu = platform.current().is_cpu()
-    layers = 2 if on_cpu else None
-    folder = materialise(geometry, scratch, text_layers=layers, encoder_layers=layers)
+    folder = materialise(geometry, scratch / "whole")
+    if on_cpu:
+        folder = cut_checkpoint(folder, scratch / "cut", 2)
     true = read_depths(read_config(folder))
     args = {
         "model": str(folder),
@@ -61,7 +62,7 @@ def measure(model: str, most_px: int, scratch: Path) -> None:
         "max_model_len": 4096 if on_cpu else None,
         "limit_mm_per_prompt": {"image": 1, "video": 0, "audio": 0},
     }
-    request = StartEngine(args, (true.text_layers, true.encoder_layers), 0)
+    request = StartEngine(args, true, 0)
     llm, started = start(request, lambda said: print(said, file=sys.stderr))
     print(f"\n{model} on {started.device}, vLLM {surroundings.vllm_version()}\n")
     print("| image | tokens | ms | µs per token | MiB | KiB per token |\n|---|--:|--:|--:|--:|--:|")

@@ -6,7 +6,8 @@
     ├── ModelError              exit 1   the model cannot be found, or is not multimodal
     ├── EngineError             exit 1   vLLM gave no answer
     │   ├── VllmRefused         exit 1   vLLM rejected the request
-    │   │   └── NotMultimodal   exit 1   the model takes no media
+    │   │   ├── NotMultimodal   exit 1   the model takes no media
+    │   │   └── ConfigRejected  exit 1   vLLM does not start with these settings
     │   ├── VllmMoved           exit 1   a part is missing in this release
     │   ├── VllmMissing         exit 1   vLLM is not installed
     │   └── EngineDied          exit 1   the process that ran vLLM ended
@@ -100,6 +101,10 @@ class VllmMissing(EngineError):  # noqa: N818 - what is wrong
 
 class NotMultimodal(VllmRefused):
     """The model takes no images, video or audio."""
+
+
+class ConfigRejected(VllmRefused):
+    """vLLM's own code rejects the settings, on this GPU or for this model."""
 
 
 class EngineDied(EngineError):  # noqa: N818 - what happened, not what kind

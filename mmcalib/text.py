@@ -84,6 +84,10 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+# Smaller amounts print as 0.00 GiB.
+SHOWN_BYTES: Final = round(0.005 * GIB)
+
+
 def gib(value: int | None) -> str:
     return "—" if value is None else f"{value / GIB:.2f} GiB"
 

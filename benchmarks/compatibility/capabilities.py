@@ -24,6 +24,7 @@ from mmcalib.files import Scratch, write_text
 from mmcalib.models import gpus
 from mmcalib.models.catalogue import find_model
 from mmcalib.models.checkpoint import materialise
+from mmcalib.models.cut import cut_checkpoint
 from mmcalib.text import gib
 
 CapabilityState = Literal["works", "moved", "failed", "not tried"]
@@ -242,7 +243,7 @@ def _rehearsed(path: Path) -> list[Capability]:
 def _model(folder: Path) -> Path:
     geometry = find_model(_MODEL)
     assert geometry is not None
-    return materialise(geometry, folder / "model", text_layers=1, encoder_layers=1)
+    return cut_checkpoint(materialise(geometry, folder / "whole"), folder / "model", 1)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ class Case:
     runner: str = "auto"
     graphs: bool = False
     card_gib: float | None = None
-    layers: tuple[int, int] | None = None
+    layers: int | None = None
 
     @property
     def extra_s(self) -> float:
@@ -154,7 +154,7 @@ def on_cpu() -> Case:
             "max_num_seqs": 8,
         },
         burst=ImageShape(1280, 960),
-        layers=(2, 2),
+        layers=2,
     )
 
 

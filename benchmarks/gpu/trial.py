@@ -26,7 +26,7 @@ from mmcalib.media.blank import write_blank
 from mmcalib.memory.checks import components
 from mmcalib.models.catalogue import find_model
 from mmcalib.models.checkpoint import materialise
-from mmcalib.models.cut import read_config, read_depths
+from mmcalib.models.cut import cut_checkpoint, read_config, read_depths
 from mmcalib.models.gpus import Gpu
 
 # Rehearsals are single-threaded; the starts beside them take cores too.
@@ -58,10 +58,12 @@ class Bench:
         """The folder of the case's model, without weights; `cut` as deep as the case says."""
         geometry = find_model(case.model)
         assert geometry is not None, case.model
-        layers = case.layers if cut else None
-        text, encoder = layers or (None, None)
-        name = case.model.replace("/", "--") + ("-cut" if layers else "")
-        return materialise(geometry, self.scratch / name, text_layers=text, encoder_layers=encoder)
+        name = case.model.replace("/", "--")
+        whole = materialise(geometry, self.scratch / name)
+        if not cut or case.layers is None:
+            return whole
+        target = self.scratch / f"{name}-cut"
+        return target if target.is_dir() else cut_checkpoint(whole, target, case.layers)
 
     def rehearse(self, cases: Sequence[Case]) -> dict[str, Future[RehearsedMemory]]:
         """Begin to rehearse every case, those of one model in one process; returns at once."""
@@ -133,7 +135,7 @@ class Bench:
         args = {**_args(case), "model": str(self.checkpoint(case)), "load_format": "dummy"}
         if self.device == "cpu":
             args["enforce_eager"] = True
-        request = m.StartEngine(args, (true.text_layers, true.encoder_layers), PROFILE_S)
+        request = m.StartEngine(args, true, PROFILE_S)
         try:
             started = host.ask(request, "starting the engine")
         except MmcalibError as error:

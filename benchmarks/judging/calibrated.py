@@ -104,8 +104,8 @@ def narrowed(subject: Subject, folder: Path) -> Path:
     if geometry is None:
         raise MmcalibError(f"{subject.model} is not bundled: mmcalib list models")
     whole = materialise(geometry, folder / "whole")
-    cut = cut_checkpoint(whole, folder / "cut", text_layers=LAYERS, encoder_layers=LAYERS)
-    config = read_config(cut.path)
+    cut = cut_checkpoint(whole, folder / "cut", LAYERS)
+    config = read_config(cut)
     for name, value in subject.narrow.items():
         *parents, last = name.split(".")
         inner: dict[str, Any] = config
@@ -114,8 +114,8 @@ def narrowed(subject: Subject, folder: Path) -> Path:
         if last not in inner:
             raise MmcalibError(f"{subject.model} has no {name} in its config.json")
         inner[last] = value
-    (cut.path / "config.json").write_text(json.dumps(config, indent=1), "utf-8")
-    return cut.path
+    (cut / "config.json").write_text(json.dumps(config, indent=1), "utf-8")
+    return cut
 
 
 def _line(names: Sequence[str], pool: Pool) -> str:

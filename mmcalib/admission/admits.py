@@ -28,10 +28,17 @@ from mmcalib.derive.admission import (
 )
 from mmcalib.derive.fit import TokenRange
 from mmcalib.derive.remedies import add_prompt_remedy, add_remedy
-from mmcalib.domain import shapes
 from mmcalib.domain.items import ByteSource, Item, Skipped, TextCounting
 from mmcalib.domain.model import BODY_BYTES
-from mmcalib.domain.shapes import EncodedItem, takes_video_as_audio
+from mmcalib.domain.shapes import (
+    AudioShape,
+    EncodedItem,
+    Encoding,
+    ImageShape,
+    VideoShape,
+    invalid_reason,
+    takes_video_as_audio,
+)
 from mmcalib.files import Scratch
 from mmcalib.processes import Worker
 from mmcalib.storage.location import Location, is_allowed
@@ -52,23 +59,23 @@ def is_cell(item: Any) -> bool:
     return isinstance(item, Mapping) and bool(item) and set(item) <= {"bytes", "path"}
 
 
-def describe_item(item: Any, *, sound: bool = False) -> shapes.EncodedItem | Skipped:
+def describe_item(item: Any, *, sound: bool = False) -> EncodedItem | Skipped:
     """Read an item's shape, `sound` as in `examine`; skip hosts not allowed. Raises TypeError."""
     medium = _find_medium(item)
     if isinstance(medium, Item):
         from mmcalib.media.probe import examine_whole
 
         medium = examine_whole(medium, sound=sound)
-    if isinstance(medium, shapes.EncodedItem) and (why := shapes.invalid_reason(medium.shape)):
+    if isinstance(medium, EncodedItem) and (why := invalid_reason(medium.shape)):
         return Skipped(IN_MEMORY, one_line(why))
     return medium
 
 
-def _find_medium(item: Any) -> Item | shapes.EncodedItem | Skipped:
+def _find_medium(item: Any) -> Item | EncodedItem | Skipped:
     if item is None:
         return Skipped(IN_MEMORY, "no image, video or audio")
-    if isinstance(item, shapes.ImageShape | shapes.VideoShape | shapes.AudioShape):
-        return shapes.EncodedItem(item)
+    if isinstance(item, ImageShape | VideoShape | AudioShape):
+        return EncodedItem(item)
     if isinstance(item, str | os.PathLike):
         return item_at(item)
     if isinstance(item, bytes | bytearray | memoryview):
@@ -80,7 +87,7 @@ def _find_medium(item: Any) -> Item | shapes.EncodedItem | Skipped:
     from PIL import Image
 
     if isinstance(item, Image.Image):
-        return shapes.EncodedItem(shapes.ImageShape(*item.size))
+        return EncodedItem(ImageShape(*item.size))
     if isinstance(item, tuple) and len(item) == 2 and (sound := _sound(*item)) is not None:
         return sound
     raise unsupported_type(item)
@@ -131,7 +138,7 @@ def _in_memory(data: bytes) -> Item:
     return Item(IN_MEMORY, byte_source=ByteSource("", len(data), data=data))
 
 
-def _sound(array: Any, rate_hz: Any) -> shapes.EncodedItem | None:
+def _sound(array: Any, rate_hz: Any) -> EncodedItem | None:
     """Describe audio of one or two axes (channels, samples) at a whole rate in Hz, else None."""
     try:
         shape, whole = tuple(array.shape), 0 < rate_hz == int(rate_hz)
@@ -140,9 +147,7 @@ def _sound(array: Any, rate_hz: Any) -> shapes.EncodedItem | None:
     if not whole or len(shape) not in (1, 2) or 0 in shape:
         return None
     channels = min(shape) if len(shape) == 2 else 1
-    return shapes.EncodedItem(
-        shapes.AudioShape(max(shape), int(rate_hz)), shapes.Encoding(channels=channels)
-    )
+    return EncodedItem(AudioShape(max(shape), int(rate_hz)), Encoding(channels=channels))
 
 
 # A page of text takes milliseconds, a book seconds.
@@ -228,10 +233,9 @@ def admit_item(
         line = _request_line(item)
         # Inline media are files until the answer.
         with Scratch() as scratch:
-            how = Reading(allowed_root=root, scratch=scratch.path, as_sent=True, grammar=grammar)
-            how["most_body_bytes"] = gate.server.limits.get(BODY_BYTES, 0)
-            reader = RequestLines(os.getcwd(), **how)
-            prompt = reader.prompt("the request", line)
+            most = gate.server.limits.get(BODY_BYTES, 0)
+            how = Reading(scratch.path, root, grammar, as_sent=True, most_body_bytes=most)
+            prompt = RequestLines(os.getcwd(), how).prompt("the request", line)
             if isinstance(prompt, Skipped):
                 return answer_unusable(prompt.reason, prompt.remedy)
             return admit_request(gate, prompt, counting)[1]

@@ -46,11 +46,15 @@ def check(
     with Scratch() as scratch:
         gate = _Gate(calibration.gate, scratch.path, calibration.counting)
         media = [(one, each) for one in data for each in resolve(one, given_as="NEW_DATA")]
-        how = Reading(allowed_root=allowed_root, scratch=scratch.path, as_sent=True)
-        how["grammar"] = calibration.grammar
-        how["most_body_bytes"] = calibration.gate.server.limits.get(BODY_BYTES, 0)
+        how = Reading(
+            scratch.path,
+            allowed_root,
+            calibration.grammar,
+            as_sent=True,
+            most_body_bytes=calibration.gate.server.limits.get(BODY_BYTES, 0),
+        )
         labelled = zip(requests, file_labels(requests), strict=True)
-        files = [RequestsSource(path, label=label, **how) for path, label in labelled]
+        files = [RequestsSource(path, how, label=label) for path, label in labelled]
         for one, source in media:
             # If it is one file or object, its item has this path.
             path = os.fspath(one)
@@ -58,7 +62,7 @@ def check(
             yield from gate.source(source, named=item_path)
         for file in files:
             yield from map(gate.prompt, file.prompts())
-        reader = RequestLines(os.getcwd(), **how)
+        reader = RequestLines(os.getcwd(), how)
         for number, line in enumerate(lines, start=1):
             if text := line.strip():
                 yield gate.line(text, f"line {number}", reader)

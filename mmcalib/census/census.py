@@ -9,7 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from mmcalib.domain import shape_columns
+from mmcalib.domain.shape_columns import (
+    COUNT_FIELDS,
+    MAX_EXEMPLARS,
+    Column,
+    PathLists,
+    ShapeCount,
+    ShapeCounts,
+    Shapes,
+    equal_to_next,
+    shape_rows,
+)
 from mmcalib.domain.shapes import (
     MODALITIES,
     PLAIN,
@@ -21,19 +31,17 @@ from mmcalib.domain.shapes import (
     weight,
 )
 
-_ROW = np.dtype([*shape_columns.COUNT_FIELDS, ("encoding", "i4")])
+_ROW = np.dtype([*COUNT_FIELDS, ("encoding", "i4")])
 
 
-def merge_equal(
-    keys: Sequence[shape_columns.Column], rows: shape_columns.Column, paths: shape_columns.PathLists
-) -> tuple[shape_columns.Column, shape_columns.Column]:
+def merge_equal(keys: Sequence[Column], rows: Column, paths: PathLists) -> tuple[Column, Column]:
     """Merge rows with equal keys: add their counts, keep the first paths.
 
     Returns the index of each group's first row, in key order, and the merged rows.
     """
     order = np.lexsort(keys[::-1])
     begins = np.ones(len(order), dtype=bool)
-    begins[1:] = ~shape_columns.equal_to_next([key[order] for key in keys])
+    begins[1:] = ~equal_to_next([key[order] for key in keys])
     starts = np.flatnonzero(begins)
     first = order[starts]
     merged = rows[first]
@@ -43,7 +51,7 @@ def merge_equal(
         for group in np.flatnonzero(sizes > 1):
             lists = rows["exemplars"][order[starts[group] : starts[group] + sizes[group]]]
             every = {path for at in lists for path in paths[at]}
-            merged["exemplars"][group] = paths.add(sorted(every)[: shape_columns.MAX_EXEMPLARS])
+            merged["exemplars"][group] = paths.add(sorted(every)[:MAX_EXEMPLARS])
     return first, merged
 
 
@@ -61,19 +69,15 @@ class _Tally:
     exemplars: list[str]
 
     def offer(self, paths: Iterable[str]) -> None:
-        self.exemplars = sorted({*self.exemplars, *paths})[: shape_columns.MAX_EXEMPLARS]
+        self.exemplars = sorted({*self.exemplars, *paths})[:MAX_EXEMPLARS]
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
     """Rows of one modality, one per shape and encoding, sorted by both."""
 
-    shapes: shape_columns.Shapes
-    rows: shape_columns.Column
-
-
-RejectsFile = Callable[[EncodedItem], object]
-"""Returns anything true if a server rejects such a file."""
+    shapes: Shapes
+    rows: Column
 
 
 class Census:
@@ -87,13 +91,13 @@ class Census:
         self._recent: dict[tuple[Shape, Encoding], _Tally] = {}
         # Parts of the columns, each at most half as long as the one before.
         self._parts: dict[Modality, list[_Rows]] = {}
-        self._paths = shape_columns.PathLists()
+        self._paths = PathLists()
         self._encodings: list[Encoding] = []
         self._numbers: dict[Encoding, int] = {}
-        self._whole: dict[Modality, shape_columns.ShapeCounts] = {}
+        self._whole: dict[Modality, ShapeCounts] = {}
 
     @classmethod
-    def of_encoded(cls, counts: Iterable[tuple[EncodedItem, shape_columns.ShapeCount]]) -> Census:
+    def of_encoded(cls, counts: Iterable[tuple[EncodedItem, ShapeCount]]) -> Census:
         """Build a census from the result of `encoded_counts`, in any order."""
         census = cls()
         for file, entry in counts:
@@ -107,20 +111,20 @@ class Census:
             self._take((shape, encoding), count, (path,))
             return
         tally.count += count
-        if len(tally.exemplars) < shape_columns.MAX_EXEMPLARS or path < tally.exemplars[-1]:
+        if len(tally.exemplars) < MAX_EXEMPLARS or path < tally.exemplars[-1]:
             tally.offer([path])
 
-    def encoded_counts(self) -> Iterator[tuple[EncodedItem, shape_columns.ShapeCount]]:
+    def encoded_counts(self) -> Iterator[tuple[EncodedItem, ShapeCount]]:
         """Yield the distinct pairs of shape and encoding with their counts, in a fixed order."""
         for modality in self.modalities():
             table = self._rows(modality)
             for shape, row in zip(table.shapes, table.rows, strict=True):
                 count, at, number = row.item()
                 file = EncodedItem(shape, self._encodings[number])
-                yield file, shape_columns.ShapeCount(shape, count, self._paths[at])
+                yield file, ShapeCount(shape, count, self._paths[at])
 
-    def exclude_files(self, refuses: RejectsFile) -> Census:
-        """Return the census without the files that the server rejects."""
+    def exclude_files(self, refuses: Callable[[EncodedItem], object]) -> Census:
+        """Return the census without the files for which `refuses` returns anything true."""
         return Census.of_encoded(one for one in self.encoded_counts() if not refuses(one[0]))
 
     def modalities(self) -> tuple[Modality, ...]:
@@ -132,38 +136,24 @@ class Census:
         modalities = self.modalities() if modality is None else (modality,)
         return sum(self.counts(one).item_count() for one in modalities)
 
-    def counts(self, modality: Modality) -> shape_columns.ShapeCounts:
+    def counts(self, modality: Modality) -> ShapeCounts:
         """Return the distinct shapes of one modality with their counts, sorted by shape."""
         if self._recent:
             self._fold()
         if modality not in self._whole:
             table = self._rows(modality)
             first, rows = merge_equal(table.shapes.columns, table.rows, self._paths)
-            self._whole[modality] = shape_columns.ShapeCounts(
-                table.shapes.take(first), rows, self._paths
-            )
+            self._whole[modality] = ShapeCounts(table.shapes.take(first), rows, self._paths)
         return self._whole[modality]
 
-    def shapes(self, modality: Modality | None = None) -> Iterator[shape_columns.ShapeCount]:
+    def shapes(self) -> Iterator[ShapeCount]:
         """Yield the distinct shapes with their counts, sorted by modality and shape."""
-        for one in self.modalities():
-            if modality in (None, one):
-                yield from self.counts(one)
+        for modality in self.modalities():
+            yield from self.counts(modality)
 
     def keep_modalities(self, modalities: Iterable[Modality]) -> Census:
         allowed = set(modalities)
         return self.exclude_files(lambda file: file.modality not in allowed)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Census) or self.modalities() != other.modalities():
-            return False
-        return all(
-            len(self.counts(m)) == len(other.counts(m))
-            and all(a == b for a, b in zip(self.counts(m), other.counts(m), strict=True))
-            for m in self.modalities()
-        )
-
-    __hash__ = None  # type: ignore[assignment]
 
     def _take(self, key: tuple[Shape, Encoding], count: int, paths: Iterable[str]) -> None:
         if len(self._recent) >= _RECENT:
@@ -183,7 +173,7 @@ class Census:
                 (tally.count, self._paths.add(tally.exemplars), self._number(encoding))
                 for (_, encoding), tally in recent
             )
-            shapes = shape_columns.shape_rows(modality, [shape for (shape, _), _ in recent])
+            shapes = shape_rows(modality, [shape for (shape, _), _ in recent])
             parts = self._parts.setdefault(modality, [])
             parts.append(self._merge(modality, shapes, np.fromiter(fields, _ROW, len(recent))))
             while len(parts) > 1 and 2 * len(parts[-1].rows) > len(parts[-2].rows):
@@ -192,7 +182,7 @@ class Census:
         live = sum(len(part.rows) for parts in self._parts.values() for part in parts)
         if self._paths.lists > 2 * live + _SPARE:
             # Drop the lists of paths that no row uses any more.
-            paths = shape_columns.PathLists()
+            paths = PathLists()
             for rows in (part.rows for parts in self._parts.values() for part in parts):
                 rows["exemplars"] = [paths.add(self._paths[at]) for at in rows["exemplars"]]
             self._paths = paths
@@ -202,7 +192,7 @@ class Census:
             self._fold()
         parts = self._parts.get(modality, [])
         if not parts:
-            return _Rows(shape_columns.Shapes.from_shapes(modality, ()), np.empty(0, _ROW))
+            return _Rows(Shapes.from_shapes(modality, ()), np.empty(0, _ROW))
         if len(parts) > 1:
             parts[:] = [self._join(modality, parts)]
         return parts[0]
@@ -211,14 +201,12 @@ class Census:
         shapes = np.concatenate([part.shapes.rows for part in parts])
         return self._merge(modality, shapes, np.concatenate([part.rows for part in parts]))
 
-    def _merge(
-        self, modality: Modality, shapes: shape_columns.Column, rows: shape_columns.Column
-    ) -> _Rows:
-        keys = [*shape_columns.Shapes(modality, shapes).columns, self._ranks()[rows["encoding"]]]
+    def _merge(self, modality: Modality, shapes: Column, rows: Column) -> _Rows:
+        keys = [*Shapes(modality, shapes).columns, self._ranks()[rows["encoding"]]]
         first, merged = merge_equal(keys, rows, self._paths)
-        return _Rows(shape_columns.Shapes(modality, shapes[first]), merged)
+        return _Rows(Shapes(modality, shapes[first]), merged)
 
-    def _ranks(self) -> shape_columns.Column:
+    def _ranks(self) -> Column:
         """Return the rank of each encoding among those known so far."""
         ranks = np.empty(len(self._encodings), dtype=np.int64)
         order = sorted(range(len(self._encodings)), key=self._encodings.__getitem__)
@@ -239,11 +227,11 @@ def shape_order(shape: Shape) -> tuple[float, ...]:
     return MODALITIES.index(shape.modality), *(getattr(shape, name) for name in names)
 
 
-def choose_sample(census: Census, per_modality: int, seed: int = 0) -> list[tuple[Shape, str]]:
+def choose_sample(census: Census, per_modality: int) -> list[tuple[Shape, str]]:
     """Choose at most `per_modality` distinct shapes of each modality, each with an example's path.
 
     The heaviest, longest, widest, tallest and smallest come first, then random ones. The choice
-    depends only on the seed and the shapes of that modality.
+    depends only on the shapes of that modality.
     """
     chosen: list[tuple[Shape, str]] = []
     for modality in census.modalities():
@@ -255,7 +243,7 @@ def choose_sample(census: Census, per_modality: int, seed: int = 0) -> list[tupl
         )
         rest = [row for row in range(len(counts)) if row not in picked]
         # Reproducible, not secret.
-        random.Random(f"{seed}:{modality}").shuffle(rest)  # noqa: S311
+        random.Random(f"0:{modality}").shuffle(rest)  # noqa: S311
         rows = [*picked, *rest][: max(0, per_modality)]
         chosen += [(counts.shapes[row], counts.exemplar_paths(row)[0]) for row in rows]
     return chosen

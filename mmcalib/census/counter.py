@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from mmcalib.census.accesses import Accesses, AccessLog
+from mmcalib.census.accesses import Accesses, AccessLog, find_first_equal
 from mmcalib.census.census import Census
-from mmcalib.census.contents import find_first_equal
 from mmcalib.census.executor import Executor
 from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus

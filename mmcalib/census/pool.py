@@ -12,7 +12,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 from mmcalib.census.executor import TIMEOUT_S, ProbeFunction, ProbeResult, ProbeTask, count_fitting
-from mmcalib.census.worker import ITEMS_BEGUN, PackedAnswer, pack_task, unpack_answer
+from mmcalib.census.worker import ITEMS_BEGUN, pack_task
 from mmcalib.domain.items import Skipped, encode_line, loaded_bytes
 from mmcalib.errors import MmcalibError
 from mmcalib.processes import Closing, Worker
@@ -186,13 +186,13 @@ class LocalPool(Closing):
             elif waited_s > most_s / 2 and worker.halfway_s is None:
                 worker.halfway_s = worker.cpu_s()
 
-    def _take_answers(self, worker: ProbeWorker, reply: MmcalibError | list[PackedAnswer]) -> None:
+    def _take_answers(self, worker: ProbeWorker, reply: MmcalibError | list[ProbeResult]) -> None:
         if isinstance(reply, MmcalibError):
             raise reply
         if not reply:  # an earlier message had the run's last answer
             return
         run = worker.given[0]
-        run.put([unpack_answer(answer) for answer in reply])
+        run.put(reply)
         worker.answered += len(reply)
         if run.done == len(run.at):
             worker.given.popleft()

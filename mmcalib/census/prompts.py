@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from dataclasses import field as dataclasses_field
 from functools import lru_cache
-from itertools import zip_longest
+from itertools import islice
 
 from mmcalib.corpus.chat import Prompt
 from mmcalib.domain.items import RequestText
@@ -45,38 +45,32 @@ class PromptSignature:
         return all(self.items(modality) <= most for modality, most in counts.items())
 
 
-# A shape's code starts with its modality's place (from 1, as in `shape_order`); a zero ends them.
+# A shape's numbers begin with its modality's place (from 1, as in `shape_order`); a zero ends them.
 _KINDS = tuple(SHAPES[modality] for modality in MODALITIES)
 _PLACES = {kind: place for place, kind in enumerate(_KINDS, 1)}
-_IS_FLOAT = tuple(tuple(field.type == "float" for field in fields(kind)) for kind in _KINDS)
-_END = b"\0"
+_FIELDS = {kind: [(field.name, field.type == "float") for field in fields(kind)] for kind in _KINDS}
 
-# Positive floats in this format sort as their bytes do.
+# As a whole number, the bits of a positive float sort as it does.
 _FLOAT = struct.Struct(">d")
-# Marks an integer of at least 255 bytes, whose length takes four bytes.
+# Marks a number of at least 255 bytes, whose length takes four bytes.
 _LONG = 0xFF
 
 
 def encode_signature(shapes: Iterable[Shape], text_chars: int, asked: RequestText) -> bytes:
     """Encode a signature in about ten bytes per shape plus twenty, for shapes in any order.
 
-    Codes sort by `shape_order`, characters and `Asked.order`. Numbers must not be negative.
+    Codes sort by `shape_order`, characters and `sort_key`. Numbers must not be negative.
     """
-    codes = sorted(map(_shape_code, shapes))
     messages, text_bytes, tool_bytes, answer_tokens, plain, least = asked.sort_key
-    numbers = text_chars, messages, text_bytes, tool_bytes, answer_tokens + 1, plain, least
-    return b"".join((*codes, _END, *map(_encode_int, numbers)))
+    numbers = 0, text_chars, messages, text_bytes, tool_bytes, answer_tokens + 1, plain, least
+    return b"".join((*sorted(map(_shape_code, shapes)), *map(_encode_int, numbers)))
 
 
 def decode_signature(code: bytes) -> PromptSignature:
     """Reverse `encode_signature`; the shapes are sorted."""
-    shapes, at = [], 0
-    while kind := code[at]:
-        start, at = at, at + 1
-        for is_float in _IS_FLOAT[kind - 1]:
-            at += _FLOAT.size if is_float else _code_size(code, at)
-        shapes.append(_decode_shape(code[start:at]))
-    numbers = _decode_ints(code, at + 1)
+    shapes, numbers = list[Shape](), _decode_ints(code)
+    while place := next(numbers):
+        shapes.append(_make_shape(place, *islice(numbers, len(_FIELDS[_KINDS[place - 1]]))))
     text_chars, messages, text_bytes, tool_bytes, answer, plain, least = numbers
     answer_tokens = answer - 1 if answer else None
     asked = RequestText(messages, text_bytes, tool_bytes, answer_tokens, bool(plain), least)
@@ -85,45 +79,34 @@ def decode_signature(code: bytes) -> PromptSignature:
 
 @lru_cache(maxsize=1 << 16)
 def _shape_code(shape: Shape) -> bytes:
-    place = _PLACES[type(shape)]
-    code = bytes((place,))
-    for field, is_float in zip(fields(shape), _IS_FLOAT[place - 1], strict=True):
-        value = getattr(shape, field.name)
-        code += _FLOAT.pack(value) if is_float else _encode_int(value)
+    code, kind = _encode_int(_PLACES[type(shape)]), type(shape)
+    for name, is_float in _FIELDS[kind]:
+        value = getattr(shape, name)
+        code += _encode_int(int.from_bytes(_FLOAT.pack(value)) if is_float else value)
     return code
 
 
 @lru_cache(maxsize=1 << 16)
-def _decode_shape(code: bytes) -> Shape:
-    values: list[float] = []
-    at = 1
-    for is_float in _IS_FLOAT[code[0] - 1]:
-        size = _FLOAT.size if is_float else _code_size(code, at)
-        values += _FLOAT.unpack_from(code, at) if is_float else _decode_ints(code[: at + size], at)
-        at += size
-    return _KINDS[code[0] - 1](*values)  # type: ignore[arg-type]
+def _make_shape(place: int, *numbers: int) -> Shape:
+    kind = _KINDS[place - 1]
+    pairs = zip(numbers, _FIELDS[kind], strict=True)
+    return kind(*(_FLOAT.unpack(n.to_bytes(8))[0] if is_float else n for n, (_, is_float) in pairs))
 
 
 def _encode_int(number: int) -> bytes:
     length = (number.bit_length() + 7) // 8
-    if length < _LONG:
-        return bytes((length,)) + number.to_bytes(length)
-    return bytes((_LONG,)) + length.to_bytes(4) + number.to_bytes(length)
+    start = bytes((length,)) if length < _LONG else bytes((_LONG,)) + length.to_bytes(4)
+    return start + number.to_bytes(length)
 
 
-def _code_size(code: bytes, at: int) -> int:
-    if code[at] < _LONG:
-        return 1 + code[at]
-    return 5 + int.from_bytes(code[at + 1 : at + 5])
-
-
-def _decode_ints(code: bytes, at: int) -> Sequence[int]:
-    numbers = []
+def _decode_ints(code: bytes) -> Iterator[int]:
+    at = 0
     while at < len(code):
-        end = at + _code_size(code, at)
-        numbers.append(int.from_bytes(code[at + (1 if code[at] < _LONG else 5) : end]))
-        at = end
-    return numbers
+        length, at = code[at], at + 1
+        if length == _LONG:
+            length, at = int.from_bytes(code[at : at + 4]), at + 4
+        yield int.from_bytes(code[at : at + length])
+        at += length
 
 
 # The most prompts that a replay admits.
@@ -266,13 +249,6 @@ class PromptCensus:
         for carried, count in self._carrying.items():
             per_prompt[carried[place]] += count
         return per_prompt
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PromptCensus) and all(
-            one == another for one, another in zip_longest(self.signatures(), other.signatures())
-        )
-
-    __hash__ = None  # type: ignore[assignment]
 
     def _count(self, shapes: Sequence[Shape], code: bytes, count: int, exemplar: Prompt) -> None:
         modalities = [shape.modality for shape in shapes]

@@ -43,7 +43,7 @@ class PoolOptions(NamedTuple):
 class ChunkResult(NamedTuple):
     """A task's answers, and its time in seconds. `node` cannot see the `unseen` files."""
 
-    answers: list[worker.PackedAnswer]
+    answers: list[ProbeResult]
     node: str
     seconds: float = 0.0
     unseen: Sequence[str] = ()
@@ -65,7 +65,7 @@ def probe_chunk(chunk: list[worker.Packed], options: PoolOptions) -> ChunkResult
         for order, answer in zip(orders, answers, strict=True)
         if order.version != "" and not answer.version and not os.path.lexists(_file(order))
     ]
-    return ChunkResult([worker.pack_answer(answer) for answer in answers], node, seconds, unseen)
+    return ChunkResult(answers, node, seconds, unseen)
 
 
 def _file(order: ProbeTask) -> str:
@@ -195,7 +195,7 @@ class RayExecutor(Closing):
                 )
         fitting = count_fitting(len(done.answers), done.seconds, _CHUNK_S)
         self.chunk_items = min(fitting, _LARGEST_CHUNK)
-        return [worker.unpack_answer(answer) for answer in done.answers]
+        return done.answers
 
     def close(self) -> None:
         """If others initialised Ray, nodes keep idle processes for another ten seconds."""

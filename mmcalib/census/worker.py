@@ -69,7 +69,6 @@ ITEMS_BEGUN = struct.Struct("Q")
 
 # Built-in types pass a pipe ten times faster than dataclasses. Most orders are just a path.
 Packed = str | tuple[str, Modality | None, ByteSource | None, bool, str | None]
-PackedAnswer = str | tuple[str, str]
 
 _FLUSH_S = 0.5
 
@@ -87,13 +86,13 @@ def serve(pipe: Connection, begun_fd: int, memory_bytes: int) -> None:
     with allow_hosts(hosts):
         while True:
             orders: list[Packed] = pipe.recv()
-            answers: list[PackedAnswer] = []
+            answers: list[ProbeResult] = []
             flushed = time.monotonic()
             for order in orders:
                 number += 1
                 ITEMS_BEGUN.pack_into(counter, 0, number)
                 try:
-                    answers.append(pack_answer(probe_task(unpack_task(order), look)))
+                    answers.append(probe_task(unpack_task(order), look))
                 except MmcalibError as error:
                     pipe.send(error)
                     continue
@@ -116,15 +115,6 @@ def unpack_task(order: Packed) -> ProbeTask:
         return ProbeTask(Item(order))
     path, declared, held, whole, version = order
     return ProbeTask(Item(path, declared, held), whole, version)
-
-
-def pack_answer(answer: ProbeResult) -> PackedAnswer:
-    """Convert an answer to built-in types for the pipe."""
-    return (answer.line, answer.version) if answer.version else answer.line
-
-
-def unpack_answer(answer: PackedAnswer) -> ProbeResult:
-    return ProbeResult(answer) if isinstance(answer, str) else ProbeResult(*answer)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import re
+import shlex
+import sys
 import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,6 +35,8 @@ _ENFORCED = re.compile(r"^\[enforce fail at [^]]*\] [\w.]+ == [\w.]+ ")
 _NO_METHOD = re.compile(r"Unknown quantization method: (\S+)\. Must be one of (\[.*?\])")
 # `resolve_trust_remote_code` of transformers (dynamic_module_utils.py, 5.19).
 _OWN_CODE = "Please pass the argument `trust_remote_code=True`"
+# `get_config` (vllm/transformers_utils/config.py, 0.32) of a model that the arguments name.
+_NO_REPOSITORY = re.compile(r"Invalid repository ID or local directory specified: '([^']+)'")
 # Methods of checkpoints on the hub; the others are kernels' and online methods.
 _PUBLISHED = ("awq", "gptq", "fp8", "compressed-tensors", "modelopt_fp4", "mxfp4", "mxfp8")
 
@@ -47,7 +51,26 @@ def failure_kind(error: BaseException) -> FailureKind:
             return "not_multimodal"
         case ModuleNotFoundError(name="vllm" | "torch"):
             return "not_installed"
-    return "moved" if is_incompatible(error) else "vllm"
+    if is_incompatible(error):
+        return "moved"
+    return "rejected" if _is_rejection(error) else "vllm"
+
+
+def _is_rejection(error: BaseException) -> bool:
+    """Return True if vLLM's own line raised it for a value or a combination that it does not take.
+
+    Other exceptions may be failures of a kernel, of torch or of the simulated GPU.
+    """
+    while error.__cause__ is not None:
+        error = error.__cause__
+    frames = traceback.extract_tb(error.__traceback__)
+    # vLLM's configs are dataclasses of pydantic, which raises what their validators raise.
+    while frames and "pydantic" in Path(frames[-1].filename).parts:
+        frames.pop()
+    vllm = getattr(sys.modules.get("vllm"), "__file__", None)
+    if not frames or vllm is None or not isinstance(error, ValueError | NotImplementedError):
+        return False
+    return Path(frames[-1].filename).is_relative_to(Path(vllm).parent)
 
 
 def refusal_reason(error: Exception) -> str:
@@ -114,6 +137,8 @@ def remedy_for(error: BaseException, request: m.Message) -> str:
     # `get_processor` (vllm/transformers_utils/processor.py, 0.32) names only the two classes.
     if "Invalid type of HuggingFace processor" in line:
         return "copy the original model's *processor_config.json into the folder"
+    if missing := _NO_REPOSITORY.search(line):
+        return f"hf download {shlex.quote(missing[1])} config.json (mmcalib fetches only --model)"
     if not (match := _NO_METHOD.search(line)):
         return ""
     folder = request.path if isinstance(request, m.OpenModel) else None

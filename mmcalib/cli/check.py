@@ -136,10 +136,10 @@ def scan(options: ScanOptions) -> None:
 
     Example: mmcalib scan --data ./media
     """
-    from mmcalib.census.document import ScanDocument, SkippedItem
     from mmcalib.cli.progress import terminal
     from mmcalib.errors import UsageError, VerdictError
     from mmcalib.report.terminal import print_census
+    from mmcalib.results.doctor import ScanDocument, SkippedItem
     from mmcalib.storage.location import allow_hosts
     from mmcalib.workflows.corpus import scan as scan_all
 

@@ -15,7 +15,6 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Required, TypedDict, Unpack
 
 from mmcalib.corpus import urls
 from mmcalib.corpus.chat import MODALITY_OF, ChatRequest, Prompt, Text, UrlType
@@ -39,46 +38,39 @@ class _Medium:
     exists: bool
 
 
-class Reading(TypedDict, total=False):
-    allowed_root: str | os.PathLike[str] | None
-    scratch: Required[Path]
-    at_rest: bool
-    grammar: Grammar | None
-    as_sent: bool
-    most_body_bytes: int
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How to read requests. Inline media become files in `scratch`.
+
+    Media must be below `allowed_root` (default: the folder where relative paths start) after
+    resolving links. Remote media are accepted if their hosts are allowed. With `at_rest`, files do
+    not change while reading, so a name is resolved once. Requests that vLLM's `grammar` rejects are
+    `Skipped`; with `as_sent`, so are those that name a path instead of a URL. Then a body's size is
+    exact above `most_body_bytes` (0: no limit); else that of the largest is.
+    """
+
+    scratch: Path
+    allowed_root: str | os.PathLike[str] | None = None
+    grammar: Grammar | None = None
+    at_rest: bool = False
+    as_sent: bool = False
+    most_body_bytes: int = 0
 
 
 class RequestLines:
-    """Reads requests whose relative paths start at `folder`, a resolved path.
+    """Reads requests whose relative paths start at `folder`, a resolved path."""
 
-    Media must be below `allowed_root` (default: that folder) after resolving links. Inline media
-    become files in `scratch`. Remote media are accepted if their hosts are allowed. With `at_rest`,
-    files do not change while reading, so a name is resolved once. Requests that vLLM's `grammar`
-    rejects are `Skipped`; with `as_sent`, so are those that name a path instead of a URL. Then a
-    body's size is exact above `most_body_bytes` (0: no limit); else that of the largest is.
-    """
-
-    def __init__(
-        self,
-        folder: str,
-        *,
-        allowed_root: str | os.PathLike[str] | None = None,
-        scratch: Path,
-        at_rest: bool = False,
-        grammar: Grammar | None = None,
-        as_sent: bool = False,
-        most_body_bytes: int = 0,
-    ) -> None:
-        self._folder, self._grammar, self._as_sent = folder, grammar, as_sent
+    def __init__(self, folder: str, how: Reading) -> None:
+        self._folder, self._grammar, self._as_sent = folder, how.grammar, how.as_sent
         # Hash of the medium last seen under each uuid; 0 after two different ones.
         self._hash_of_uuid: dict[str, int] = {}
         # Number of well-formed requests that vLLM rejects; the smallest body whose size matters.
         self.refused = 0
-        unlimited = as_sent and most_body_bytes <= 0
-        self._least_body_bytes = sys.maxsize if unlimited else most_body_bytes + 1
-        self._root = os.path.realpath(allowed_root) if allowed_root else folder
-        self._scratch = scratch
-        self._remember = lru_cache(_MAX_NAMES)(self._find) if at_rest else self._find
+        unlimited = how.as_sent and how.most_body_bytes <= 0
+        self._least_body_bytes = sys.maxsize if unlimited else how.most_body_bytes + 1
+        self._root = os.path.realpath(how.allowed_root) if how.allowed_root else folder
+        self._scratch = how.scratch
+        self._remember = lru_cache(_MAX_NAMES)(self._find) if how.at_rest else self._find
 
     def prompt(self, origin: str, line: bytes) -> Prompt | Skipped:
         """Parse a line; `Skipped` if unusable. Raises UsageError for files outside the root."""
@@ -176,13 +168,11 @@ class RequestsSource:
     """The requests in the file at `path`, one per line; blank lines are ignored.
 
     Relative paths start at the file's own folder. `label` names the file in the origins of its
-    requests (default: its name). Each call reads the file once, line by line. With `at_rest`, the
-    file and the media do not change: after `prompts`, `items` reads unusable lines only.
+    requests (default: its name). Each call reads the file once, line by line. If it is `at_rest`,
+    `items` reads unusable lines only after `prompts`.
     """
 
-    def __init__(
-        self, path: str | Path, *, label: str | None = None, **reading: Unpack[Reading]
-    ) -> None:
+    def __init__(self, path: str | Path, how: Reading, *, label: str | None = None) -> None:
         self.path = Path(path)
         if self.path.is_dir():
             raise CorpusError(
@@ -196,9 +186,9 @@ class RequestsSource:
             )
         _reject_other_formats(self.path)
         folder = os.path.dirname(os.path.realpath(self.path))
-        self._reader = RequestLines(folder, **reading)
+        self._reader = RequestLines(folder, how)
         self._label = label or self.path.name
-        self._at_rest = reading.get("at_rest", False)
+        self._at_rest = how.at_rest
         # Items of usable lines in order; of each unusable one: items before it, number, offset.
         self._items_read: tuple[dict[Item, None], array[int]] | None = None
 

@@ -130,6 +130,7 @@ class Facts:
     chunks_mm_input: bool
     quantized: bool
     attention_heads: int | None  # Of the language model, if known.
+    most_sequences: int | None = None  # The max_num_seqs of vLLM's error, if it names one.
 
 
 _TIMES = {"": 1, "k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
@@ -415,9 +416,10 @@ def _graphs(unfixed: FixContext) -> Iterator[Fix]:
 
 def _seqs(unfixed: FixContext) -> Iterator[Fix]:
     least = unfixed.goal.at_least if unfixed.goal.kind == "concurrency" else 1
+    most = unfixed.facts.most_sequences
     fewer = (
         (count, f"at most {count} requests run at once")
-        for count in unfixed.constraints.clip("max_num_seqs", _SEQS)
+        for count in unfixed.constraints.clip("max_num_seqs", (*_SEQS, most or _SEQS[0]))
         if least <= count < unfixed.facts.budget.max_num_seqs
     )
     yield from _levels("max_num_seqs", fewer, "speed")

@@ -9,7 +9,18 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
 
-from mmcalib.domain import shapes
+from mmcalib.domain.shapes import (
+    PLAIN,
+    EncodedItem,
+    Encoding,
+    ImageShape,
+    Modality,
+    Shape,
+    as_encoded_item,
+    from_row,
+    non_default_fields,
+    to_row,
+)
 from mmcalib.text import PASSING, one_line
 
 
@@ -52,7 +63,7 @@ class Item:
     """
 
     path: str
-    declared: shapes.Modality | None = None
+    declared: Modality | None = None
     byte_source: ByteSource | None = field(default=None, compare=False, repr=False)
 
 
@@ -68,7 +79,7 @@ def drop_data(item: Item) -> Item:
     return replace(item, byte_source=replace(item.byte_source, data=None))
 
 
-def download_mib(files: Iterable[shapes.EncodedItem]) -> int:
+def download_mib(files: Iterable[EncodedItem]) -> int:
     """MiB that the server downloads for a request with these files; vLLM rounds each one up."""
     return sum(file.encoding.file_mib for file in files if file.encoding.fetched)
 
@@ -98,12 +109,12 @@ class TextBound:
 
     base_tokens: int = 0
     message_tokens: int = 0
-    item_tokens: dict[shapes.Modality, int] = field(default_factory=dict)
+    item_tokens: dict[Modality, int] = field(default_factory=dict)
     tools_tokens: int | None = None
     tokens_per_byte: int = 1
     compared: int = 0
 
-    def max_tokens(self, request: RequestText, items: Mapping[shapes.Modality, int]) -> int | None:
+    def max_tokens(self, request: RequestText, items: Mapping[Modality, int]) -> int | None:
         """Tokens of a request without its items' placeholders; None if unbounded."""
         if not request.plain or (request.tool_bytes and self.tools_tokens is None):
             return None
@@ -128,16 +139,16 @@ class TextCounting:
     template for plain text gets `marks` for items.
     """
 
-    around: dict[shapes.Modality, int] = field(default_factory=dict)
+    around: dict[Modality, int] = field(default_factory=dict)
     compared: int = 0
     template: str | None = None
     kwargs: dict[str, Any] = field(default_factory=dict)
     processor: str | None = None
-    marks: dict[shapes.Modality, str] = field(default_factory=dict)
+    marks: dict[Modality, str] = field(default_factory=dict)
     fields: bool = False
 
 
-ProbedMedia = shapes.Shape | shapes.EncodedItem | Skipped
+ProbedMedia = Shape | EncodedItem | Skipped
 
 _SKIPPED = "skipped"
 _PASSING = tuple(json.dumps([_SKIPPED, why]).removesuffix('"]') for why in PASSING)
@@ -155,12 +166,12 @@ def encode_line(seen: ProbedMedia) -> str:
     """
     if isinstance(seen, Skipped):
         return json.dumps([_SKIPPED, seen.reason])
-    file = shapes.as_encoded_item(seen)
+    file = as_encoded_item(seen)
     shape, encoding = file.shape, file.encoding
-    if isinstance(shape, shapes.ImageShape) and encoding == shapes.PLAIN:
+    if isinstance(shape, ImageShape) and encoding == PLAIN:
         return f'["image",{shape.width_px},{shape.height_px}]'
-    file_fields = shapes.non_default_fields(encoding)
-    return json.dumps([*shapes.to_row(shape), *([file_fields] if file_fields else ())])
+    file_fields = non_default_fields(encoding)
+    return json.dumps([*to_row(shape), *([file_fields] if file_fields else ())])
 
 
 def decode_line(path: str, line: str) -> ProbedMedia:
@@ -171,14 +182,14 @@ def decode_line(path: str, line: str) -> ProbedMedia:
         return Skipped(path, reason)
     if fields and isinstance(fields[-1], dict):
         file_fields = tuple(sorted(fields.pop().items()))
-        return shapes.EncodedItem(shapes.from_row(kind, fields), _shared_encoding(file_fields))
-    return shapes.from_row(kind, fields)
+        return EncodedItem(from_row(kind, fields), _shared_encoding(file_fields))
+    return from_row(kind, fields)
 
 
 @lru_cache(maxsize=1 << 10)
-def _shared_encoding(file_fields: tuple[tuple[str, int | str], ...]) -> shapes.Encoding:
+def _shared_encoding(file_fields: tuple[tuple[str, int | str], ...]) -> Encoding:
     """Share one object among equal encodings: there are few."""
-    return shapes.Encoding(**dict(file_fields))  # type: ignore[arg-type]
+    return Encoding(**dict(file_fields))  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=1 << 12)
@@ -190,22 +201,20 @@ def is_valid_line(line: str) -> bool:
         return False
     if isinstance(seen, Skipped):
         return isinstance(seen.reason, str) and seen.reason == one_line(seen.reason) != ""
-    if isinstance(seen, shapes.EncodedItem):
-        return (
-            seen.encoding != shapes.PLAIN and is_encoding(seen.encoding) and _is_shape(seen.shape)
-        )
+    if isinstance(seen, EncodedItem):
+        return seen.encoding != PLAIN and is_encoding(seen.encoding) and _is_shape(seen.shape)
     return _is_shape(seen)
 
 
-def _is_shape(shape: shapes.Shape) -> bool:
+def _is_shape(shape: Shape) -> bool:
     values = ((getattr(shape, field.name), field.type) for field in fields(shape))
     return all(type(value).__name__ == kind and 0 < value < _MOST for value, kind in values)
 
 
-def is_encoding(encoding: shapes.Encoding) -> bool:
+def is_encoding(encoding: Encoding) -> bool:
     """Check the types and ranges of its fields."""
     possible = all(
-        type(value) is type(getattr(shapes.PLAIN, name))
+        type(value) is type(getattr(PLAIN, name))
         and (_NAME.fullmatch(value) if isinstance(value, str) else 0 <= value < _MOST)
         for name, value in asdict(encoding).items()
     )

@@ -242,8 +242,13 @@ class RehearsedMemory:
 
     @property
     def outside_for_steps_bytes(self) -> int:
-        """Bytes outside the reserve that steps may use: they allocate workspaces themselves."""
-        return self.outside_bytes - sum(o.nbytes for o in self.after_pool if o.name == GRAPHS)
+        """Bytes outside the reserve that steps may use: they allocate workspaces themselves.
+
+        What does not start is judged as if its reserve sufficed, which `problem` denies already.
+        """
+        starts = self.kv_cache_tokens is not None
+        outside = self.outside_bytes if starts else self._free_bytes - self.requested_bytes
+        return outside - sum(o.nbytes for o in self.after_pool if o.name == GRAPHS)
 
     @property
     def start_problem(self) -> str:

@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,6 @@ from mmcalib.errors import UsageError
 from mmcalib.files import read_document
 from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
 from mmcalib.results.engine_yaml import serve_option, yaml_entry
-from mmcalib.text import flag
 
 # vLLM's parser requires a model, and accepts any name.
 PLACEHOLDER_MODEL: Final = "unnamed"
@@ -59,6 +58,7 @@ _IMAGE: Final = re.compile(
 _SWITCHES: Final = re.compile(
     r"--?[\w-]+=.*|-[itdP]+|--(?:rm|init|detach|interactive|tty|privileged)"
 )
+_OF_VLLM: Final = re.compile(r"VLLM_|PYTORCH_(?:CUDA_)?ALLOC_CONF$")
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=")
 _CONTAINERS: Final = ("docker", "podman", "nerdctl")
 _STARTERS: Final = (*_CONTAINERS, "kubectl", "env", "sudo", "exec", "nohup", "uv", "uvx", "vllm")
@@ -87,7 +87,7 @@ class Span:
     """A word, or an option (named by its argument) with its values, and its place in the text.
 
     The place is -1 if the text spells the word differently. `glue` separates words; `quote` is
-    YAML's quote around them.
+    YAML's quote around them. A shell splits the value of a word that `is_variable`.
     """
 
     text: str
@@ -97,6 +97,7 @@ class Span:
     glue: str = " "
     quote: str = "|"
     node: yaml.ScalarNode | None = None
+    is_variable: bool = False
 
     def spell(self, name: str, value: Any) -> str:
         """Spell an option the way this place requires."""
@@ -133,6 +134,7 @@ class WrittenConfiguration:
 
     It is either the `config` file that vLLM itself reads, with its `settings`, or the flags
     `spell` in another form. The user's `flags` win over both. `spans` are places in `text`.
+    `environment` names the variables of vLLM and of PyTorch's allocator that it sets.
     """
 
     source: Path | None = None
@@ -143,6 +145,13 @@ class WrittenConfiguration:
     file_flags: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     spans: tuple[Span, ...] = ()
+    environment: tuple[str, ...] = ()
+
+    def environment_notes(self, own: Mapping[str, str]) -> Iterator[str]:
+        """Name the file's variables of vLLM that are not in the `own` environment."""
+        unset = [name for name in self.environment if name not in own]
+        if unset:
+            yield f"{self.source} sets {', '.join(unset)}: export the same here to apply them"
 
     @property
     def model_name(self) -> str | None:
@@ -215,15 +224,17 @@ def read_configuration(
     written = replace(written, text=text)
     commands = [command for root in documents for command in _commands(root, text)]
     if not commands and not (documents and isinstance(documents[0], yaml.MappingNode)):
-        script, starts = _after_vllm_serve(_shell_words(text, script=True))
-        commands = [(script, None)] if starts else []
+        environment = dict[str, str]()
+        words = list(_expand(_shell_words(text, script=True), environment))
+        script, starts = _after_vllm_serve(words)
+        commands = [_Command(script, None, environment)] if starts else []
     if len(commands) > 1:
         raise UsageError(
             f"--config {config} has {len(commands)} containers that start vLLM",
             hint="pass a file with only one of them",
         )
     if commands:
-        return _from_words(written, *commands[0])
+        return _from_command(written, commands[0])
     if any("kind" in _fields(root) or "services" in _fields(root) for root in documents):
         raise UsageError(
             f"--config {config} has no container with vLLM's flags in command or args",
@@ -267,18 +278,27 @@ def as_command(of: WrittenConfiguration) -> WrittenConfiguration:
 def reject_unsafe_settings(parsed: ServeConfig, path: Path | None) -> ServeConfig:
     """Return it unchanged. Raises UsageError if the file could make vLLM run or write something."""
     if parsed.unsafe_settings:
+        name = parsed.unsafe_settings[0].partition(".")[0]
         raise UsageError(
             f"--config {path} has settings that make vLLM import, run, write or connect: "
             f"{', '.join(parsed.unsafe_settings)}",
             hint="remove them, or pass them yourself as flags: mmcalib ... -- "
-            + " ".join(map(flag, parsed.unsafe_settings[:1])),
+            + shlex.join(serve_option(name, parsed.values[name])),
         )
     return parsed
 
 
-def _from_words(
-    written: WrittenConfiguration, words: Sequence[Span], model: str | None
-) -> WrittenConfiguration:
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """The words after `vllm serve` in a container or script, and what is set around them."""
+
+    words: Sequence[Span]
+    model: str | None
+    environment: Mapping[str, str]
+
+
+def _from_command(written: WrittenConfiguration, command: _Command) -> WrittenConfiguration:
+    words = command.words
     texts = [word.text for word in words]
     if any(text.partition("=")[0] == "--config" for text in texts):
         raise UsageError(
@@ -289,9 +309,10 @@ def _from_words(
     has_places = all(word.start >= 0 for word in words)
     return replace(
         written,
-        model=written.model or own_model or model,
+        model=written.model or own_model or command.model,
         file_flags=tuple(flags),
         spans=tuple(_spans(words)) if has_places else (),
+        environment=tuple(filter(_OF_VLLM.match, command.environment)),
     )
 
 
@@ -317,13 +338,13 @@ def _from_vllm_file(
     return replace(written, text=text, config=written.source, settings=keys, spans=spans)
 
 
-def _commands(root: yaml.Node, text: str) -> list[tuple[list[Span], str | None]]:
-    """Find words and model in each container that names vLLM; if none does, in those with flags."""
-    of_vllm: list[tuple[list[Span], str | None]] = []
-    others: list[tuple[list[Span], str | None]] = []
+def _commands(root: yaml.Node, text: str) -> list[_Command]:
+    """Find the command of each container that names vLLM; if none does, of those with flags."""
+    of_vllm, others = list[_Command](), list[_Command]()
     for path in _mappings(root, ()):
         fields = _fields(path[-1])
-        words, starts = _after_vllm_serve(_container_words(fields, text))
+        environment = dict(_environment(fields))
+        words, starts = _after_vllm_serve(_container_words(fields, text, environment))
         chart_words = [
             Span(word, node.start_mark.index, _end(node), "field")
             for key, name in _CHART.items()
@@ -342,11 +363,14 @@ def _commands(root: yaml.Node, text: str) -> list[tuple[list[Span], str | None]]
         starts |= isinstance(image, yaml.ScalarNode) and "vllm" in image.value
         starts |= "extraArgs" in fields
         if any(word.text.startswith("--") for word in words) or (words and starts):
-            (of_vllm if starts else others).append((words, _model_around(path)))
+            command = _Command(words, _model_around(path), environment)
+            (of_vllm if starts else others).append(command)
     return of_vllm or others
 
 
-def _container_words(fields: Mapping[str, yaml.Node], text: str) -> list[Span]:
+def _container_words(
+    fields: Mapping[str, yaml.Node], text: str, environment: dict[str, str]
+) -> list[Span]:
     words: list[Span] = []
     for name in _COMMAND_KEYS:
         node = fields.get(name)
@@ -364,7 +388,11 @@ def _container_words(fields: Mapping[str, yaml.Node], text: str) -> list[Span]:
     if shell and words[0].text.endswith("sh") and words[shell[0] + 1 :]:
         script = words[shell[0] + 1].node
         words = _scalar_words(script, text, script=True) if script else []
-    environment = dict(_environment(fields))
+    return list(_expand(words, environment))
+
+
+def _expand(words: Iterable[Span], environment: dict[str, str]) -> Iterator[Span]:
+    """Expand variables of the environment, to which assignments among the words are added."""
 
     def value(match: re.Match[str]) -> str:
         """Expand a variable; one that the file does not set stays unchanged."""
@@ -373,7 +401,14 @@ def _container_words(fields: Mapping[str, yaml.Node], text: str) -> list[Span]:
         name = match[1] or match[2] or match[4]
         return environment.get(name, match[0] if match[3] is None else match[3])
 
-    return [replace(w, text=_VARIABLE.sub(value, w.text)) for w in words]
+    for word in words:
+        text = _VARIABLE.sub(value, word.text)
+        if _ASSIGNMENT.match(text):
+            name, _, environment[name] = text.partition("=")
+        if word.is_variable and len(parts := text.split()) > 1:
+            yield from (replace(word, text=part, start=-1) for part in parts)
+        else:
+            yield replace(word, text=text)
 
 
 def _scalar_words(node: yaml.ScalarNode, text: str, *, script: bool = False) -> list[Span]:
@@ -403,7 +438,8 @@ def _shell_words(text: str, *, script: bool = False) -> list[Span]:
         before = text[max(0, match.start() - _NEAR) : match.start()]
         glue = re.search(r"\s+(\\\n\s*)?\Z", before)
         word = "".join(shlex.split(match[0]))
-        words.append(Span(word, *match.span(), glue=glue[0] if glue else " "))
+        variable = match[0][0] == "$"
+        words.append(Span(word, *match.span(), glue=glue[0] if glue else " ", is_variable=variable))
     return words
 
 

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from mmcalib.engine import messages as m
 from mmcalib.engine.environment import child_environment
 from mmcalib.errors import (
+    ConfigRejected,
     EngineDied,
     EngineError,
     EngineSilent,
@@ -231,9 +232,10 @@ class EngineHost(Closing):
                 return NotMultimodal(message, reason=answer.error)
             case "moved":
                 return VllmMoved(message, reason=answer.error, hint=_RELEASE_HINT)
-            case "vllm":
+            case "vllm" | "rejected":
+                error = ConfigRejected if answer.kind == "rejected" else VllmRefused
                 reason, exhausted = answer.error, answer.exhausted
-                return VllmRefused(message, hint=answer.hint, reason=reason, exhausted=exhausted)
+                return error(message, hint=answer.hint, reason=reason, exhausted=exhausted)
 
     def _receive(self, doing: str, silence_s: float) -> bytes:
         deadline, pipe = time.monotonic() + silence_s, self._child.pipe

@@ -87,7 +87,7 @@ class ComputeBudget(Request[Budget], cacheable=True):
     only_profiled: bool = False
 
 
-FailureKind = Literal["vllm", "not_multimodal", "not_installed", "moved"]
+FailureKind = Literal["vllm", "rejected", "not_multimodal", "not_installed", "moved"]
 
 
 class Note(Interim):

@@ -26,9 +26,11 @@ from mmcalib.text import one_line
 # Parts of pydantic's and argparse's errors that do not help a user.
 _ADDRESS = re.compile(r" For further information visit https?://\S+")
 _FUNCTION = re.compile(r"<function loads at 0x[0-9a-f]+>")
+# A long one is cut off before its end.
 _ONE_ERROR = re.compile(
-    r"1 validation error for \w+ Value error, (?P<words>.+?) \[type=value_error"
+    r"1 validation error for \w+ Value error, (?P<words>.+?)(?: \[type=value_error|\Z)"
 )
+CHANGE_SETTING: Final = "change the setting that it names"
 
 
 def refusal_text(error: EngineError) -> str:
@@ -39,14 +41,14 @@ def refusal_text(error: EngineError) -> str:
 
 
 @contextlib.contextmanager
-def add_config_hints(config: Path | None, flags: Sequence[str]) -> Iterator[None]:
-    """Add a hint to errors of vLLM about this file or these flags of `vllm serve`."""
+def add_config_hints(config: Path | None, flags: Sequence[str], gpu: Gpu) -> Iterator[None]:
+    """Add a hint to errors of vLLM about this file or these flags of `vllm serve` on this GPU."""
     try:
         yield
     except VllmRefused as error:
         if config is not None:
             file = shlex.quote(str(config))
-            error.hint = error.hint or f"mmcalib validate --config {file}"
+            error.hint = error.hint or f"mmcalib validate --config {file} {gpu.flags}"
         elif flags:
             error.hint = error.hint or f"change what vLLM rejects in -- {shlex.join(flags)}"
         raise
@@ -156,8 +158,18 @@ def _successor(knob: RetiredKnob) -> str:
 
 # These need a GPU. Neither tokens nor the encoder budget depend on them.
 GPU_ONLY = (
-    *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "device_ids"),
+    # vLLM checks most of these against the number of GPUs.
+    *("prefill_context_parallel_size", "decode_context_parallel_size", "dcp_q_replicate"),
+    *("dcp_kv_cache_interleave_size", "cp_kv_cache_interleave_size", "nnodes", "node_rank"),
+    *("data_parallel_size_local", "data_parallel_rank", "data_parallel_start_rank"),
+    *("data_parallel_external_lb", "data_parallel_hybrid_lb", "all2all_backend", "enable_dbo"),
+    *("data_parallel_multi_port_external_lb", "ubatch_size", "enable_eplb", "eplb_config"),
+    *("enable_elastic_ep", "enable_hc_sp", "enable_batch_sharded_sampling", "numa_bind"),
+    *("numa_bind_nodes", "numa_bind_cpus", "ray_workers_use_nsight"),
+    *("enable_sleep_mode", "enable_cumem_allocator"),
     *("distributed_executor_backend", "enable_expert_parallel", "mm_encoder_tp_mode"),
+    *("enable_hc_sp", "enable_batch_sharded_sampling", "ray_workers_use_nsight", "numa_bind"),
+    *("numa_bind_nodes", "numa_bind_cpus", "enable_sleep_mode", "enable_cumem_allocator"),
     *("gpu_memory_utilization", "kv_cache_memory_bytes", "kv_cache_dtype", "cpu_offload_gb"),
     *("attention_backend", "mm_encoder_attn_backend", "mm_processor_device"),
     *("quantization", "load_format"),

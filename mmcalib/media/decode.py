@@ -11,9 +11,17 @@ from typing import BinaryIO, cast
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
-from mmcalib.domain import shapes
 from mmcalib.domain.items import Item, Skipped, encode_line
 from mmcalib.domain.model import MAX_PIXELS
+from mmcalib.domain.shapes import (
+    AudioShape,
+    EncodedItem,
+    Encoding,
+    ImageShape,
+    Modality,
+    Shape,
+    VideoShape,
+)
 from mmcalib.media.audio import open_audio
 from mmcalib.media.bounded import Medium
 from mmcalib.media.container import open_container
@@ -34,7 +42,7 @@ _BLOCK_SAMPLES = 1 << 16
 _WHOLE_SAMPLES = 1 << 27
 
 
-def decode_check(item: Item, modality: shapes.Modality) -> str | None:
+def decode_check(item: Item, modality: Modality) -> str | None:
     """Return why the item does not decode to its end, or None. Raises UsageError as `probe` does.
 
     Decodes only the first and last frames of videos, and the end of very long audio.
@@ -53,7 +61,7 @@ def decode_check(item: Item, modality: shapes.Modality) -> str | None:
     return None
 
 
-def check_library(shape: shapes.Shape, folder: Path) -> str:
+def check_library(shape: Shape, folder: Path) -> str:
     """Return why mmcalib cannot read back a file of this shape that it writes; empty if it can."""
     from mmcalib.media.blank import write_blank
 
@@ -69,19 +77,19 @@ def check_library(shape: shapes.Shape, folder: Path) -> str:
         return one_line(f"{type(error).__name__}: {error}")
 
 
-def _decode(medium: Medium, file: shapes.EncodedItem) -> None:
+def _decode(medium: Medium, file: EncodedItem) -> None:
     shape = file.shape
     match shape:
-        case shapes.ImageShape() if isinstance(medium, str):
+        case ImageShape() if isinstance(medium, str):
             with open(medium, "rb") as picture:
                 load_picture(picture)
-        case shapes.ImageShape():
+        case ImageShape():
             load_picture(cast("BinaryIO", medium))
-        case shapes.VideoShape():
+        case VideoShape():
             # The server's limits decide about larger frames; do not decode them here.
             if shape.width_px * shape.height_px <= MAX_PIXELS:
                 _decode_video(medium)
-        case shapes.AudioShape() if file.encoding.fault != "unseekable":
+        case AudioShape() if file.encoding.fault != "unseekable":
             _decode_audio(medium, shape, file.encoding)
 
 
@@ -115,7 +123,7 @@ def _end_s(container: InputContainer, stream: VideoStream, from_s: float) -> flo
     return float((max(ends, default=start) - start) * base)
 
 
-def _decode_audio(medium: Medium, shape: shapes.AudioShape, encoding: shapes.Encoding) -> None:
+def _decode_audio(medium: Medium, shape: AudioShape, encoding: Encoding) -> None:
     if encoding.sample_format or encoding.claimed_samples or encoding.fault:
         _decode_audio_by_ffmpeg(medium, shape, encoding)
         return
@@ -132,9 +140,7 @@ def _decode_audio(medium: Medium, shape: shapes.AudioShape, encoding: shapes.Enc
         _check_length(read / shape.sample_rate_hz, shape.duration_s)
 
 
-def _decode_audio_by_ffmpeg(
-    medium: Medium, shape: shapes.AudioShape, encoding: shapes.Encoding
-) -> None:
+def _decode_audio_by_ffmpeg(medium: Medium, shape: AudioShape, encoding: Encoding) -> None:
     with open_container(medium) as container:
         if not container.streams.audio:
             raise Unreadable("no audio stream")

@@ -31,15 +31,12 @@ from mmcalib.media.sniff import (
     extension_of,
     sniff,
 )
-from mmcalib.storage.location import MEMBER_MARK, NOT_REGULAR, Location, Opened, open_item
+from mmcalib.storage.location import MEMBER_MARK, NOT_REGULAR, Location, Opened, is_http, open_item
 from mmcalib.text import MIB, one_line
 
 # Pixels that take 100 MB to decode.
 _SMALL_PX = 1 << 25
 _NOT_MEDIA = "not an image, video or audio file"
-
-# Schemes that a server fetches itself, within a size limit.
-_FETCHED = ("http://", "https://")
 
 # The kind of a file without a signature, by the modality that a request declares.
 _BY_DECLARATION: dict[Modality, Kind] = {"image": "image", "video": "container", "audio": "audio"}
@@ -107,15 +104,17 @@ def _kind(head: bytes, item: Item) -> tuple[Kind, bool]:
 
 def _image(file: BinaryIO, size_bytes: int, item: Item, has_signature: bool) -> EncodedItem:
     shape = image_shape(file, any_format=item.declared == "image" or not has_signature)
-    if size_bytes <= MIB and not item.path.startswith(_FETCHED):
+    if size_bytes <= MIB and not is_http(item.path):
         return EncodedItem(shape, PLAIN)
     return _add_size(EncodedItem(shape), size_bytes, item)
 
 
 def _add_size(file: EncodedItem, size_bytes: int, item: Item) -> EncodedItem:
-    fetched = item.path.startswith(_FETCHED)
-    encoding = replace(file.encoding, file_mib=ceil_mib(size_bytes), fetched=fetched)
-    return EncodedItem(file.shape, encoding)
+    # A server fetches such URLs itself, within a size limit.
+    fetched = is_http(item.path)
+    return replace(
+        file, encoding=replace(file.encoding, file_mib=ceil_mib(size_bytes), fetched=fetched)
+    )
 
 
 def medium_of(item: Item, opened: Opened, *, whole: bool = False) -> bounded.LimitedFile:

@@ -16,6 +16,8 @@ from mmcalib.derive.demand import Demand, LanguageStep, MergeStep, PromptsStep, 
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.engine.messages import EngineStarted
+from mmcalib.engine.vllm_config import CHANGE_SETTING, refusal_text
+from mmcalib.errors import ConfigRejected
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.memory.worst_steps import find_shortfall, worst_step_configs
 from mmcalib.proof.start import Started
@@ -151,6 +153,9 @@ def memory_checks(
     """Check that the tuned settings start, have the concurrency, and match the prediction."""
     name, after = ids.MEMORY_ON.of(predicted.gpu.name), predicted.calibrated
     if after is None:
+        if isinstance(predicted.failure, ConfigRejected):
+            detail = f"vLLM does not start: {refusal_text(predicted.failure)}"
+            return [Check(name, "fail", detail, predicted.failure.hint or CHANGE_SETTING)]
         detail = f"not rehearsed: {predicted.failure}"
         return [Check(name, "skip", detail, "mmcalib rehearse --help")]
     if after.kv_cache_tokens is None:
@@ -293,7 +298,8 @@ def reserved_check(
     worst = found.worst
     names = (worst.exemplar,) if isinstance(worst, WorstStep) and worst.exemplar else ()
     detail += spare if found.spare_bytes else ""
-    if found.passes and found.is_tight:
+    # What does not start leaves no memory to divide.
+    if found.passes and found.is_tight and after.kv_cache_tokens is not None:
         detail += (
             f"; gpu_memory_utilization leaves {gib(found.outside_bytes)} for the CUDA context, "
             "fragmentation and kernels, too little under load"

@@ -26,6 +26,7 @@ _STREAMS = 4
 # Query, key and value, their rotated and contiguous copies, and five streams.
 _ROTARY_STREAMS = 12
 _CHANNELS = 3
+_DTYPE_BYTES = 2
 # Audio encoders name the width of their feed-forward layer either way.
 _WIDENED = {"encoder_ffn_dim", "intermediate_size"}
 # GLM-4V's blocks are as wide inside as the output; `intermediate_size` is its merger's.
@@ -54,7 +55,7 @@ class Encoder:
     # Numbers of a position that taps in earlier layers keep for the output.
     kept: int = 0
 
-    def peak_bytes(self, items: int, tokens_per_item: int, dtype_bytes: int = 2) -> int:
+    def peak_bytes(self, items: int, tokens_per_item: int) -> int:
         """Peak bytes in the widest layer for a batch of `items`."""
         tiles = self.tiles
         if self.tiles_follow_tokens:
@@ -63,7 +64,7 @@ class Encoder:
         widest = (3 if self.gated else 2) * self.intermediate + _STREAMS * self.hidden
         if self.rotary:
             widest = max(widest, _ROTARY_STREAMS * self.hidden)
-        return items * each * (dtype_bytes * (widest + self.kept) + self.input_bytes * self.inputs)
+        return items * each * (_DTYPE_BYTES * (widest + self.kept) + self.input_bytes * self.inputs)
 
 
 def encoder_of(config: Config, modality: str) -> Encoder | None:

@@ -137,7 +137,9 @@ def rehearse(
         for config in configs:
             written = read_configuration(None if config is None else Path(config), flags, model)
             path = written.source
-            with add_config_hints(path, flags):
+            for note in written.environment_notes(os.environ):
+                progress.note(note)
+            with add_config_hints(path, flags, device):
                 args = parse_arguments(rehearsals, written)
                 name = pop_model(args)
                 if name not in resolved:

@@ -9,7 +9,6 @@ from typing import Any
 
 from mmcalib.files import whole_folder
 from mmcalib.models.catalogue import Geometry
-from mmcalib.models.cut import cut_depth
 
 
 def chat_template(chat: Mapping[str, str], placeholders: Mapping[str, str]) -> str:
@@ -159,19 +158,13 @@ SECTION_FILES = {
 }
 
 
-def materialise(
-    geometry: Geometry,
-    folder: Path,
-    *,
-    text_layers: int | None = None,
-    encoder_layers: int | None = None,
-) -> Path:
-    """Write the checkpoint folder and return it; the same arguments write the same bytes.
+def materialise(geometry: Geometry, folder: Path) -> Path:
+    """Write the checkpoint folder and return it; the same facts write the same bytes.
 
-    Layer counts cut only the depth; None keeps it. Leaves an existing folder with the same content
-    alone, and replaces any other whole. Load it with `load_format=dummy`.
+    Leaves an existing folder with the same content alone, and replaces any other whole. Load it
+    with `load_format=dummy`.
     """
-    files = checkpoint_files(geometry, text_layers=text_layers, encoder_layers=encoder_layers)
+    files = checkpoint_files(geometry)
     if not _has_files(folder, files):
         with whole_folder(folder) as scratch:
             for name, content in files.items():
@@ -179,12 +172,8 @@ def materialise(
     return folder
 
 
-def checkpoint_files(
-    geometry: Geometry, *, text_layers: int | None = None, encoder_layers: int | None = None
-) -> dict[str, bytes]:
-    config = cut_depth(
-        geometry.values("config"), text_layers=text_layers, encoder_layers=encoder_layers
-    )
+def checkpoint_files(geometry: Geometry) -> dict[str, bytes]:
+    config = geometry.values("config")
     special, words = geometry.values("tokens"), geometry.values("words")
     chat = geometry.values("chat")
     template = chat_template(chat, geometry.values("placeholders")) if chat else None

@@ -11,9 +11,8 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from mmcalib.errors import ModelError
 from mmcalib.files import whole_folder
@@ -35,17 +34,11 @@ OUTER_ENCODER, INNER_ENCODER = "visual_tokenizer_config", "backbone_config"
 FLAT_ENCODER_KEYS = ("encoder_layers",)
 
 
-@dataclass(frozen=True, slots=True)
-class Depths:
-    """Layers of the language model and of each encoder section (`vision_config`, ...)."""
+class Depths(NamedTuple):
+    """Layers of the language model, and of the deepest encoder (0 without an encoder)."""
 
     text_layers: int
-    encoders: tuple[tuple[str, int], ...]
-
-    @property
-    def encoder_layers(self) -> int:
-        """Layers of the deepest encoder; 0 without an encoder."""
-        return max((layers for _, layers in self.encoders), default=0)
+    encoder_layers: int
 
 
 def read_depths(config: Config, class_layers: int = 0) -> Depths:
@@ -59,12 +52,8 @@ def read_depths(config: Config, class_layers: int = 0) -> Depths:
             "config.json does not set the language model's number of layers",
             hint="set num_hidden_layers in the model's config.json",
         )
-    encoders = (
-        (name, layers)
-        for name, section, keys in encoder_sections(config)
-        if (layers := named_layers(section, keys))
-    )
-    return Depths(text[-1], tuple(encoders))
+    encoders = (named_layers(section, keys) or 0 for section, keys in encoder_sections(config))
+    return Depths(text[-1], max(encoders, default=0))
 
 
 def model_parts(config: Config) -> Iterator[Config]:
@@ -81,17 +70,17 @@ def text_sections(config: Config) -> Iterator[Config]:
         yield from (part[name] for name in TEXT_SECTIONS if isinstance(part.get(name), dict))
 
 
-def encoder_sections(config: Config) -> Iterator[tuple[str, Config, Sequence[str]]]:
-    """Yield each encoder's name, its mapping, and the keys that may hold its depth."""
+def encoder_sections(config: Config) -> Iterator[tuple[Config, Sequence[str]]]:
+    """Yield each encoder's mapping, and the keys that may hold its depth."""
     for part in model_parts(config):
         for name in ENCODER_SECTIONS:
             if isinstance(part.get(name), dict):
-                yield name, part[name], ENCODER_KEYS
+                yield part[name], ENCODER_KEYS
         outer = part.get(OUTER_ENCODER)
         if isinstance(outer, dict) and isinstance(outer.get(INNER_ENCODER), dict):
-            yield OUTER_ENCODER, outer[INNER_ENCODER], ENCODER_KEYS
+            yield outer[INNER_ENCODER], ENCODER_KEYS
         if named_layers(part, FLAT_ENCODER_KEYS):
-            yield "encoder", part, FLAT_ENCODER_KEYS
+            yield part, FLAT_ENCODER_KEYS
 
 
 def named_layers(section: Config, keys: Sequence[str]) -> int | None:
@@ -124,25 +113,21 @@ PER_LAYER = (
 )
 
 
-def cut_depth(
-    config: Config, text_layers: int | None = None, encoder_layers: int | None = None
-) -> Config:
-    """Return a copy of the config with at most these layers; None leaves a depth alone.
+def cut_depth(config: Config, layers: int) -> Config:
+    """Return a copy of the config with at most this many layers in each stack.
 
     Keeps widths, the encoder's feature layers and, if the depth allows, each kind of text layer
     (full, sliding, MoE). Raises ModelError without a text depth.
     """
     cut = copy.deepcopy(config)
-    if text_layers is not None:
-        _cut_texts(cut, max(text_layers, 1))
-    if encoder_layers is not None:
-        floor = max(encoder_layers, 1, *map(_feature_floor, model_parts(cut)))
-        for _, section, keys in encoder_sections(cut):
-            true = named_layers(section, keys) or 0
-            if (layers := max(floor, len(section.get(TAPS) or ()))) < true:
-                set_layers(section, keys, layers)
-                _cut_lists(section, true, layers)
-                _cut_indexes(section, layers)
+    _cut_texts(cut, layers)
+    floor = max(layers, *map(_feature_floor, model_parts(cut)))
+    for section, keys in encoder_sections(cut):
+        true = named_layers(section, keys) or 0
+        if (kept := max(floor, len(section.get(TAPS) or ()))) < true:
+            set_layers(section, keys, kept)
+            _cut_lists(section, true, kept)
+            _cut_indexes(section, kept)
     return cut
 
 
@@ -219,22 +204,13 @@ WEIGHT_SUFFIXES = frozenset(
 MOST_CONFIG_BYTES = 1 << 24
 
 
-@dataclass(frozen=True, slots=True)
-class CutCheckpoint:
-    """The new folder and its depths."""
-
-    path: Path
-    depths: Depths
-
-
-def cut_checkpoint(
-    source: Path, target: Path, *, text_layers: int | None, encoder_layers: int | None
-) -> CutCheckpoint:
+def cut_checkpoint(source: Path, target: Path, layers: int) -> Path:
     """Write `target` with the cut config.json and all other files of `source` except weights.
 
-    Raises ModelError without a readable config.json, OutputError if it cannot be written.
+    Returns `target`. Raises ModelError without a readable config.json, OutputError if it cannot be
+    written.
     """
-    cut = cut_depth(read_config(source), text_layers=text_layers, encoder_layers=encoder_layers)
+    cut = cut_depth(read_config(source), layers)
     with whole_folder(target) as scratch:
         for path in sorted(source.rglob("*")):
             weight = path.suffix in WEIGHT_SUFFIXES or path.name.endswith(".index.json")
@@ -245,7 +221,7 @@ def cut_checkpoint(
         config = scratch / "config.json"
         config.unlink()
         config.write_text(json.dumps(cut, indent=1) + "\n", encoding="utf-8")
-    return CutCheckpoint(target, read_depths(cut))
+    return target
 
 
 def read_config(folder: Path) -> dict[str, object]:

@@ -28,7 +28,6 @@ class FetchRequest(NamedTuple):
     """A model to fetch into `cache`, the hub's cache folder."""
 
     model: str
-    revision: str | None
     endpoint: str
     cache: str
     patterns: list[str]
@@ -81,7 +80,6 @@ def serve(pipe: Connection) -> None:
         restrict_writes(folders, [os.path.join(order.cache, "CACHEDIR.TAG")])
         folder = huggingface_hub.snapshot_download(
             order.model,
-            revision=order.revision,
             endpoint=order.endpoint,
             cache_dir=order.cache,
             allow_patterns=order.patterns,

@@ -49,7 +49,7 @@ class HubUnavailable(Exception):  # noqa: N818 - a reason to continue, not a fai
 class ModelHub(Protocol):
     """A source of models' configurations and tokenizers."""
 
-    def fetch(self, model_id: str, revision: str | None) -> Path:
+    def fetch(self, model_id: str) -> Path:
         """Return a folder with the model's small files. Raises HubUnavailable."""
         ...
 
@@ -62,7 +62,7 @@ class HuggingFaceHub:
         self._endpoint = env.get("HF_ENDPOINT", DEFAULT_ENDPOINT).rstrip("/")
         self._offline = env.get("HF_HUB_OFFLINE", "").lower() in TRUE_WORDS
 
-    def fetch(self, model_id: str, revision: str | None) -> Path:
+    def fetch(self, model_id: str) -> Path:
         if self._offline:
             raise HubUnavailable("HF_HUB_OFFLINE is set")
         if importlib.util.find_spec("huggingface_hub") is None:
@@ -70,7 +70,7 @@ class HuggingFaceHub:
         if not is_reachable(self._endpoint, REACH_TIMEOUT_S):
             raise HubUnavailable(f"{self._endpoint} did not answer within {REACH_TIMEOUT_S:g} s")
         order = FetchRequest(
-            model_id, revision, self._endpoint, self._cache, list(SMALL_FILES), REACH_TIMEOUT_S
+            model_id, self._endpoint, self._cache, list(SMALL_FILES), REACH_TIMEOUT_S
         )
         own = {"HF_HUB_DISABLE_XET": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         env = safe_environment(os.environ, sys.path) | own
@@ -111,13 +111,12 @@ def is_reachable(endpoint: str, timeout_s: float) -> bool:
     return answered.is_set()
 
 
-def cached_snapshot(model_id: str, revision: str | None, env: Mapping[str, str]) -> Path | None:
+def cached_snapshot(model_id: str, env: Mapping[str, str]) -> Path | None:
     """Return the model's snapshot in the hub cache, if it has a config and a tokenizer."""
     repo = cache_folder(env) / f"models--{model_id.replace('/', '--')}"
-    branch = revision or "main"
-    ref = repo / "refs" / branch
+    ref = repo / "refs" / "main"
     try:
-        commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else branch
+        commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else ref.name
     except (OSError, ValueError):
         return None
     if os.path.basename(commit) != commit or commit in ("", ".", ".."):
@@ -142,12 +141,11 @@ Source = Literal["local", "hub", "bundled"]
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """A folder that vLLM can open. `geometry` is set if the folder was written from it."""
+    """A folder that vLLM can open."""
 
     id: str
     path: str
     source: Source
-    geometry: Geometry | None
     notes: tuple[str, ...]
 
 
@@ -155,7 +153,6 @@ def resolve(
     model: str,
     *,
     cache_dir: Path,
-    revision: str | None = None,
     env: Mapping[str, str] | None = None,
     hub: ModelHub | None = None,
 ) -> ResolvedModel:
@@ -166,12 +163,12 @@ def resolve(
     """
     env = os.environ if env is None else env
     if (local := _local(model)) is not None:
-        return ResolvedModel(model, str(local), "local", None, ())
-    if (snapshot := cached_snapshot(model, revision, env)) is not None:
-        return ResolvedModel(model, str(snapshot), "hub", None, ())
+        return ResolvedModel(model, str(local), "local", ())
+    if (snapshot := cached_snapshot(model, env)) is not None:
+        return ResolvedModel(model, str(snapshot), "hub", ())
     try:
-        fetched = (hub or HuggingFaceHub(env)).fetch(model, revision)
-        return ResolvedModel(model, str(_with_config(model, fetched)), "hub", None, ())
+        fetched = (hub or HuggingFaceHub(env)).fetch(model)
+        return ResolvedModel(model, str(_with_config(model, fetched)), "hub", ())
     except HubUnavailable as reason:
         why = str(reason)
     geometry = find_model(model)
@@ -191,7 +188,7 @@ def resolve(
     folder = materialise(geometry, cache_dir / "geometry" / _folder_name(geometry))
     note = f"using the bundled geometry, not the hub: {why}"
     doubts = (f"bundled geometry: {doubt}" for doubt in geometry.cannot_promise)
-    return ResolvedModel(geometry.id, str(folder), "bundled", geometry, (note, *doubts))
+    return ResolvedModel(geometry.id, str(folder), "bundled", (note, *doubts))
 
 
 def _local(model: str) -> Path | None:

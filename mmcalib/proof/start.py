@@ -14,7 +14,7 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import EngineStarted, StartEngine
 from mmcalib.engine.vllm_config import is_serving_gpu, without_gpu_args
-from mmcalib.models.cut import cut_checkpoint, read_config, read_depths
+from mmcalib.models.cut import Depths, cut_checkpoint, read_config, read_depths
 from mmcalib.models.gpus import Gpu
 from mmcalib.progress import Progress
 from mmcalib.text import gib
@@ -25,11 +25,11 @@ CUT_LAYERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The engine's figures, and the depths (text, encoder) it ran with."""
+    """The engine's figures, and the depths it ran with."""
 
     figures: EngineStarted
-    depths: tuple[int, int]
-    true_depths: tuple[int, int]
+    depths: Depths
+    true_depths: Depths
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +67,17 @@ def start(host: EngineHost, launch: Launch, progress: Progress) -> Started:
     }
     ran = true = read_depths(read_config(path), launch.opened.text_layers)
     if launch.opened.device == "cpu":
-        cut = cut_checkpoint(
-            path, launch.scratch / "cut", text_layers=CUT_LAYERS, encoder_layers=CUT_LAYERS
-        )
-        ran = cut.depths
-        args |= {"model": str(cut.path), "dtype": "bfloat16", "enforce_eager": True}
+        cut = cut_checkpoint(path, launch.scratch / "cut", CUT_LAYERS)
+        ran = read_depths(read_config(cut))
+        args |= {"model": str(cut), "dtype": "bfloat16", "enforce_eager": True}
         # Here it would be a share of this machine's memory; another setting sizes the KV cache.
         args.pop("gpu_memory_utilization", None)
     # With a rehearsed GPU, the peak of this CPU is not needed.
     within_s = None if launch.gpu is not None else launch.budget_s
-    depths = true.text_layers, true.encoder_layers
-    request = StartEngine(args, depths, within_s)
+    request = StartEngine(args, true, within_s)
     with progress.step("starting the engine"):
         figures = host.ask(request, "starting the engine")
-    return Started(figures, (ran.text_layers, ran.encoder_layers), depths)
+    return Started(figures, ran, true)
 
 
 def _profile(tokens: int, items: int, modality: str | None) -> str:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from inspect import signature
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -93,8 +94,10 @@ def warm_up_sampler(worker: Any) -> None:
     model, sampler = worker.vllm_config.model_config, worker.model_runner.sampler
     limits = worker.vllm_config.scheduler_config
     requests = min(limits.max_num_seqs, limits.max_num_batched_tokens // 2)
+    # Before 0.32 it takes the prompt's length too.
+    length = (1,) if "prompt_len" in signature(sampler.add_request).parameters else ()
     for index in range(requests):
-        sampler.add_request(index, SamplingParams.for_sampler_warmup())
+        sampler.add_request(index, *length, SamplingParams.for_sampler_warmup())
     sampler.apply_staged_writes()
     hidden = torch.empty(requests, model.get_hidden_size(), dtype=model.dtype, device=worker.device)
     worker.model_runner._dummy_sampler_run(hidden)

@@ -14,7 +14,6 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from rich.console import Console
 
 from mmcalib import text
-from mmcalib.census.document import ScanDocument
 from mmcalib.derive.admission import admit
 from mmcalib.domain.knobs import Label
 from mmcalib.models.gpus import Gpu
@@ -34,7 +33,7 @@ from mmcalib.results.calibration import (
     with_environment,
 )
 from mmcalib.results.check import Offender, Summary
-from mmcalib.results.doctor import BundledModel, Diagnosis
+from mmcalib.results.doctor import BundledModel, Diagnosis, ScanDocument
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.results.memory import Rehearsal
 from mmcalib.results.part import DocumentPart

@@ -128,8 +128,7 @@ def profile(budget: EncoderBudget) -> str:
 def memory_rows(compared: Sequence[Column]) -> Iterator[Row]:
     """The memory figures that any of the configurations has."""
     memories = [one.memory for one in compared]
-    last = memories[-1]
-    where = on_gpu(last)
+    where = next(filter(None, map(on_gpu, reversed(memories))), "")
     shown: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
         ("weights", "weights_bytes", gib),
         ("activation peak", "activation_peak_bytes", gib),
@@ -139,9 +138,10 @@ def memory_rows(compared: Sequence[Column]) -> Iterator[Row]:
     )
     for what, field, spoken in shown:
         values = [getattr(one, field) for one in memories]
-        if any(value is not None for value in values):
+        known = [one for one, value in zip(memories, values, strict=True) if value is not None]
+        if known:
             cells = map(kv_cache, memories) if field == "kv_cache_bytes" else map(spoken, values)
-            yield (what, *cells, label_of(last, field))
+            yield (what, *cells, label_of(known[-1], field))
 
 
 def label_of(memory: Memory, field: str) -> Label:

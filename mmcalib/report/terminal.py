@@ -23,8 +23,7 @@ from mmcalib.results.part import CheckResult, first_failed
 if TYPE_CHECKING:
     # Heavy modules that `mmcalib check` does not need.
     from mmcalib.census.census import Census
-    from mmcalib.census.document import ScannedCorpus
-    from mmcalib.results.doctor import Diagnosis
+    from mmcalib.results.doctor import Diagnosis, ScannedCorpus
 
 
 def line(words: str, style: str = "") -> Text:

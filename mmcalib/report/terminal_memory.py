@@ -125,7 +125,7 @@ def print_plan(plan: Plan, console: Console) -> None:
     memory, lacking = plan.memory, plan.lacking_bytes
     title = f"{plan.model} on {plan.gpu} ({text.gib(memory.total_bytes)}), vLLM {plan.vllm}"
     kept = f"; keeping {', '.join(plan.kept)}" if plan.kept else ""
-    short = f"; {text.gib(lacking)} of KV cache missing" if lacking else ""
+    short = f"; {text.gib(lacking)} of KV cache missing" if lacking >= text.SHOWN_BYTES else ""
     print_section(
         console,
         f"{title}, rehearsed",
@@ -141,13 +141,17 @@ def print_plan(plan: Plan, console: Console) -> None:
         console.print()
         for fix in plan.fixes:
             if fix.problem:
-                failed = f"{fix.flags} failed to rehearse: {fix.problem}"
-                console.print(line(f"- {failed} ({fix.price})"))
+                console.print(line(f"- {fix.flags}, not rehearsed: {fix.problem} ({fix.price})"))
             elif fix.warning:
                 console.print(line(f"- {fix.flags}: {fix.warning}"))
     print_section(console, "Assumptions", *(line(f"- {words}") for words in plan.assumptions))
     console.print()
     _print_conclusion(plan, console)
+
+
+def _missing(nbytes: int | None) -> str:
+    """The missing KV cache. vLLM may not start for another reason than its size."""
+    return "no start" if nbytes is not None and nbytes < text.SHOWN_BYTES else text.gib(nbytes)
 
 
 def _fixes_table(fixes: Sequence[TriedFix]) -> Table:
@@ -162,7 +166,7 @@ def _fixes_table(fixes: Sequence[TriedFix]) -> Table:
             table.add_row(
                 Text(f"  {text.printable(fix.flags)}\n    {text.printable(fix.price)}"),
                 Text(text.room(fix.kv_cache_bytes)),
-                Text("enough" if fix.reaches else text.gib(fix.lacking_bytes)),
+                Text("enough" if fix.reaches else _missing(fix.lacking_bytes)),
                 style="green" if fix.reaches and not fix.warning else "",
             )
     return table

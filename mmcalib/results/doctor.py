@@ -1,12 +1,13 @@
-"""Models of `doctor --json` and `list models --json`."""
+"""Models of `doctor --json`, `list models --json` and `scan --json`."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, PositiveInt
 
+from mmcalib.domain.shapes import Modality
 from mmcalib.models.catalogue import Geometry, Status
 from mmcalib.results.part import CheckResult, DocumentPart
 
@@ -94,3 +95,36 @@ class BundledModel(DocumentPart):
     def of(cls, geometry: Geometry) -> Self:
         statuses = Counter(fact.status for _, fact in geometry.facts())
         return cls.from_value(geometry, facts=dict(sorted(statuses.items())))
+
+
+class ScannedModality(DocumentPart):
+    items: PositiveInt
+    unique_shapes: PositiveInt
+
+
+class ScannedCorpus(DocumentPart):
+    """Counts of a corpus. With requests, every mention of an item counts. `files` counts the paths,
+    `skipped` the unusable files and requests, `distinct` the items of different content, if that
+    was requested.
+    """
+
+    items: NonNegativeInt
+    prompts: NonNegativeInt
+    files: NonNegativeInt
+    skipped: NonNegativeInt
+    modalities: dict[Modality, ScannedModality]
+    distinct: PositiveInt | None = None
+
+
+class SkippedItem(DocumentPart):
+    """A file or request that could not be used."""
+
+    path: str
+    reason: str
+
+
+class ScanDocument(DocumentPart):
+    """The output of `scan --json`; `skipped` is sorted by path."""
+
+    corpus: ScannedCorpus
+    skipped: list[SkippedItem]

@@ -119,14 +119,6 @@ def status_version(status: os.stat_result) -> str:
     return f"{status.st_size}:{status.st_mtime_ns}"
 
 
-def regular_version(path: str) -> str:
-    """Return a regular file's version without opening it. Raises OSError for anything else."""
-    status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, NOT_REGULAR)
-    return status_version(status)
-
-
 _BLOCK_BYTES = MIB
 # Media in requests may be confidential.
 _PRIVATE = 0o700
@@ -216,20 +208,23 @@ def open_item(item: Item) -> Opened:
 
 def open_whole(path: str) -> tuple[str, BinaryIO, int]:
     """Return version, bytes and size of a file or object. Raises as `open_item` does."""
+    version = path_version(path)
     if Location.of(path).is_file:
-        version = regular_version(path)
         file = cast("BinaryIO", open(path, "rb"))  # noqa: SIM115 - closed by the caller
         return version, file, os.fstat(file.fileno()).st_size
     from mmcalib.storage.remote import open_url
 
-    version = path_version(path)
     return version, *open_url(path)
 
 
 def path_version(path: str) -> str:
-    """Return the version of a file or object. Raises as `open_item` does."""
+    """Return the version of a regular file or object. Raises as `open_item` does."""
     if Location.of(path).is_file:
-        return regular_version(path)
+        status = os.stat(path)
+        # Opening a pipe would wait for a writer.
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, NOT_REGULAR)
+        return status_version(status)
     from mmcalib.storage import remote
 
     return remote.version_of(path)

@@ -17,7 +17,16 @@ from typing import Any, BinaryIO, cast
 
 from mmcalib.domain.items import ByteSource, Item
 from mmcalib.errors import MmcalibError, UsageError
-from mmcalib.storage import location
+from mmcalib.storage.location import (
+    MEMBER_MARK,
+    NOT_ALLOWED,
+    NOT_REGULAR,
+    Location,
+    Opened,
+    allowed_hosts,
+    is_allowed,
+    is_http,
+)
 from mmcalib.text import one_line
 
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError)
@@ -128,22 +137,22 @@ _TAGS = (
 )
 
 
-def open_item(item: Item, _: location.Location) -> location.Opened:
+def open_item(item: Item, _: Location) -> Opened:
     """Open an object. Raises OSError or ValueError, UsageError if a package is not installed."""
     file, size_bytes = open_url(item.path)
-    return location.Opened(file, size_bytes)
+    return Opened(file, size_bytes)
 
 
 def open_url(url: str) -> tuple[BinaryIO, int]:
     """Return a seekable file and its size. Raises as `file_system` does."""
     fs, path = file_system(url)
-    is_local = location.Location.of(url).scheme in _ON_DISK
+    is_local = Location.of(url).scheme in _ON_DISK
     with translate_errors(extra_of(url)):
         if is_local and not os.path.isfile(path):
             # Opening a pipe would wait for a writer.
-            raise OSError(errno.EINVAL, location.NOT_REGULAR)
+            raise OSError(errno.EINVAL, NOT_REGULAR)
         file = fs.open(path, "rb", block_size=_BLOCK_BYTES, cache_type="readahead")
-        if not file.seekable() or (location.is_http(url) and file.size is None):
+        if not file.seekable() or (is_http(url) and file.size is None):
             return _whole(file)
         size = getattr(file, "size", None)
         if not isinstance(size, int):
@@ -170,10 +179,10 @@ def file_system(url: str) -> tuple[Any, str]:
 
     Raises OSError or ValueError, and UsageError for an unknown scheme or a missing package.
     """
-    scheme = location.Location.of(url).scheme or "file"
+    scheme = Location.of(url).scheme or "file"
     fsspec = import_optional("fsspec", "remote")
-    if location.is_http(url) and not location.is_allowed(url):
-        raise OSError(errno.EIO, location.NOT_ALLOWED)
+    if is_http(url) and not is_allowed(url):
+        raise OSError(errno.EIO, NOT_ALLOWED)
     make: Callable[..., Any] = fsspec.filesystem
     try:
         kind = fsspec.get_filesystem_class(scheme)
@@ -188,8 +197,8 @@ def file_system(url: str) -> tuple[Any, str]:
         if scheme in ("s3", "s3a"):
             timeouts = {"connect_timeout": CONNECT_TIMEOUT_S, "read_timeout": TIMEOUT_S}
             options = {"config_kwargs": timeouts}
-        elif location.is_http(url):
-            options = {"client_kwargs": _client(location.allowed_hosts())}
+        elif is_http(url):
+            options = {"client_kwargs": _client(allowed_hosts())}
         # fsspec would cache listings forever.
         fs = make(scheme, use_listings_cache=False, **options)
         return fs, kind._strip_protocol(url)
@@ -203,7 +212,7 @@ def _client(hosts: frozenset[str]) -> dict[str, Any]:
     def check_host(url: Any, prefix: str = "") -> None:
         """Raises OSError if the host of aiohttp's `url` is not allowed."""
         if url.scheme not in ("http", "https") or url.host not in hosts:
-            raise OSError(errno.EIO, one_line(f"{prefix}{url}: {location.NOT_ALLOWED}"))
+            raise OSError(errno.EIO, one_line(f"{prefix}{url}: {NOT_ALLOWED}"))
 
     async def check_request(session: Any, context: Any, params: Any) -> None:
         check_host(params.url)
@@ -242,6 +251,4 @@ def version_of(url: str) -> str:
 
 def extra_of(url: str) -> str:
     """Return the extra with the packages that read `url`."""
-    return _EXTRAS.get(
-        location.Location.of(url.rpartition(location.MEMBER_MARK)[2]).scheme or "", "remote"
-    )
+    return _EXTRAS.get(Location.of(url.rpartition(MEMBER_MARK)[2]).scheme or "", "remote")

@@ -14,14 +14,13 @@ from mmcalib.census.accesses import Accesses
 from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.census import Census
 from mmcalib.census.counter import count_corpus
-from mmcalib.census.document import ScannedCorpus, scanned_modalities
 from mmcalib.census.executor import TIMEOUT_S, Executor, FunctionRef
 from mmcalib.census.pool import LocalPool
 from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.corpus.archives import stop_readers
 from mmcalib.corpus.chat import Text
-from mmcalib.corpus.requests import RequestsSource, file_labels
+from mmcalib.corpus.requests import Reading, RequestsSource, file_labels
 from mmcalib.corpus.resolve import resolve
 from mmcalib.corpus.source import Source
 from mmcalib.decision.media_files import Files, prepare_files
@@ -34,6 +33,7 @@ from mmcalib.models.resolve import cache_dir
 from mmcalib.options.run import PROBE, ProbeOptions
 from mmcalib.progress import Progress, Silent
 from mmcalib.results.calibration import Corpus, ModalityItems
+from mmcalib.results.doctor import ScannedCorpus, ScannedModality
 
 
 def corpus_figures(
@@ -169,12 +169,9 @@ def sources_of(
 ) -> list[Source]:
     """Return all sources, requests first. Raises CorpusError if one is missing, and UsageError."""
     media = [source for one in data for source in resolve(one)]
-    root, labelled = allowed_root, zip(requests, file_labels(requests), strict=True)
-    sources: list[Source] = [
-        RequestsSource(path, allowed_root=root, scratch=scratch, label=label, at_rest=True)
-        for path, label in labelled
-    ]
-    return [*sources, *media]
+    how = Reading(scratch, allowed_root, at_rest=True)
+    labelled = zip(requests, file_labels(requests), strict=True)
+    return [*(RequestsSource(path, how, label=label) for path, label in labelled), *media]
 
 
 def drop_requests_files(skipped: Sequence[Skipped], requests: Sequence[Path]) -> list[Skipped]:
@@ -210,14 +207,17 @@ def scan(
     progress = progress or Silent()
     with open_prober(how, cache_dir(), progress) as prober:
         counted = count_corpus(sources, prober, progress=progress, in_order=False, repeats=repeats)
-    skipped = drop_requests_files(counted.skipped, requests)
+    skipped, census = drop_requests_files(counted.skipped, requests), counted.census
     corpus = ScannedCorpus(
-        items=counted.census.items(),
+        items=census.items(),
         prompts=counted.prompts.prompts(),
         files=counted.files - (len(counted.skipped) - len(skipped)),
         skipped=len(skipped),
-        modalities=scanned_modalities(counted.census),
+        modalities={
+            m: ScannedModality(items=census.items(m), unique_shapes=len(census.counts(m)))
+            for m in census.modalities()
+        },
         distinct=counted.distinct or None,
     )
     in_order = sorted(skipped, key=lambda entry: (entry.path, entry.reason))
-    return Scanned(corpus, counted.census, tuple(in_order))
+    return Scanned(corpus, census, tuple(in_order))

@@ -32,7 +32,8 @@ def census(items: list[tuple[Shape, str]]) -> Census:
 
 @given(ITEMS, ITEMS)
 def test_the_order_does_not_matter(a, b) -> None:
-    assert census(a + b) == census(b + a)
+    one, other = census(a + b), census(b + a)
+    assert list(one.encoded_counts()) == list(other.encoded_counts())
 
 
 @given(ITEMS)
@@ -40,9 +41,6 @@ def test_counts_add_up(items) -> None:
     taken = census(items)
     assert taken.items() == len(items)
     assert sum(taken.items(modality) for modality in taken.modalities()) == len(items)
-    assert [entry.shape for entry in taken.shapes()] == [
-        entry.shape for modality in taken.modalities() for entry in taken.shapes(modality)
-    ]
 
 
 @given(st.lists(st.tuples(SHAPES, ENCODINGS, st.text(max_size=3), st.booleans()), max_size=20))
@@ -89,7 +87,7 @@ def test_paths_that_others_took_the_place_of_are_let_go() -> None:
 def test_exemplars_are_the_first_paths_whatever_the_order() -> None:
     shape = ImageShape(2, 1)
     taken = census([(shape, path) for path in ("d", "b", "a", "b", "c")])
-    assert list(taken.shapes("image")) == [ShapeCount(shape, 5, ("a", "b", "c")[:MAX_EXEMPLARS])]
+    assert list(taken.shapes()) == [ShapeCount(shape, 5, ("a", "b", "c")[:MAX_EXEMPLARS])]
 
 
 def test_files_of_one_shape_are_told_apart_by_how_they_hold_it() -> None:
@@ -148,7 +146,7 @@ HEAVY, WIDE, TALL, TINY = (
 
 
 def test_extremes_come_first() -> None:
-    chosen = choose_sample(numbered(*ORDINARY, TINY, TALL, WIDE, HEAVY), 8, seed=1)
+    chosen = choose_sample(numbered(*ORDINARY, TINY, TALL, WIDE, HEAVY), 8)
     assert [shape for shape, _ in chosen[:4]] == [HEAVY, WIDE, TALL, TINY]
     assert len({shape for shape, _ in chosen}) == 8
     assert chosen[0][1] == "053"
@@ -157,7 +155,7 @@ def test_extremes_come_first() -> None:
 def test_the_heaviest_is_in_the_smallest_sample() -> None:
     video = [VideoShape(9, 1.0, 9.0, 10, 10), VideoShape(1, 1.0, 1.0, 20, 20)]
     audio = [AudioShape(8000, 8000), AudioShape(9000, 96000)]
-    chosen = choose_sample(numbered(*ORDINARY, HEAVY, *video, *audio), 1, seed=0)
+    chosen = choose_sample(numbered(*ORDINARY, HEAVY, *video, *audio), 1)
     assert [shape for shape, _ in chosen] == [HEAVY, video[0], audio[1]]
 
 
@@ -165,16 +163,16 @@ def test_a_video_s_largest_picture_and_longest_are_in() -> None:
     heavy = VideoShape(100, 10.0, 10.0, 100, 100)
     large, long = VideoShape(2, 10.0, 0.2, 400, 300), VideoShape(50, 0.1, 500.0, 64, 64)
     rest = [VideoShape(10 + n, 10.0, 1.0, 80, 80) for n in range(20)]
-    chosen = [shape for shape, _ in choose_sample(numbered(*rest, large, long, heavy), 3, seed=0)]
+    chosen = [shape for shape, _ in choose_sample(numbered(*rest, large, long, heavy), 3)]
     assert chosen == [heavy, large, long]
 
 
-@given(st.integers(0, 60), st.integers())
-def test_reproducible_and_bounded(size: int, seed: int) -> None:
+@given(st.integers(0, 60))
+def test_reproducible_and_bounded(size: int) -> None:
     taken = numbered(*ORDINARY, HEAVY)
-    chosen = choose_sample(taken, size, seed)
-    assert chosen == choose_sample(numbered(*ORDINARY, HEAVY), size, seed)
+    chosen = choose_sample(taken, size)
+    assert chosen == choose_sample(numbered(*ORDINARY, HEAVY), size)
     assert len(chosen) == min(size, 51)
     alone = [shape for shape, _ in chosen]
-    beside = choose_sample(numbered(*ORDINARY, HEAVY, AudioShape(1, 1)), size, seed)
+    beside = choose_sample(numbered(*ORDINARY, HEAVY, AudioShape(1, 1)), size)
     assert [shape for shape, _ in beside if isinstance(shape, ImageShape)] == alone

@@ -16,7 +16,7 @@ from mmcalib.census.executor import ProbeTask
 from mmcalib.census.prober import Prober
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.folder import FolderSource
-from mmcalib.corpus.requests import RequestsSource
+from mmcalib.corpus.requests import Reading, RequestsSource
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from mmcalib.errors import CorpusError
@@ -46,7 +46,7 @@ def requests(folder: Path, *lines: list[tuple[str, str]]) -> RequestsSource:
         for parts in lines:
             content = [{"type": kind, kind: {"url": f"media/{name}"}} for kind, name in parts]
             print(json.dumps({"messages": [{"role": "user", "content": content}]}), file=file)
-    return RequestsSource(path, scratch=folder.parent / "scratch")
+    return RequestsSource(path, Reading(folder.parent / "scratch"))
 
 
 def images(*names: str) -> list[tuple[str, str]]:

@@ -94,7 +94,7 @@ def test_of_many_kinds_the_heaviest_and_some_others_are_kept_whole(order) -> Non
         whole.add(*kinds[n])
     for n in range(1200):
         sorted_.add(*kinds[n])
-    assert whole == sorted_
+    assert list(whole.signatures()) == list(sorted_.signatures())
     kept = {e.signature for e in whole.signatures() if e.exemplar.request.messages}
     assert SIGNATURES_PER_WEIGHT <= len(kept) <= 4 * SIGNATURES_PER_WEIGHT
     by_width = sorted(whole.signatures(), key=lambda e: width_of(e.signature.shapes[0]))

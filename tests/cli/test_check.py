@@ -18,6 +18,7 @@ from mmcalib import Calibration
 from mmcalib.admission.check import check
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.results.check import CheckedItem
+from tests.corpus.media import png, request
 from tests.corpus.serving import serving
 from tests.corpus.tars import tar
 from tests.odd_media import silence
@@ -40,18 +41,6 @@ def new(tmp_path: Path) -> Path:
     Image.new("RGB", (3, 700)).save(folder / "strip.png")
     (folder / "notes.txt").write_text("words")
     return folder
-
-
-def picture(width: int, height: int) -> bytes:
-    page = io.BytesIO()
-    Image.new("RGB", (width, height)).save(page, "PNG")
-    return page.getvalue()
-
-
-def request(*urls: str, text: str = "What is this?") -> str:
-    parts: list[dict[str, object]] = [{"type": "image_url", "image_url": {"url": u}} for u in urls]
-    content = [*parts, {"type": "text", "text": text}]
-    return json.dumps({"messages": [{"role": "user", "content": content}]})
 
 
 ANSWER = {"role": "assistant", "content": "A page."}
@@ -138,7 +127,7 @@ def test_a_named_file_that_is_no_media_does_not_fit(cli, kept: Path, new: Path) 
 def test_paths_and_requests_come_from_standard_input(
     cli, kept: Path, new: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inline = "data:image/png;base64," + base64.b64encode(picture(64, 64)).decode()
+    inline = "data:image/png;base64," + base64.b64encode(png(64, 64)).decode()
     feed(
         monkeypatch,
         *(str(new / "page.png"), "", "missing.png"),
@@ -167,7 +156,7 @@ def test_a_data_url_of_standard_input_goes_by_its_line(
     cli, kept: Path, new: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Finding of a user: all of them were memory://item."""
-    strip = "data:image/png;base64," + base64.b64encode(picture(3, 700)).decode()
+    strip = "data:image/png;base64," + base64.b64encode(png(3, 700)).decode()
     feed(monkeypatch, str(new / "strip.png"), strip, "data:image/png;base64,?")
     ended = cli("check", "--calibration", kept, "--stdin", "--json", "--quiet")
     origins = [line.get("origin") for line in objects(ended.out)]
@@ -351,7 +340,7 @@ def test_answers_come_before_the_next_line_is_read_and_inline_media_go(
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     read: list[str] = []
-    inline = "data:image/png;base64," + base64.b64encode(picture(64, 64)).decode()
+    inline = "data:image/png;base64," + base64.b64encode(png(64, 64)).decode()
 
     def lines() -> Iterator[bytes]:
         for line in (str(new / "page.png"), request(inline), request(inline)):
@@ -385,12 +374,12 @@ def test_check_takes_the_sources_of_scan(
 ) -> None:
     """A pattern, an archive and a URL were no such folder."""
     monkeypatch.chdir(tmp_path)
-    tar(tmp_path / "a.tar", ("page.png", picture(64, 64)), ("strip.png", picture(3, 700)))
+    tar(tmp_path / "a.tar", ("page.png", png(64, 64)), ("strip.png", png(3, 700)))
     (tmp_path / "paths.txt").write_text("new/page.png\n")
     for source, fit in (("new/*.png", "1 of 2"), ("a.tar", "1 of 2"), ("@paths.txt", "1 of 1")):
         assert f"{fit} fit" in cli("check", "--calibration", kept, source).err, source
     with serving() as server:
-        url = server.put("page.png", picture(64, 64))
+        url = server.put("page.png", png(64, 64))
         assert cli("check", "--calibration", kept, url).code == 2
         feed(monkeypatch, url, request(url))
         words = ("check", "--calibration", kept, "-")

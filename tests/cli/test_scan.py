@@ -15,6 +15,7 @@ import pytest
 import soundfile
 from PIL import Image
 
+from tests.corpus.media import request
 from tests.media.hostile import noise_image, video
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -45,12 +46,6 @@ def corpus(tmp_path: Path) -> Path:
     ]
     (folder / "requests.jsonl").write_text("".join(f"{line}\n" for line in lines))
     return folder
-
-
-def request(*urls: str, text: str = "What is this?") -> str:
-    parts: list[dict[str, object]] = [{"type": "image_url", "image_url": {"url": u}} for u in urls]
-    content = [*parts, {"type": "text", "text": text}]
-    return json.dumps({"messages": [{"role": "user", "content": content}]})
 
 
 def everything(corpus: Path) -> list[object]:

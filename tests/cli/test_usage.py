@@ -20,6 +20,7 @@ from mmcalib.report import CONFIGURATION_NAMES, REPORT_NAMES
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.report import REPORTS
 from mmcalib.workflows.run.session import Job
+from tests.corpus.media import request
 from tests.report.example import calibration
 
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
@@ -124,11 +125,6 @@ def test_no_media_is_an_error_that_destroys_nothing(data: str, says: str, cli, t
     assert says in ended.err
     assert re.search(r"try: (pass|put) .*(folder|files)", ended.err)
     assert held(tmp_path / "out") == old
-
-
-def request(url: str) -> str:
-    content = [{"type": "image_url", "image_url": {"url": url}}]
-    return json.dumps({"messages": [{"role": "user", "content": content}]}) + "\n"
 
 
 @pytest.mark.parametrize("url", ["../media/a.png", "file:///etc/hostname"])

@@ -18,7 +18,7 @@ from PIL import Image
 from mmcalib.admission.calibration import Calibration
 from mmcalib.admission.check import check
 from mmcalib.corpus.chat import Prompt
-from mmcalib.corpus.requests import RequestsSource
+from mmcalib.corpus.requests import Reading, RequestsSource
 from mmcalib.derive.admission import Admission
 from mmcalib.derive.logs import read_log
 from mmcalib.domain.items import Item
@@ -58,7 +58,7 @@ class Case:
         return str(self.folder / name)
 
     def prompts(self, name: str) -> list[Prompt]:
-        source = RequestsSource(self.folder / name, scratch=self.scratch)
+        source = RequestsSource(self.folder / name, Reading(self.scratch))
         return [prompt for prompt in source.prompts() if isinstance(prompt, Prompt)]
 
 
@@ -215,7 +215,7 @@ def pasted(case: Case) -> object:
 def responses(case: Case) -> object:
     prompts = case.prompts("responses.jsonl")
     sizes = [[shape_of(item) for item in prompt.items] for prompt in prompts]
-    texts = RequestsSource(case.folder / "responses.jsonl", scratch=case.scratch).texts()
+    texts = RequestsSource(case.folder / "responses.jsonl", Reading(case.scratch)).texts()
     times = [datetime.fromtimestamp(text.sent_s or 0, UTC).isoformat() for text in texts]
     return sizes, [prompt.request.answer_tokens for prompt in prompts], times
 

@@ -1,8 +1,9 @@
-"""Small real media, as bytes."""
+"""Small real media, as bytes, and requests over media."""
 
 from __future__ import annotations
 
 import io
+import json
 
 import numpy as np
 import soundfile
@@ -20,3 +21,10 @@ def wav(samples: int = 8000, rate_hz: int = 16000) -> bytes:
     file = io.BytesIO()
     soundfile.write(file, np.sin(np.arange(samples) / 9) / 2, rate_hz, format="WAV")
     return file.getvalue()
+
+
+def request(*urls: str, text: str = "What is this?") -> str:
+    """A line of a file of requests."""
+    parts: list[dict[str, object]] = [{"type": "image_url", "image_url": {"url": u}} for u in urls]
+    content = [*parts, {"type": "text", "text": text}]
+    return json.dumps({"messages": [{"role": "user", "content": content}]})

@@ -11,7 +11,7 @@ import pytest
 
 from mmcalib.corpus.chat import ChatRequest, text_bytes, url_part
 from mmcalib.corpus.lines import parse_line, seconds_of
-from mmcalib.corpus.requests import RequestsSource
+from mmcalib.corpus.requests import Reading, RequestsSource
 
 USER = {"role": "user", "content": "why?"}
 
@@ -107,7 +107,7 @@ def test_texts_are_read_again_without_their_media(tmp_path: Path) -> None:
     content = [{"type": "text", "text": "a"}, PICTURE, PICTURE]
     line = json.dumps({"messages": [{"role": "user", "content": content}], "max_tokens": 5})
     path.write_text(f"{line}\nbroken\n")
-    (text,) = RequestsSource(path, scratch=tmp_path / "none").texts()
+    (text,) = RequestsSource(path, Reading(tmp_path / "none")).texts()
     assert (text.request.answer_tokens, text.request.items()) == (5, {"image": 2})
     assert "a.png" not in json.dumps(text.request.messages)
     assert not (tmp_path / "none").exists()
@@ -144,5 +144,5 @@ def test_every_kind_of_line_may_have_one(tmp_path: Path) -> None:
     ]
     path = tmp_path / "r.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
-    source = RequestsSource(path, scratch=tmp_path)
+    source = RequestsSource(path, Reading(tmp_path))
     assert [text.sent_s for text in source.texts()] == [1.0, 2.0, 3.0, None]

@@ -53,7 +53,8 @@ def user(*content: object) -> dict[str, Any]:
 def source(folder: Path, *lines: object, **options: Any) -> RequestsSource:
     text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
     (folder / "requests.jsonl").write_text(text)
-    return RequestsSource(folder / "requests.jsonl", scratch=folder / "scratch", **options)
+    how = Reading(folder / "scratch", **options)
+    return RequestsSource(folder / "requests.jsonl", how)
 
 
 def only(found: RequestsSource) -> Prompt:
@@ -192,7 +193,7 @@ def test_base64_is_what_vllm_s_decoder_takes(payload: str) -> None:
 
 
 def test_a_path_as_it_stands_is_no_url(folder: Path) -> None:
-    reader = RequestLines(str(folder), scratch=folder / "scratch", as_sent=True)
+    reader = RequestLines(str(folder), Reading(folder / "scratch", as_sent=True))
     said = [
         reader.prompt("it", json.dumps(user(image(url))).encode())
         for url in ("a.jpg", str(folder / "a.jpg"), f"file://{folder}/a.jpg")
@@ -206,8 +207,8 @@ def test_a_body_is_measured_if_its_line_exceeds_the_limit(folder: Path) -> None:
     lines = [f'{{"id": "{"1" * 500}", "body": {body}}}'.encode() for body in bodies]
     long, short = map(len, bodies)
     for limit, sizes in ((400, [long, short]), (0, [*map(len, lines)])):
-        how = Reading(scratch=folder, as_sent=True, most_body_bytes=limit)
-        reader = RequestLines(str(folder), **how)
+        how = Reading(folder, as_sent=True, most_body_bytes=limit)
+        reader = RequestLines(str(folder), how)
         read = [reader.prompt("it", line) for line in lines]
         assert [getattr(prompt, "body_bytes", None) for prompt in read] == sizes
 
@@ -302,7 +303,7 @@ def test_unusable_lines_are_listed(folder: Path, line: object, reason: str) -> N
     text = line if isinstance(line, str) else json.dumps(line)
     path = folder / "requests.jsonl"
     path.write_bytes(os.fsencode(text) + b"\n" + json.dumps(user(image("a.jpg"))).encode())
-    found = RequestsSource(path, scratch=folder / "scratch")
+    found = RequestsSource(path, Reading(folder / "scratch"))
     skipped, usable = found.prompts()
     assert isinstance(usable, Prompt)
     assert isinstance(skipped, Skipped)
@@ -372,7 +373,7 @@ def test_another_form_of_file_is_one_error(
     path = tmp_path / "a b.jsonl.gz"
     path.write_bytes(data)
     with pytest.raises(CorpusError) as caught:
-        RequestsSource(path, scratch=tmp_path)
+        RequestsSource(path, Reading(tmp_path))
     assert caught.value.message == f"{path} {says}"
     assert caught.value.hint.replace("'", "") == next_command.format(path)
 
@@ -509,7 +510,7 @@ def test_parts_without_a_type(loose: Path) -> None:
 
 
 def test_a_uuid_is_known_once_its_data_came_under_it(folder: Path) -> None:
-    reader = RequestLines(str(folder), scratch=folder / "scratch", grammar=Grammar({}))
+    reader = RequestLines(str(folder), Reading(folder / "scratch", grammar=Grammar({})))
 
     def doubt(*named: tuple[str, str]) -> str:
         parts = [{**image(name), "uuid": uuid} for name, uuid in named]
@@ -527,7 +528,7 @@ def test_a_uuid_is_known_once_its_data_came_under_it(folder: Path) -> None:
 @pytest.mark.parametrize("cut", [True, False])
 def test_a_continued_message_may_lose_the_media_at_its_end(folder: Path, cut: bool) -> None:
     """vLLM 0.32 answers 500 to the first: "Failed to apply prompt replacement"."""
-    reader = RequestLines(str(folder), scratch=folder / "scratch", grammar=Grammar({}))
+    reader = RequestLines(str(folder), Reading(folder / "scratch", grammar=Grammar({})))
     parts = [{"type": "text", "text": "Describe"}, image("a.jpg")]
     body = user(*(parts if cut else reversed(parts)))
     flags = {"continue_final_message": True, "add_generation_prompt": False}
@@ -654,7 +655,7 @@ def pictures(tmp_path: Path) -> Path:
 
 def raw(pictures: Path, *lines: bytes) -> RequestsSource:
     (pictures / "requests.jsonl").write_bytes(b"\n".join(lines))
-    return RequestsSource(pictures / "requests.jsonl", scratch=pictures / "scratch")
+    return RequestsSource(pictures / "requests.jsonl", Reading(pictures / "scratch"))
 
 
 def between_good_ones(pictures: Path, line: bytes) -> str:
@@ -733,15 +734,15 @@ def test_lines_may_end_in_any_way(pictures: Path) -> None:
 def test_a_requests_file_that_is_no_file(tmp_path: Path, target: str) -> None:
     (tmp_path / "requests.jsonl").symlink_to(target)
     with pytest.raises(CorpusError, match=r"requests file (not found|is a folder)"):
-        RequestsSource(tmp_path / "requests.jsonl", scratch=tmp_path)
+        RequestsSource(tmp_path / "requests.jsonl", Reading(tmp_path))
 
 
 READ = """
 import json, sys
 from pathlib import Path
-from mmcalib.corpus.requests import RequestsSource
+from mmcalib.corpus.requests import Reading, RequestsSource
 path = Path(sys.argv[1])
-found = RequestsSource(path, scratch=path.parent / "scratch")
+found = RequestsSource(path, Reading(path.parent / "scratch"))
 read = [getattr(one, "reason", "good") for one in found.prompts()]
 items = sum(1 for _ in found.items())
 peak = [line for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line]

@@ -237,6 +237,15 @@ def test_changes_are_merged_and_of_two_limits_the_lower_holds() -> None:
     }
 
 
+def test_the_number_of_sequences_that_vllm_names_is_the_mildest() -> None:
+    budget = replace(FACTS.budget, max_num_seqs=1_024)
+    facts = replace(FACTS, budget=budget, most_sequences=750)
+    fixes = [f for f in propose_fixes({}, facts, Goal()) if f.knob == "max_num_seqs"]
+    assert [(f.changes["max_num_seqs"], f.alone) for f in fixes] == [
+        *((750, True), (64, False), (16, False)),
+    ]
+
+
 def test_every_fix_of_the_guides_is_there() -> None:
     fixes = propose_fixes({}, FACTS, Goal())
     changes = {name for one in fixes for name in one.changes}

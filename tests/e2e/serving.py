@@ -76,9 +76,7 @@ def serving(
     """Start the server that a run `printed`, by `out`/engine.yaml, with a cut checkpoint, dummy
     weights and a small KV cache. It may read files below `media`; `folder` keeps its log.
     """
-    cut = cut_checkpoint(
-        folder_of(QWEN, folder), folder / "cut", text_layers=layers, encoder_layers=layers
-    ).path
+    cut = cut_checkpoint(folder_of(QWEN, folder), folder / "cut", layers)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -64,17 +64,49 @@ def bad(found: Validation) -> set[str]:
 
 
 def test_tokens_alone_are_said_and_do_not_decide(judge: Judge) -> None:
-    """Nobody named a GPU; then one whose rehearsal ends early, since it has no bfloat16."""
-    text = "limit-mm-per-prompt: {image: 1, video: 0}\ndtype: bfloat16\n"
-    for gpu, why in (
-        (None, "--gpu was not given"),
-        (resolve_gpu("T4"), "rehearsals on T4 ended early"),
+    """Nobody named a GPU; then a setting that mmcalib cannot rehearse."""
+    text = "limit-mm-per-prompt: {image: 1, video: 0}\n"
+    for more, gpu, why in (
+        ("", None, "--gpu was not given"),
+        ("pipeline-parallel-size: 2\n", resolve_gpu("L4"), "rehearsals on L4 ended early"),
     ):
-        found = judge(text, gpu=gpu)
+        found = judge(text + more, gpu=gpu)
         check = checks(found)["memory reserve"]
         assert (found.verdict, check.status) == ("pass", "warn")
         assert f"only tokens were compared, because {why}" in check.detail
         assert "c.yaml --gpu" in check.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("dtype: bfloat16\n", "Bfloat16 is only supported on GPUs with compute capability"),
+        ("kv-cache-dtype: fp8\n", "FP8 KV cache is not supported by the Triton attention backend"),
+    ],
+)
+def test_what_vllm_rejects_on_the_gpu_fails_with_its_reason(
+    judge: Judge, text: str, why: str
+) -> None:
+    found = judge(f"limit-mm-per-prompt: {{image: 1, video: 0}}\n{text}", gpu=resolve_gpu("T4"))
+    check = checks(found)["memory on T4"]
+    assert (found.verdict, check.status) == ("fail", "fail")
+    assert check.detail.startswith(f"vLLM does not start: {why}")
+    # `plan` would be rejected for the same reason.
+    assert check.remedy == "change the setting that it names"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "enable-sleep-mode: true\n",
+        "tensor-parallel-size: 4\ndecode-context-parallel-size: 2\n",
+        "data-parallel-size: 2\ndata-parallel-size-local: 1\n",
+        "tensor-parallel-size: 2\nenable-expert-parallel: true\nenable-eplb: true\n",
+    ],
+)
+def test_what_only_a_gpu_takes_is_not_rejected(judge: Judge, text: str) -> None:
+    found = judge(f"limit-mm-per-prompt: {{image: 1, video: 0}}\n{text}")
+    assert (found.verdict, bad(found)) == ("pass", set())
 
 
 def test_a_size_hint_smaller_than_the_cap(judge: Judge) -> None:

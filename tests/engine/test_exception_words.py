@@ -95,3 +95,10 @@ def test_code_of_a_model_is_answered_with_the_flag() -> None:
     )
     assert describe_failure(error).endswith("runs only if you trust it")
     assert remedy_for(error, ListServeOptions()).endswith("-- --trust-remote-code")
+
+
+def test_a_draft_model_that_is_not_here_is_answered_with_its_download() -> None:
+    words = "Invalid repository ID or local directory specified: 'org/draft'. Please verify"
+    assert remedy_for(ValueError(words), ListServeOptions()) == (
+        "hf download org/draft config.json (mmcalib fetches only --model)"
+    )

@@ -111,8 +111,8 @@ def test_one_that_has_died_is_begun_again_with_its_model(
 def test_an_engine_that_needs_more_memory_than_is_free_is_not_tried(tmp_path: Path) -> None:
     """10,485,760 tokens: two layers keep 8 KiB of each and 25 % more, 256 sequences 5 bytes."""
     scout = resolve("meta-llama/Llama-4-Scout-17B-16E-Instruct", cache_dir=tmp_path)
-    cut = cut_checkpoint(Path(scout.path), tmp_path / "cut", text_layers=2, encoder_layers=2)
-    args = {"model": str(cut.path), "load_format": "dummy", "max_num_seqs": 256}
+    cut = cut_checkpoint(Path(scout.path), tmp_path / "cut", 2)
+    args = {"model": str(cut), "load_format": "dummy", "max_num_seqs": 256}
     with EngineHost() as host, pytest.raises(VllmRefused) as caught:
         host.ask(StartEngine({**args, "enforce_eager": True}, (48, 34), 90.0), "starting")
     assert caught.value.exhausted == "memory"

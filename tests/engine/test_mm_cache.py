@@ -343,7 +343,7 @@ def test_the_emitted_size_keeps_its_promise_with_vllms_own_processor(
         cache=tmp_path / "scratch",
         progress=Silent(),
     )
-    sample = choose_sample(corpus.census, 12, 0)
+    sample = choose_sample(corpus.census, 12)
     table, unreadable = measure(qwen.host, corpus.census, DEFAULT, sample, Silent())
     assert unreadable == []
     counts = {m: Count(3, "", "given") for m in qwen.opened.modalities}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmcalib.corpus.requests import RequestLines
+from mmcalib.corpus.requests import Reading, RequestLines
 from mmcalib.derive.admission import Gate, admit, find_server_refusal
 from mmcalib.derive.bounds import Ladder, Loader, Rule, Rung, Sampling
 from mmcalib.domain.items import Item
@@ -235,7 +235,7 @@ def test_as_many_frames_as_vllms_loaders_keep(lab, tmp_path: Path, name: str) ->
 @pytest.mark.parametrize("count", [2, 6, 7, 40])
 def test_frames_that_a_client_sends(lab, tmp_path: Path, count: int) -> None:
     """Finding §6 (`data:video/jpeg`) of the server conformance work."""
-    reader = RequestLines(str(tmp_path), scratch=tmp_path)
+    reader = RequestLines(str(tmp_path), Reading(tmp_path))
     item = reader.find_medium(("video_url", odd_media.frames_url(count)), "here").item
     file, qwen = examine(item), lab(QWEN)
     assert isinstance(file, EncodedItem), file

@@ -80,7 +80,7 @@ def corpus(folder: Path, requests: Sequence[dict[str, Any]]) -> LoadedCorpus:
 def longest(lab: Lab, found: LoadedCorpus, texts: Texts, reserve_tokens: int, context: int) -> Fit:
     """What `run` finds to be longest, with the model's own processor settings."""
     files = files_of(found)
-    sample = choose_sample(found.census, 1, 0)
+    sample = choose_sample(found.census, 1)
     table, _ = measure(lab.host, found.census, DEFAULT, sample, Silent(), files)
     counts: dict[Modality, Count] = {"image": Count(1, "", "computed")}
     budget = replace(lab.budget(build_dummy=False), max_model_len=context)

@@ -24,10 +24,10 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class NoHub:
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str | None]] = []
+        self.asked: list[str] = []
 
-    def fetch(self, model_id: str, revision: str | None) -> Path:
-        self.asked.append((model_id, revision))
+    def fetch(self, model_id: str) -> Path:
+        self.asked.append(model_id)
         raise HubUnavailable("no network")
 
 
@@ -36,8 +36,8 @@ class FolderHub(NoHub):
         super().__init__()
         self.folder = folder
 
-    def fetch(self, model_id: str, revision: str | None) -> Path:
-        self.asked.append((model_id, revision))
+    def fetch(self, model_id: str) -> Path:
+        self.asked.append(model_id)
         return self.folder
 
 
@@ -45,21 +45,21 @@ def env(home: Path) -> dict[str, str]:
     return {"HOME": str(home)}
 
 
-def snapshot(home: Path, model_id: str = QWEN, commit: str = "abc", ref: str = "main") -> Path:
+def snapshot(home: Path, model_id: str = QWEN) -> Path:
     repo = home / ".cache/huggingface/hub" / f"models--{model_id.replace('/', '--')}"
-    folder = repo / "snapshots" / commit
+    folder = repo / "snapshots" / "abc"
     folder.mkdir(parents=True)
     for name in ("config.json", "tokenizer.json"):
         (folder / name).write_text("{}")
     (repo / "refs").mkdir(exist_ok=True)
-    (repo / "refs" / ref).write_text(commit)
+    (repo / "refs" / "main").write_text("abc")
     return folder
 
 
 def test_a_local_folder_comes_first(tmp_path: Path) -> None:
     folder = materialise(bundled_models()[0], tmp_path / "mine")
     found = resolve(str(folder), cache_dir=tmp_path / "cache", env=env(tmp_path), hub=NoHub())
-    assert (found.source, found.path, found.geometry) == ("local", str(folder), None)
+    assert (found.source, found.path) == ("local", str(folder))
     assert not (tmp_path / "cache").exists()
 
 
@@ -105,14 +105,6 @@ def test_the_hub_cache_comes_second(tmp_path: Path) -> None:
     assert hub.asked == []
 
 
-@pytest.mark.parametrize("revision", ["v1", "def"])
-def test_a_revision_is_a_ref_or_a_commit(revision: str, tmp_path: Path) -> None:
-    snapshot(tmp_path)
-    folder = snapshot(tmp_path, commit="def", ref="v1")
-    found = resolve(QWEN, cache_dir=tmp_path, revision=revision, env=env(tmp_path), hub=NoHub())
-    assert found.path == str(folder)
-
-
 def test_a_cache_with_the_config_alone_is_not_enough(tmp_path: Path) -> None:
     (snapshot(tmp_path) / "tokenizer.json").unlink()
     found = resolve(QWEN, cache_dir=tmp_path / "cache", env=env(tmp_path), hub=NoHub())
@@ -122,15 +114,14 @@ def test_a_cache_with_the_config_alone_is_not_enough(tmp_path: Path) -> None:
 def test_the_hub_comes_third(tmp_path: Path) -> None:
     fetched = materialise(bundled_models()[0], tmp_path / "fetched")
     hub = FolderHub(fetched)
-    found = resolve("some/model", cache_dir=tmp_path, revision="v2", env=env(tmp_path), hub=hub)
+    found = resolve("some/model", cache_dir=tmp_path, env=env(tmp_path), hub=hub)
     assert (found.source, found.path) == ("hub", str(fetched))
-    assert hub.asked == [("some/model", "v2")]
+    assert hub.asked == ["some/model"]
 
 
 def test_the_bundled_geometry_comes_last_and_says_so(tmp_path: Path) -> None:
     found = resolve(QWEN.lower(), cache_dir=tmp_path / "c", env=env(tmp_path), hub=NoHub())
     assert (found.id, found.source) == (QWEN, "bundled")
-    assert found.geometry is not None
     assert Path(found.path).parent == tmp_path / "c" / "geometry"
     assert (Path(found.path) / "config.json").is_file()
     assert "no network" in found.notes[0]
@@ -172,4 +163,4 @@ def test_an_unreachable_hub_is_unavailable() -> None:
         port = server.getsockname()[1]
     hub = HuggingFaceHub({"HF_ENDPOINT": f"http://127.0.0.1:{port}"})
     with pytest.raises(HubUnavailable, match=r"not installed|did not answer"):
-        hub.fetch(QWEN, None)
+        hub.fetch(QWEN)

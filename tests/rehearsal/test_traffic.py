@@ -115,7 +115,7 @@ def cut(request: pytest.FixtureRequest, h100: Theatre, engine_cache: Path) -> tu
     """A model of two layers of each kind."""
     target = engine_cache / f"{request.param.replace('/', '--')}-served"
     if not target.exists():
-        cut_checkpoint(h100.folder(request.param), target, text_layers=2, encoder_layers=2)
+        cut_checkpoint(h100.folder(request.param), target, 2)
     return request.param, target
 
 
@@ -216,7 +216,7 @@ def imaginary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineHost]:
 def qwen_cut(h100: Theatre, engine_cache: Path) -> Path:
     target = engine_cache / "qwen-served"
     if not target.exists():
-        cut_checkpoint(h100.folder(QWEN), target, text_layers=2, encoder_layers=2)
+        cut_checkpoint(h100.folder(QWEN), target, 2)
     return target
 
 
@@ -340,7 +340,7 @@ def test_short_clips_take_more_than_startup_reserves(
     imaginary: EngineHost, h100: Theatre, tmp_path: Path
 ) -> None:
     """Sixteen clips padded to 30 s fit a step's tokens, but take more than its profile reserved."""
-    cut = cut_checkpoint(h100.folder(AUDIO), tmp_path / "cut", text_layers=2, encoder_layers=2)
+    cut = cut_checkpoint(h100.folder(AUDIO), tmp_path / "cut", 2)
     clips = tuple(
         TrafficRequest(f"r:{n}", 8, 1, (TrafficItem(AudioShape(16_000 + n, 16_000), f"clip-{n}"),))
         for n in range(16)
@@ -351,7 +351,7 @@ def test_short_clips_take_more_than_startup_reserves(
         "limit_mm_per_prompt": {"audio": 1},
         "num_gpu_blocks_override": 2000,
     }
-    found = served(imaginary, cut.path, clips, "L4", **args)
+    found = served(imaginary, cut, clips, "L4", **args)
     assert max(step.encoded for step in found.steps) == len(clips)
     assert found.reserved_bytes is not None
     assert max(step.peak_bytes or 0 for step in found.steps) > 2 * found.reserved_bytes
@@ -362,7 +362,7 @@ def test_an_encoder_decoder_model_decides_as_on_the_real_engine(
 ) -> None:
     """A clip's item is no part of the prompt, and leaves the encoder's cache with its step."""
     folder = engine_cache / "whisper-served"
-    cut_checkpoint(h100.folder(WHISPER), folder, text_layers=2, encoder_layers=2)
+    cut_checkpoint(h100.folder(WHISPER), folder, 2)
     drawn = random.Random(3)
     requests = tuple(
         TrafficRequest(

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mmcalib.memory.figures import rehearsal_document
+from mmcalib.memory.figures import budget_figures, memory_figures, rehearsal_document
 from mmcalib.models import gpus
 from mmcalib.models.catalogue import find_model
 from mmcalib.models.checkpoint import materialise
 from mmcalib.models.resolve import resolve
-from mmcalib.report.rows import traffic_line
+from mmcalib.report.rows import Column, memory_rows, traffic_line
 from mmcalib.report.terminal_memory import print_rehearsals, print_traffic
-from mmcalib.results.memory import Rehearsal, TrafficFigures
+from mmcalib.results.memory import Memory, Rehearsal, TrafficFigures
 from tests.report.golden import check_golden
 from tests.report.serving import MIB, figures
-from tests.workflows.rehearsals import GIB, rehearsed
+from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
 
 
 def one(folder: Path, config: str = "", **changes: object) -> Rehearsal:
@@ -86,3 +86,16 @@ def test_served_requests_survive_json() -> None:
     assert TrafficFigures.model_validate_json(found.model_dump_json()) == found
     assert [point.step for point in found.timeline] == [0, 1]
     assert (found.preemptions, found.encoder_waits, found.served) == (1, 1, 2)
+
+
+def test_figures_that_only_the_defaults_have_keep_their_labels_and_gpu() -> None:
+    """vLLM rejects the file, so nothing of it was rehearsed."""
+    budget, default = budget_figures(BUDGET), memory_figures(rehearsed(), gpus.find_gpu("L4"))
+    found = list(memory_rows([Column("", budget, default), Column("", budget, Memory())]))
+    assert [(row[0], row[2], row[3]) for row in found] == [
+        ("weights", "—", "rehearsed"),
+        ("activation peak", "—", "rehearsed"),
+        ("KV cache on L4", "—", "computed"),
+        ("KV cache on L4, tokens", "—", "computed"),
+        ("full-length requests at once", "—", "computed"),
+    ]

@@ -171,4 +171,4 @@ def test_it_is_one_line(cli: Cli, tmp_path: Path, command: list[str]) -> None:
     assert said.code == 2
     assert "error: --config a.yaml has settings that make vLLM import" in said.err
     assert "worker_cls" in said.err
-    assert "-- --worker-cls" in said.err
+    assert "-- --worker-cls evil.Worker" in said.err

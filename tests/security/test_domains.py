@@ -15,7 +15,7 @@ import pytest
 
 from mmcalib.corpus.archives import ArchiveSource, SubprocessSource
 from mmcalib.corpus.chat import Prompt
-from mmcalib.corpus.requests import RequestsSource
+from mmcalib.corpus.requests import Reading, RequestsSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.media.probe import probe
@@ -150,7 +150,7 @@ def test_a_scheme_in_capitals_is_no_way_around_the_root(
     line = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": url}]}]}
     (here / "requests.jsonl").write_text(json.dumps(line))
     with allow_hosts([".."]):
-        (found,) = RequestsSource(here / "requests.jsonl", scratch=tmp_path / "s").prompts()
+        (found,) = RequestsSource(here / "requests.jsonl", Reading(tmp_path / "s")).prompts()
         assert isinstance(found, Prompt)
         assert found.items[0].path == "http://../../secret.png"
         assert isinstance(probe(found.items[0]), Skipped)

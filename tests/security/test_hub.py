@@ -65,7 +65,7 @@ def fetch(folder: Path, monkeypatch: pytest.MonkeyPatch, at: Server) -> Path:
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
-    return HuggingFaceHub(os.environ).fetch(MODEL, None)
+    return HuggingFaceHub(os.environ).fetch(MODEL)
 
 
 def elsewhere(folder: Path) -> list[str]:
@@ -82,7 +82,7 @@ def test_a_good_hub_gives_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert sorted(p.name for p in found.iterdir()) == sorted([*FILES, "modeling_evil.py"])
     assert found.name == SHA
     assert elsewhere(tmp_path) == []
-    assert cached_snapshot(MODEL, None, os.environ) == found
+    assert cached_snapshot(MODEL, os.environ) == found
 
 
 UP = "../../../../../evil"
@@ -166,7 +166,7 @@ def test_a_ref_leads_to_no_other_folder(tmp_path: Path, ref: bytes) -> None:
         folder.mkdir()
         for name in FILES:
             (folder / name).write_text("{}")
-    assert cached_snapshot(MODEL, None, {"HF_HUB_CACHE": str(tmp_path)}) is None
+    assert cached_snapshot(MODEL, {"HF_HUB_CACHE": str(tmp_path)}) is None
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def decide(
     known = {path_of(entry.shape): entry.shape for entry in read.census.shapes()}
     there = host(model, {**known, **(files or {})})
     budgets = BudgetSource(there, model, "/models/pretend", policy, files=handed)  # type: ignore[arg-type]
-    sample = choose_sample(read.census, 12, 0)
+    sample = choose_sample(read.census, 12)
     judge = PretendGpu(rejects, kv_tokens, default_kv_tokens, serves_worse)
     texts = Texts.of(there, model.modalities, read.texts)  # type: ignore[arg-type]
     decided = decide_it(read.census, read.prompts, sample, budgets, Silent(), judge, texts)

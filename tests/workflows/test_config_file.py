@@ -194,6 +194,42 @@ def test_tuned_values_go_into_the_file_and_nothing_else_moves(tmp_path: Path, na
     )
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"MODEL={MODEL}\nexport LEN=8192\nLIMIT='{LIMIT}'\nREST='--port 8000'\n",
+        f"LIMIT='{LIMIT}' REST='--port 8000'\n",
+    ],
+)
+def test_a_script_s_own_variables_are_expanded(tmp_path: Path, script: str) -> None:
+    command = (
+        f"vllm serve ${{MODEL:-{MODEL}}} --max-model-len ${{LEN-8192}} "
+        '--limit-mm-per-prompt "$LIMIT" $REST\n'
+    )
+    found = read(tmp_path, "serve.sh", script + command)
+    assert (found.model, pairs(found.file_flags)) == (MODEL, pairs(WORDS))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "compose.yaml",
+            COMPOSE.replace("{LENGTH: 8192}", "{LENGTH: 8192, VLLM_API_KEY: a, VLLM_PLUGINS: b}"),
+        ),
+        ("serve.sh", f"export VLLM_API_KEY=a\nVLLM_PLUGINS=b {SHELL[SHELL.index('vllm') :]}"),
+    ],
+)
+def test_variables_of_vllm_that_only_the_server_has_are_named(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    found = read(tmp_path, name, text)
+    assert list(found.environment_notes({"VLLM_API_KEY": "a"})) == [
+        f"{tmp_path / name} sets VLLM_PLUGINS: export the same here to apply them"
+    ]
+    assert not list(found.environment_notes({"VLLM_API_KEY": "a", "VLLM_PLUGINS": ""}))
+
+
 def test_a_diff_of_a_deployment_is_of_its_lines(tmp_path: Path) -> None:
     found = read(tmp_path, "deployment.yaml", DEPLOYMENT).diff(TUNED, READ)
     assert [line for line in found.splitlines() if line[0] in "+-"][2:] == [

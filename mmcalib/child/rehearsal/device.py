@@ -315,14 +315,12 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
     counts these.
     """
 
-    def __init__(
-        self, ledger: Ledger, on_matmul: Callable[[Operation], None] = lambda operation: None
-    ) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         super().__init__()
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
         self.ledger = ledger
         self.guesses: Counter[str] = Counter()
-        self.clear(on_matmul)
+        self.clear(lambda operation: None)
         self._meta_kernels = MetaKernels(self.fake)
         self._kernels: dict[Operation, Any] = {}
         self._lift_before: list[bool] = []

@@ -263,42 +263,29 @@ def cublaslt_workspace_bytes(torch_version: Version, size_config: str | None = N
 
 
 class Workspaces:
-    """Allocates a workspace when the first product on a stream needs it."""
+    """Allocates a workspace when the first product needs it."""
 
     def __init__(
         self,
         allocator: CachingAllocator,
-        capability: Capability | None,
-        torch_version: Version = (2, 13),
+        capability: Capability,
+        torch_version: Version,
         *,
         config: str | None = None,
         lt_size_config: str | None = None,
     ) -> None:
         """`config` and `lt_size_config` are environment variables; None if unset."""
         self._allocator = allocator
-        self._lt_is_separate = torch_version < _UNIFIED
-        self._bytes = {"cublas": 0, "cublaslt": 0}
-        if capability is not None:
-            self._bytes["cublas"] = cublas_workspace_bytes(capability, torch_version, config)
-            self._bytes["cublaslt"] = cublaslt_workspace_bytes(torch_version, lt_size_config)
-        self._blocks: dict[tuple[str, int], int] = {}
+        self._missing_bytes = {
+            "cublas": cublas_workspace_bytes(capability, torch_version, config),
+            "cublaslt": cublaslt_workspace_bytes(torch_version, lt_size_config),
+        }
 
-    def use(self, operation: object, stream: int = 0) -> None:
-        """Record that an aten operation (by name, or `aten.mm.default`) runs on a stream."""
+    def use(self, operation: object) -> None:
+        """Record that an aten operation (by name, or `aten.mm.default`) runs."""
         name = str(operation).removeprefix("aten.").removeprefix("aten::").partition(".")[0]
-        if name not in _LT_OPERATIONS | _CUBLAS_OPERATIONS:
-            return
         # cuBLASLt shares cuBLAS's handle: getCurrentCUDABlasLtHandle also makes its workspace.
-        self._allocate_once("cublas", stream)
-        if name in _LT_OPERATIONS and self._lt_is_separate:
-            self._allocate_once("cublaslt", stream)
-
-    def _allocate_once(self, library: str, stream: int) -> None:
-        if (library, stream) not in self._blocks:
-            self._blocks[library, stream] = self._allocator.allocate(self._bytes[library])
-
-    def clear(self) -> None:
-        """Free all workspaces, as torch._C._cuda_clearCublasWorkspaces does."""
-        for block in self._blocks.values():
-            self._allocator.free(block)
-        self._blocks.clear()
+        if name in _LT_OPERATIONS | _CUBLAS_OPERATIONS:
+            self._allocator.allocate(self._missing_bytes.pop("cublas", 0))
+        if name in _LT_OPERATIONS:
+            self._allocator.allocate(self._missing_bytes.pop("cublaslt", 0))

@@ -1,9 +1,9 @@
 """Memory that an operation uses inside its CUDA kernel and frees when it returns.
 
 A fake tensor only shows inputs and outputs. Operations missing here need little (reductions,
-softmax: partial results of some MiB at most), or are unknown (cuDNN's choice for a convolution).
-Read from pytorch's aten/src/ATen/native/cuda/ as of torch 2.13, and from CUB 3.0 and 3.5. CUB's
-sizes are exact except for the scratch of its look-back, which depends on the GPU's tuning.
+softmax: partial results of some MiB at most). Read from pytorch's aten/src/ATen/native/cuda/ as of
+torch 2.13, and from CUB 3.0 and 3.5. CUB's sizes are exact except for the scratch of its look-back,
+which depends on the GPU's tuning. cuDNN's were asked for.
 """
 
 from __future__ import annotations
@@ -160,6 +160,27 @@ def _unique(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     return numel * (width + 2 * index) + radix_sort_scratch_bytes(numel, width, index)
 
 
+def _convolution(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """cuDNN's copies of input, filter and output with channels last, padded to multiples of 8.
+
+    For 16 bits and 8 channels or more its heuristics choose kernels that need them, on compute
+    capability 7.5 to 12.0; with fewer channels, such as a picture's, kernels need so much at most.
+    cuDNN 9.10, 9.19 and 9.20 say so of plans made without a device (their WORKSPACE_SIZE under
+    CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP).
+    """
+    tensor, weight, _, stride, padding, dilation, transposed, *_ = args
+    (batch, channels, *sizes), (filters, grouped, *window) = tensor.shape, weight.shape
+    depthwise = grouped == 1 < channels
+    if transposed or depthwise or len(sizes) > 2 or (len(sizes) == 2 and tensor.stride(1) == 1):
+        return 0
+    output = 1
+    for size, k, step, pad, gap in zip(sizes, window, stride, padding, dilation, strict=True):
+        output *= (size + 2 * pad - gap * (k - 1) - 1) // step + 1
+    channels, filters, grouped = (-(-count // 8) * 8 for count in (channels, filters, grouped))
+    copied = channels * prod(sizes) * batch + filters * (output * batch + grouped * prod(window))
+    return int(copied) * _width(tensor) + _copy_bytes(tensor)
+
+
 def _argument(
     args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: str, default: Any = None
 ) -> Any:
@@ -185,6 +206,7 @@ def radix_sort_scratch_bytes(count: int, key_bytes: int, value_bytes: int) -> in
 
 
 _SIZINGS = {
+    "convolution": _convolution,
     "sort": _sort,
     "topk": _topk,
     "multinomial": _multinomial,

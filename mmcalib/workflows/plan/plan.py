@@ -32,6 +32,7 @@ from mmcalib.engine.vllm_config import (
 )
 from mmcalib.errors import EngineError, MmcalibError, ModelError, UsageError
 from mmcalib.memory.figures import memory_figures
+from mmcalib.memory.predict import most_sequences
 from mmcalib.memory.rehearse import AUTO, MemoryPrediction, Rehearsals, parse_arguments, resolve_gpu
 from mmcalib.models.cut import read_config
 from mmcalib.models.gpus import Gpu
@@ -64,7 +65,7 @@ def try_fix(fix: Fix, bench: FixTrials) -> TriedFix:
     if not fix.untried and rehearsed is None:
         answer = bench.prediction.find_result(bench.args((fix,)))
         refusal = answer.message if isinstance(answer, MmcalibError) else ""
-        problem = refusal or "not rehearsed: the limit of rehearsals was reached"
+        problem = refusal or "the limit of rehearsals was reached"
     reaches = bench.goal.is_reached(rehearsed) if rehearsed else None
     lacking = bench.outcome((fix,)).lacking_bytes if rehearsed else None
     judged = judge_fixes(bench, (fix,)) if reaches or fix.knob == SIZE_HINT else None
@@ -181,10 +182,12 @@ def plan(
         device = from_log.with_free_of_log(device, server_log.log)
     written = read_configuration(None if config is None else Path(config), flags, model)
     path = written.source
+    for note in written.environment_notes(os.environ):
+        progress.note(note)
     with (
         Rehearsals(device, on_note=progress.note, on_log=progress.log) as rehearsals,
         MemoryPrediction(device, rehearsals) as prediction,
-        add_config_hints(path, flags),
+        add_config_hints(path, flags, device),
     ):
         args = parse_arguments(rehearsals, written)
         if server_log is not None:
@@ -302,6 +305,7 @@ def _facts(base: RehearsedMemory, opened: ModelInfo, resolved: ResolvedModel) ->
         chunks_mm_input=opened.chunks_mm_input,
         quantized="quantization_config" in config,
         attention_heads=_attention_heads(config),
+        most_sequences=most_sequences(base),
     )
 
 

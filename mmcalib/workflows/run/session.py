@@ -189,6 +189,8 @@ def read_your_config(
     flags = (*written.file_flags, *written.flags)
     if written.source is None and not flags:
         return None
+    for note in written.environment_notes(os.environ):
+        progress.note(note)
     try:
         with progress.step("reading your configuration"):
             config = parse(written)

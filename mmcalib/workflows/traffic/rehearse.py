@@ -66,6 +66,8 @@ def rehearse_traffic(
     device = resolve_gpu(gpu) if isinstance(gpu, str) else gpu
     written = read_configuration(None if config is None else Path(config), flags, model)
     path = written.source
+    for note in written.environment_notes(os.environ):
+        progress.note(note)
     with Rehearsals(device, on_note=progress.note, on_log=progress.log) as rehearsals:
         args = parse_arguments(rehearsals, written)
         resolved = resolve(pop_model(args), cache_dir=cache_dir())
@@ -102,9 +104,7 @@ def rehearse_traffic(
 
 def cut_for_serving(model: Path, scratch: Path) -> Path:
     """Cut the model to fewer layers; a step's memory above the model stays the same."""
-    return cut_checkpoint(
-        model, scratch / "served", text_layers=CUT_LAYERS, encoder_layers=CUT_LAYERS
-    ).path
+    return cut_checkpoint(model, scratch / "served", CUT_LAYERS)
 
 
 def serve_trace(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
@@ -33,6 +34,7 @@ from mmcalib.engine.config_forms import (
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ServeConfig
 from mmcalib.engine.vllm_config import (
+    CHANGE_SETTING,
     LIST_MODELS_HINT,
     configured_context,
     loading_args,
@@ -59,7 +61,7 @@ from mmcalib.models.resolve import ResolvedModel
 from mmcalib.options.run import ProofOptions
 from mmcalib.progress import Progress
 from mmcalib.proof.start import Started
-from mmcalib.text import GIB, gib, one_line
+from mmcalib.text import SHOWN_BYTES, gib, one_line
 from mmcalib.workflows.corpus import LoadedCorpus
 
 
@@ -100,6 +102,8 @@ class ParsedConfig:
 def read_file(session: ValidateSession) -> ParsedConfig:
     """Read the job's configuration. Raises UsageError if it names no model."""
     with session.progress.step("reading the configuration"):
+        for note in session.job.written.environment_notes(os.environ):
+            session.progress.note(note)
         config = parse_config(session.host, session.job.written, session.scratch)
     if config.serve_args is None or config.model:
         return config
@@ -172,11 +176,6 @@ def _parse(host: EngineHost, configuration: WrittenConfiguration) -> tuple[Serve
     except VllmRefused as error:
         return None, "; try ".join(filter(None, (refusal_text(error), error.hint)))
     return reject_unsafe_settings(parsed, configuration.source), ""
-
-
-_CHANGE = "change the setting that it names"
-# Smaller amounts print as 0.00 GiB.
-_SHOWN_BYTES: Final = round(0.005 * GIB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +291,7 @@ def open_config(
             text_only=text_only,
         )
     except VllmRefused as error:
-        remedy = error.hint or _CHANGE
+        remedy = error.hint or CHANGE_SETTING
         return None, [Check(CONFIGURATION_ACCEPTED, "fail", refusal_text(error), remedy)]
     if engine_args.get("disable_chunked_mm_input"):
         opened = replace(opened, chunks_mm_input=False)
@@ -307,7 +306,7 @@ def open_config(
         default, _ = asks.default_budget()
     if isinstance(budget, str) or isinstance(plain, str):
         words = budget if isinstance(budget, str) else str(plain)
-        return None, [*checks, Check(CONFIGURATION_ACCEPTED, "fail", words, _CHANGE)]
+        return None, [*checks, Check(CONFIGURATION_ACCEPTED, "fail", words, CHANGE_SETTING)]
     args = limits.normalize_limits(args)
     counts = limits.count_limits(args, opened)
     subject = ValidatedConfig(
@@ -395,7 +394,7 @@ def checks_in_bytes(
     if retention := check_retention(predicted, subject, accesses):
         yield retention
     for check in memory_checks(predicted, started):
-        fails = check.status == "fail"
+        fails = check.status == "fail" and memory.config is not None
         yield replace(check, remedy=plan_command(memory, subject)) if fails else check
 
 
@@ -405,11 +404,15 @@ def plan_command(memory: ConfigMemory, subject: ValidatedConfig) -> str:
 
 
 def _remedy(memory: ConfigMemory, subject: ValidatedConfig) -> str:
-    """Return rehearsed settings that pass, else ways to leave room outside the reserve."""
+    """Return rehearsed settings that pass, else ways to leave room outside the reserve; `plan` for
+    what does not start.
+    """
     short, before, every = subject.shortfall, memory.config, memory.prediction.rehearse_all
     spare = find_headroom(subject)
     if short is None or before is None or spare is None:
         return ""
+    if before.kv_cache_tokens is None:
+        return plan_command(memory, subject)
     with subject.progress.step(f"rehearsing remedies on {memory.predicted.gpu.name}"):
         # If the reserve fails in tokens, other cures shrink the item.
         cures = list(find_remedies(short, subject, every)) if subject.adequacy.passes else []
@@ -440,7 +443,7 @@ def describe_kv_cache(before: RehearsedMemory, after: RehearsedMemory) -> str:
     if after.kv_cache_tokens is None:
         return f"would not start: KV cache {gib(after.kv_cache_bytes)}"
     lost = before.kv_cache_bytes - after.kv_cache_bytes
-    if abs(lost) < _SHOWN_BYTES:
+    if abs(lost) < SHOWN_BYTES:
         return "costs no KV cache"
     return f"costs {gib(lost)} of KV cache" if lost > 0 else f"adds {gib(-lost)} of KV cache"
 

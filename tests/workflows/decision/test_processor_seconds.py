@@ -37,7 +37,7 @@ class Timed(FakeHost):
 
 def test_the_lightest_of_each_modality_is_loaded_once_before_the_others_are_timed() -> None:
     host, read = Timed(), corpus([PAGE, STAMP, CLIP])
-    sample = choose_sample(read.census, 12, 0)
+    sample = choose_sample(read.census, 12)
     table, _ = measure(host, read.census, DEFAULT, sample, Silent(), pretended)  # type: ignore[arg-type]
     assert host.files == [path_of(STAMP), path_of(CLIP), *(path for _, path in sample)]
     assert {cost.basis for cost in table.costs.values()} == {"real"}
@@ -62,7 +62,7 @@ class Deadly(Timed):
 
 def test_a_file_that_ends_the_engine_costs_itself() -> None:
     host, read = Deadly(), corpus([PAGE, STAMP, CLIP])
-    sample = choose_sample(read.census, 12, 0)
+    sample = choose_sample(read.census, 12)
     table, skipped = measure(host, read.census, DEFAULT, sample, Silent(), pretended)  # type: ignore[arg-type]
     assert host.begun == 1
     (one,) = skipped
@@ -79,7 +79,7 @@ def test_an_engine_that_dies_of_everything_ends_the_job() -> None:
             yield from super().measure(request, doing)
 
     host, read = Dead(), corpus([PAGE, STAMP, CLIP, ImageShape(9, 9), ImageShape(8, 8)])
-    sample = choose_sample(read.census, 12, 0)
+    sample = choose_sample(read.census, 12)
     with pytest.raises(EngineDied):
         measure(host, read.census, DEFAULT, sample, Silent(), pretended)  # type: ignore[arg-type]
 
@@ -90,7 +90,7 @@ def test_a_file_that_cannot_be_handed_over_is_not_measured() -> None:
         return [bad if path == bad.path else path for _, path in media]
 
     host, read = Timed(), corpus([PAGE, STAMP, CLIP])
-    sample = choose_sample(read.census, 12, 0)
+    sample = choose_sample(read.census, 12)
     table, skipped = measure(host, read.census, DEFAULT, sample, Silent(), refused)  # type: ignore[arg-type]
     assert path_of(PAGE) not in host.files
     assert [one.reason for one in skipped] == ["the decoder took more than 30 s"]

@@ -17,6 +17,7 @@ from mmcalib.memory.rehearse import Predicted
 from mmcalib.models import gpus
 from mmcalib.models.catalogue import bundled_models, find_model
 from mmcalib.models.checkpoint import materialise
+from mmcalib.models.cut import Depths
 from mmcalib.proof.prove import measured_memory
 from mmcalib.proof.start import Started, _gpu_check
 from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
@@ -67,7 +68,12 @@ def test_what_cannot_be_rehearsed_is_estimated_by_formula_and_says_so(model: str
         started(gpu()).figures, device="cpu", weights_bytes=GIB, kv_bytes_per_token=1024, gpu=None
     )
     found = memory_by_formula(
-        L4, Started(small, (2, 2), (36, 32)), BUDGET, {}, model, "no fake implementation"
+        L4,
+        Started(small, Depths(2, 2), Depths(36, 32)),
+        BUDGET,
+        {},
+        model,
+        "no fake implementation",
     )
     assert (found.label, found.note) == (
         "computed",
@@ -118,7 +124,7 @@ def started(found: WorkerMemory) -> Started:
         profiled_items=1,
         gpu=found,
     )
-    return Started(figures, (36, 32), (36, 32))
+    return Started(figures, Depths(36, 32), Depths(36, 32))
 
 
 def test_every_part_has_a_row_and_none_is_off() -> None:

@@ -283,7 +283,7 @@ def test_what_cached_views_keep_is_said_with_its_assumption() -> None:
 def test_rehearse_says_how_adequate_the_profile_is(tmp_path: Path) -> None:
     """Finding §8 of the server conformance work: three fields of its document were null."""
     (tmp_path / "config.json").write_text("{}")
-    model = ResolvedModel("m", str(tmp_path), "local", None, ())
+    model = ResolvedModel("m", str(tmp_path), "local", ())
     found = rehearsal_document(deepstack(FOUR.budget), model, GPU, None).budget
     assert found is not None
     assert (found.profiled_tokens, found.worst_step_tokens, found.adequacy) == (1296, 1296, 1.0)
@@ -342,3 +342,12 @@ def test_a_step_that_fits_needs_room_outside_the_utilization_too() -> None:
         check = checks.reserved_check(at, fits, allow_under_reserve=False)
         assert check is not None
         assert (check.status, check.remedy) == found, check.detail
+
+
+def test_no_utilization_is_proposed_for_weights_beyond_the_gpu() -> None:
+    fits = config_of(limits(16_384, 51))
+    after = deepstack(fits.budget)
+    huge = replace(after, weights_bytes=40 * GIB, kv_cache_bytes=-20 * GIB, kv_cache_tokens=None)
+    check = checks.reserved_check(predicted(fits, huge), fits, allow_under_reserve=False)
+    assert check is not None
+    assert (check.status, check.remedy) == ("pass", "")

@@ -38,7 +38,7 @@ OPENED = opened({"image": None}, knobs=(), max_model_len=32_768)
 def subject(**engine_args: Any) -> ValidatedConfig:
     counts: dict[Modality, Count] = {"image": Count(1, "", "given")}
     return ValidatedConfig(
-        resolved=ResolvedModel("m", "/m", "local", None, ()),
+        resolved=ResolvedModel("m", "/m", "local", ()),
         budgets=BudgetSource(NOBODY, OPENED, "/m", Policy()),
         progress=Silent(),
         engine_args=engine_args,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import sys
 import types
 from collections.abc import Callable
@@ -182,19 +183,66 @@ def pack_first_expert(prepare: _Prepare) -> _Prepare:
     return prepare_first
 
 
+# FlashAttention 3's tiles of queries and keys for sequences without a mask, by the largest head
+# size (hopper/tile_size.h, `tile_size_fwd_sm90`). FlashAttention 4's on Blackwell are 256 and 128.
+_HOPPER_TILES = {64: (192, 192), 96: (192, 144), 128: (128, 160), 192: (128, 96), 256: (128, 80)}
+# More sequences are never split (hopper/flash_api.cpp, PREPARE_VARLEN_MAX_BATCHES_1CTA).
+_MOST_SPLIT_SEQUENCES = 992
+_MOST_SPLITS = 128
+
+
+def key_splits(
+    version: int, multiprocessors: int, sequences: int, heads: int, tokens: int, head_size: int
+) -> int:
+    """Return into how many parts FlashAttention splits the keys of each of these sequences.
+
+    It does so where tiles of queries would leave multiprocessors idle. `tokens` is that of the
+    longest sequence; there is no mask. From hopper/heuristics.h `num_splits_heuristic`, which
+    counts one sequence, and flash_attn/cute/interface.py, which counts all. FlashAttention 2 splits
+    for single queries only.
+    """
+    if version == 4:
+        tiles, parts = sequences * heads * -(-tokens // 256), -(-tokens // 128)
+        return max(min(multiprocessors // tiles, parts, _MOST_SPLITS), 1) if parts > 4 else 1
+    if version != 3 or sequences > _MOST_SPLIT_SEQUENCES:
+        return 1
+    queries, keys = _HOPPER_TILES[min(size for size in _HOPPER_TILES if size >= head_size)]
+    tiles, parts = heads * -(-tokens // queries), -(-tokens // keys)
+    if tiles >= 0.8 * multiprocessors or parts <= 4:
+        return 1
+    waves = [tiles * n / multiprocessors for n in range(1, min(parts, _MOST_SPLITS) + 1)]
+    busy = [wave / math.ceil(wave) for wave in waves]
+    return 1 + next(n for n, share in enumerate(busy) if share >= 0.85 * max(busy))
+
+
 def flash_attn_varlen_func(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
+    max_seqlen_q: int,
+    cu_seqlens_q: torch.Tensor,
     *args: Any,
     out: torch.Tensor | None = None,
     return_softmax_lse: bool = False,
+    causal: bool = False,
+    num_splits: int = 0,
+    fa_version: int = 2,
     **kwargs: Any,
 ) -> Any:
-    """Return an output like `q` (head size of `v`), and float32 log-sum-exp of (heads, tokens)."""
+    """Return an output like `q` (head size of `v`), and float32 log-sum-exp of (heads, tokens).
+
+    It holds these in float32 for each part of split keys. Only encoders run attention while vLLM
+    profiles: whole sequences without a mask.
+    """
+    tokens, heads, head_size = q.shape
     if out is None:
-        out = q.new_empty((*q.shape[:-1], v.shape[-1]))
-    lse = q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
+        out = q.new_empty((tokens, heads, v.shape[-1]))
+    lse = q.new_empty((heads, tokens), dtype=torch.float32)
+    if not (causal or num_splits):
+        multiprocessors = torch.cuda.get_device_properties(q.device).multi_processor_count
+        work = len(cu_seqlens_q) - 1, heads, int(max_seqlen_q), head_size
+        if (splits := key_splits(fa_version, multiprocessors, *work)) > 1:
+            q.new_empty((splits, heads, tokens, v.shape[-1] + 1), dtype=torch.float32)
     return (out, lse) if return_softmax_lse else out
 
 
