@@ -13,13 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mmcalib.decision.decision import Decision
+from mmcalib.checks.facts import Decision
 from mmcalib.decision.texts import Texts
 from mmcalib.derive import bounds
 from mmcalib.derive.costs import CostColumns, ItemCost, Mismatch
-from mmcalib.derive.distribution import bin_by_size, bin_by_tokens
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.items import TextBound
 from mmcalib.domain.knobs import AreaCap
 from mmcalib.domain.model import Cost, ModelInfo
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
@@ -377,7 +375,7 @@ def list_costs(
         rejected = [(shape, why) for shape, why in reasons.items() if shape.modality == modality]
         if not entries and not rejected:
             continue
-        unlisted = c.Unlisted(tokens=bin_by_tokens(rest), sizes=bin_by_size(rest))
+        unlisted = c.Unlisted(tokens=c.bin_by_tokens(rest), sizes=c.bin_by_size(rest))
         modalities[str(modality)] = c.ModalityCosts(
             known=entries,
             refused=rejected,
@@ -388,7 +386,7 @@ def list_costs(
     return c.Costs(
         text_reserve_tokens=policy.text_reserve_tokens,
         modalities=modalities,
-        text=texts.bound or TextBound(),
+        text=texts.bound,
         counted=sorted(texts.measured.items())[:_COUNTED] if texts.has_bound else [],
         counting=texts.counting,
         uncounted=texts.uncounted,

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 from mmcalib.errors import UsageError
-
-
-class NamedCheck(Protocol):
-    """A check of a document, where it only has a name."""
-
-    @property
-    def name(self) -> str: ...
-
-
-N = TypeVar("N", bound=NamedCheck)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +25,6 @@ class CheckId:
 
     def of(self, about: str) -> CheckId:
         return replace(self, about=about)
-
-    def covers(self, other: CheckId) -> bool:
-        """Compare the checks, not what they are about."""
-        return self.code == other.code
-
-    def among(self, checks: Iterable[N]) -> Iterator[N]:
-        return (check for check in checks if check.name == self.name)
 
 
 def _read_table() -> dict[str, dict[str, CheckId]]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, TypeVar
 
 from mmcalib.checks.catalogue import CheckId
 from mmcalib.domain.knobs import Knob, Value, merge_nested
-from mmcalib.domain.shapes import Modality
 from mmcalib.text import flag, gib
 
 Status = Literal["pass", "warn", "fail", "skip"]
@@ -53,25 +52,6 @@ class Check:
 def verdict(checks: Iterable[Check]) -> Verdict:
     """Return fail if any check failed; warnings and skipped checks do not count."""
     return "fail" if any(check.status == "fail" for check in checks) else "pass"
-
-
-@dataclass(frozen=True, slots=True)
-class OptionFacts:
-    """Facts for the checks of options that take memory outside vLLM's profile. `served` has all
-    arguments of `vllm serve`, those of its front end too. `vocab_size` is 0 if unknown. The bytes
-    are above the loaded model; None without a rehearsal. `encoder_peak_bytes` is for the
-    `encoder_tokens` of the profile, `step_bytes` for the worst step of each modality. `runner` is
-    vLLM's, `V1` or `V2`.
-    """
-
-    served: Mapping[str, Any] = field(default_factory=dict)
-    vocab_size: int = 0
-    encoder_peak_bytes: int | None = None
-    encoder_tokens: int = 0
-    step_bytes: Mapping[Modality, int] = field(default_factory=dict)
-    encoder_cache_bytes: int | None = None
-    activation_peak_bytes: int | None = None
-    runner: str = ""
 
 
 def computed_size(nbytes: int | None) -> str:

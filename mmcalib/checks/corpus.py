@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, RemedyStyle, yaml_line
-from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
+from mmcalib.checks.facts import CheckFacts
 from mmcalib.derive.costs import Refusal
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.policy import FIT, TEXT_RESERVE_TOKENS
@@ -239,17 +238,3 @@ def assumed_batch_check(tokens: int, device: str) -> Check:
         "default prefills slower with it, one with a smaller default needs more encoder memory",
         "--gpu NAME, or --max-num-batched-tokens N",
     )
-
-
-RULES: Final[Rules] = {
-    check_readable: {CheckStage.DECIDED: 10, CheckStage.MEASURED: 10},
-    check_blank_items: {CheckStage.DECIDED: 20},
-    check_sound_lengths: {CheckStage.DECIDED: 30, CheckStage.MEASURED: 30},
-    check_loaded: {CheckStage.MEASURED: 40},
-    check_accepted: {CheckStage.DECIDED: 40, CheckStage.MEASURED: 50},
-    check_served: {CheckStage.DECIDED: 50, CheckStage.MEASURED: 20},
-    check_unseen: {CheckStage.DECIDED: 130},
-    check_counts: {CheckStage.DECIDED: 70},
-    check_tools: {CheckStage.DECIDED: 85, CheckStage.MEASURED: 85},
-    check_answer_length: {CheckStage.DECIDED: 100},
-}

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, Literal, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-from mmcalib.checks.check import Check, OptionFacts, RemedyStyle
+from mmcalib.checks.check import RemedyStyle
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.demand import Headroom
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.frontier import Point, compute_retention
-from mmcalib.derive.limits import Count, Hint, ProfileReserve
+from mmcalib.derive.limits import Count, Hint, ProfileReserve, Rounding
 from mmcalib.derive.policy import Policy
-from mmcalib.derive.processor_cache import CacheFloor
+from mmcalib.derive.processor_cache import (
+    NOT_SIZED,
+    CacheFloor,
+    DecidedCache,
+    UnsizedCache,
+    cache_floor,
+)
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import DEFAULT, Knob, Setting
-from mmcalib.domain.memory import Budget
+from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.model import ModelInfo, Retention
 from mmcalib.domain.shapes import Modality
 
@@ -52,13 +57,17 @@ class Explored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DerivedConfig(JudgedConfig):
-    """A configuration and its sources. `chosen` has one point of each knob that has an effect.
-    `forced` says why the policy's own choice did not work, `forced_by` what was too small.
+class Decision(JudgedConfig):
+    """The configuration to emit, and its sources. `chosen` has one point of each knob that has an
+    effect. `forced` says why the policy's own choice did not work, `forced_by` what was too small;
+    `rounding` is how the step was rounded to whole items.
     """
 
     default_table: CostTable
+    default_budget: Budget
     default_error: str
+    unreadable: tuple[Skipped, ...]
+    longest: Fit | None
     setting: Setting
     explored: tuple[Explored, ...]
     chosen: tuple[Point, ...]
@@ -68,6 +77,8 @@ class DerivedConfig(JudgedConfig):
     forced: str = ""
     forced_by: Literal["", "context", "memory"] = ""
     effects: tuple[Effect, ...] = ()
+    rounding: Rounding = "up"
+    cache: DecidedCache = NOT_SIZED
 
     @property
     def raises_detail(self) -> bool:
@@ -87,8 +98,18 @@ class DerivedConfig(JudgedConfig):
         knobs = (explored.point.knob for explored in self.explored)
         return {knob.modality for knob in knobs if not knob.is_loader_option}
 
+    def cache_floor(self) -> CacheFloor:
+        """The most that one allowed request can put into the processor cache."""
+        return cache_floor(
+            self.items_per_prompt, self.table, self.plain, self.budget.encoder_budget_tokens
+        )
 
-T = TypeVar("T")
+    def with_cache(self, cache: DecidedCache) -> Decision:
+        """A copy with this processor cache, or with the reason for vLLM's default."""
+        if isinstance(cache, UnsizedCache):
+            return replace(self, cache=cache)
+        args = {**self.engine_args, "mm_processor_cache_gb": cache.mm_processor_cache_gb}
+        return replace(self, cache=cache, engine_args=args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,61 +163,41 @@ class Alternatives:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckFacts:
-    """Everything that a check may read; None if its stage does not provide it. `longer`: the model
-    accepts a context that holds `prompt`.
+class OptionFacts:
+    """Facts for the checks of options that take memory outside vLLM's profile. `served` has all
+    arguments of `vllm serve`, those of its front end too. `vocab_size` is 0 if unknown. `memory`
+    is the rehearsal, if any, and `steps` those of the worst step of each modality.
     """
+
+    served: Mapping[str, Any] = field(default_factory=dict)
+    vocab_size: int = 0
+    memory: RehearsedMemory | None = None
+    steps: Mapping[Modality, RehearsedMemory] = field(default_factory=dict)
+
+    @property
+    def encoder_peak_bytes(self) -> int | None:
+        return self.memory.encoder_peak_bytes if self.memory else None
+
+
+# Of a fact that a stage does not provide: a check that reads it raises AttributeError.
+_MISSING: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckFacts:
+    """Everything that a check may read; `longer`: the model accepts a context for `prompt`."""
 
     dialect: RemedyStyle
     configuration: JudgedConfig
     policy: Policy = field(default_factory=Policy)
     prompt: Fit | LargestPrompt | None = None
     longer: bool = False
-    given_corpus: CorpusFacts | None = None
-    given_model: ModelInfo | None = None
-    given_tries: Alternatives | None = None
-    given_options: OptionFacts | None = None
+    corpus: CorpusFacts = _MISSING
+    model: ModelInfo = _MISSING
+    tries: Alternatives = _MISSING
+    options: OptionFacts = _MISSING
 
     @property
-    def corpus(self) -> CorpusFacts:
-        return _required(self.given_corpus)
-
-    @property
-    def decision(self) -> DerivedConfig:
-        found = self.configuration
-        return _required(found if isinstance(found, DerivedConfig) else None)
-
-    @property
-    def model(self) -> ModelInfo:
-        return _required(self.given_model)
-
-    @property
-    def tries(self) -> Alternatives:
-        return _required(self.given_tries)
-
-    @property
-    def options(self) -> OptionFacts:
-        return _required(self.given_options)
-
-
-def _required(value: T | None) -> T:
-    if value is None:
-        raise LookupError("a check of this stage reads a fact that is missing")
-    return value
-
-
-class CheckStage(Enum):
-    """When checks run: in `run` after its decision; in `validate` once the encoder budget is known,
-    for its options, and once the items of the data are measured.
-    """
-
-    DECIDED = "run"
-    WRITTEN = "validate"
-    OPTIONS = "validate, options outside the profile"
-    MEASURED = "validate, with a corpus"
-
-
-# Yields one check or several.
-Rule = Callable[[CheckFacts], Iterable[Check]]
-# The rank in each stage over all modules: the most harmful first.
-Rules = Mapping[Rule, Mapping[CheckStage, int]]
+    def decision(self) -> Decision:
+        assert isinstance(self.configuration, Decision)
+        return self.configuration

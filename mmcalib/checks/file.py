@@ -6,11 +6,11 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, yaml_line
-from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
+from mmcalib.checks.facts import CheckFacts
 from mmcalib.checks.limits import LIMIT
 from mmcalib.derive.effects import Effect, is_size_hint
 from mmcalib.releases.constants import find_retired_arguments
@@ -239,9 +239,3 @@ def check_effects(facts: CheckFacts) -> Iterator[Check]:
         yield Check(ids.SETTINGS_EFFECT, "warn", "; ".join(parts), remedy)
     else:
         yield Check(ids.SETTINGS_EFFECT, "pass", "; ".join(parts))
-
-
-RULES: Final[Rules] = {
-    check_ineffective: {CheckStage.DECIDED: 190},
-    check_effects: {CheckStage.DECIDED: 200},
-}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, RemedyStyle, knob_line, yaml_line
-from mmcalib.checks.facts import CheckFacts, CheckStage, LargestPrompt, Rules
+from mmcalib.checks.facts import CheckFacts, LargestPrompt
 from mmcalib.checks.limits import LIMIT, size_hint
 from mmcalib.derive.costs import CostColumns, CostTable, ItemCost
 from mmcalib.derive.demand import Excess, find_excesses
@@ -50,7 +50,7 @@ def check_items_admitted(facts: CheckFacts) -> Iterator[Check]:
 
 def _room(item: ItemCost, facts: CheckFacts) -> str:
     """Lines that enlarge the encoder cache to hold such an item, or that shrink the item."""
-    judged, knobs = facts.configuration, facts.given_model.knobs if facts.given_model else ()
+    judged, knobs = facts.configuration, facts.model.knobs
     most, modality = judged.budget.encoder_budget_tokens, item.shape.modality
     caps = [
         f"{knob_line(knob, value, judged.engine_args)}  # shrinks larger items to {most:,} tokens"
@@ -356,15 +356,3 @@ def check_input_reserved(facts: CheckFacts) -> Iterator[Check]:
     judged = facts.configuration
     for excess in find_excesses(judged.table, judged.budget, judged.plain, judged.items_per_prompt):
         yield excess_check(excess, facts.dialect)
-
-
-RULES: Final[Rules] = {
-    check_items_admitted: {CheckStage.DECIDED: 60, CheckStage.MEASURED: 60},
-    check_cap: {CheckStage.DECIDED: 120},
-    check_still_accepted: {CheckStage.DECIDED: 150},
-    check_kept_whole: {CheckStage.DECIDED: 160},
-    check_shrunk: {CheckStage.DECIDED: 170},
-    check_prompts_fit: {CheckStage.DECIDED: 90, CheckStage.WRITTEN: 40, CheckStage.MEASURED: 90},
-    check_requests_admitted: {CheckStage.DECIDED: 80, CheckStage.MEASURED: 80},
-    check_input_reserved: {CheckStage.DECIDED: 220, CheckStage.MEASURED: 70},
-}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from mmcalib.checks.catalogue import LIMIT_OF, SCOPE, UNLIMITED
 from mmcalib.checks.check import Check, yaml_line
-from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
-from mmcalib.derive.effects import Footprint, ItemOutcome, value_at
+from mmcalib.checks.facts import CheckFacts
+from mmcalib.derive.effects import Footprint, ItemOutcome
 from mmcalib.derive.limits import Count
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape
@@ -17,6 +17,7 @@ from mmcalib.releases.constants import DEFAULT_ITEM_LIMIT
 
 LIMIT = "limit_mm_per_prompt"
 KWARGS = "mm_processor_kwargs"
+CACHE = "mm_processor_cache_gb"
 SCOPES: dict[Modality, str] = {
     "image": "images_kwargs",
     "video": "videos_kwargs",
@@ -156,7 +157,7 @@ def scope_option(engine_args: Mapping[str, Any], name: str, modality: Modality) 
     """The arguments with one flat option moved into the scope of one modality."""
     rest = without_option(engine_args, name)[KWARGS]
     scope = SCOPES[modality]
-    inner = {**rest.get(scope, {}), name: value_at(engine_args, (KWARGS, name))}
+    inner = {**rest.get(scope, {}), name: engine_args[KWARGS][name]}
     return {**engine_args, KWARGS: {**rest, scope: inner}}
 
 
@@ -190,10 +191,3 @@ def flat_option_check(
     lines = [f"{yaml_line(KWARGS, args[KWARGS])}  # only for {m}" for m, args in remedies.items()]
     detail = f"{name} has no modality and changes {' and '.join(moved)}: {cases}"
     return Check(SCOPE.of(name), "warn", detail, "\n".join(lines))
-
-
-RULES: Final[Rules] = {
-    check_written_limits: {CheckStage.WRITTEN: 20},
-    check_every_limited: {CheckStage.WRITTEN: 30},
-    check_given_counts: {CheckStage.DECIDED: 140},
-}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, Taken, computed_size, yaml_line
-from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
+from mmcalib.checks.facts import CheckFacts
 from mmcalib.derive.limits import MIN_RESERVE_RATIO
 from mmcalib.domain.memory import Budget
 from mmcalib.releases import constants
@@ -46,8 +45,9 @@ def check_pruning(facts: CheckFacts) -> Iterator[Check]:
     if not rate or not facts.configuration.items_per_prompt.get("video"):
         return
     times, limit = 1 / (1 - rate), budget.encoder_budget_tokens
-    step = facts.options.step_bytes.get("video")
-    more = None if step is None else round(step * (times - 1))
+    step = facts.options.steps.get("video")
+    peak = step.encoder_peak_bytes if step else None
+    more = None if peak is None else round(peak * (times - 1))
     batch = int(budget.max_num_batched_tokens * (1 - rate))
     yield Check(
         ids.PRUNING_MEMORY,
@@ -111,22 +111,22 @@ def check_prompt_logprobs(facts: CheckFacts) -> Iterator[Check]:
     most = facts.configuration.engine_args.get("max_logprobs")
     if most is None:
         return
-    budget, known = facts.configuration.budget, facts.options
+    budget, vocab_size = facts.configuration.budget, facts.options.vocab_size
+    memory = facts.options.memory
     tokens = min(budget.max_num_batched_tokens, budget.max_model_len)
     source = "_get_prompt_logprobs_dict, vllm/v1/worker/gpu_model_runner.py"
-    if known.runner == "V2":
+    if memory is not None and memory.runner == "V2":
         tokens = min(tokens, constants.V2_LOGPROBS_TOKENS)
         source = "PromptLogprobsWorker, vllm/v1/worker/gpu/sample/prompt_logprob.py"
-    nbytes = tokens * known.vocab_size * constants.LOGIT_BYTES or None
+    nbytes = tokens * vocab_size * constants.LOGIT_BYTES or None
     detail = (
         f"max_logprobs {most}: a request with prompt_logprobs takes logits of all {tokens:,} "
-        f"tokens of a chunk, {known.vocab_size:,} each{computed_size(nbytes)}, outside the profile "
+        f"tokens of a chunk, {vocab_size:,} each{computed_size(nbytes)}, outside the profile "
         f"({source})"
     )
     taken = None if nbytes is None else Taken("logits of prompt_logprobs", nbytes)
-    reserved = known.activation_peak_bytes
-    if nbytes is not None and reserved is not None and nbytes <= reserved:
-        detail += f"; the activation peak reserves {gib(reserved)} (rehearsed)"
+    if nbytes and memory is not None and nbytes <= memory.activation_peak_bytes:
+        detail += f"; the activation peak reserves {gib(memory.activation_peak_bytes)} (rehearsed)"
         yield Check(ids.LOGPROBS_MEMORY, "pass", detail, taken=taken)
         return
     remedy = (
@@ -152,10 +152,10 @@ def check_encoder_graphs(facts: CheckFacts) -> Iterator[Check]:
     # By default the largest is a whole batch (`_generate_budgets`); the smallest is the model's.
     given = compilation.get("encoder_cudagraph_token_budgets")
     largest = max(map(int, given or [min(budget.max_num_batched_tokens, budget.max_model_len)]))
-    known, most = facts.options, budget.encoder_budget_tokens
-    pool = None
-    if known.encoder_peak_bytes is not None and known.encoder_tokens:
-        pool = round(known.encoder_peak_bytes * largest / known.encoder_tokens)
+    memory, most = facts.options.memory, budget.encoder_budget_tokens
+    pool, peak = None, facts.options.encoder_peak_bytes
+    if memory is not None and peak is not None and memory.encoder_tokens:
+        pool = round(peak * largest / memory.encoder_tokens)
     eager = ""
     if largest < most:
         eager = (
@@ -182,7 +182,8 @@ def check_embeddings(facts: CheckFacts) -> Iterator[Check]:
     if not facts.configuration.engine_args.get("enable_mm_embeds"):
         return
     limit = facts.configuration.budget.encoder_cache_size
-    cache_bytes = facts.options.encoder_cache_bytes
+    memory = facts.options.memory
+    cache_bytes = memory.encoder_cache_bytes if memory else None
     unlimited = [m for m, most in facts.configuration.items_per_prompt.items() if not most]
     detail = (
         f"enable_mm_embeds: clients may send embeddings, up to {limit:,} tokens in the encoder "
@@ -228,14 +229,3 @@ def check_api_server(facts: CheckFacts) -> Iterator[Check]:
         return
     more = "; its decoders take more for each API server, which vLLM subtracts too"
     yield Check(ids.API_SERVER_MEMORY, "pass", detail + more, taken=taken)
-
-
-RULES: Final[Rules] = {
-    check_trusted_kwargs: {CheckStage.OPTIONS: 10},
-    check_pruning: {CheckStage.OPTIONS: 20},
-    check_tower_parallel: {CheckStage.OPTIONS: 30},
-    check_prompt_logprobs: {CheckStage.OPTIONS: 40},
-    check_encoder_graphs: {CheckStage.OPTIONS: 50},
-    check_embeddings: {CheckStage.OPTIONS: 60},
-    check_api_server: {CheckStage.OPTIONS: 70},
-}

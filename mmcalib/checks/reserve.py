@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, RemedyStyle, yaml_line
-from mmcalib.checks.facts import CheckFacts, CheckStage, Rules
-from mmcalib.checks.limits import LIMIT, limit_options, size_hint
+from mmcalib.checks.facts import CheckFacts
+from mmcalib.checks.limits import CACHE, LIMIT, limit_options, size_hint
 from mmcalib.derive.limits import Count, ProfileReserve, compute_reserve
 from mmcalib.derive.processor_cache import describe_floor, round_up_gib
 from mmcalib.domain.knobs import Knob, Value, merge_nested
@@ -19,7 +19,6 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, SHM_OBJECT_MIB
 from mmcalib.text import GIB, MIB, gib
 
-_CACHE_SIZE = "mm_processor_cache_gb"
 _OBJECT_SIZE = "mm_shm_cache_max_object_size_mb"
 _FLAGS = (
     "--max-num-batched-tokens a multiple of the largest item, more --max-num-seqs, another "
@@ -122,12 +121,12 @@ def reserve_remedies(
 
 
 def check_reserved(facts: CheckFacts) -> Iterator[Check]:
-    judged, tries = facts.configuration, facts.given_tries
+    judged = facts.configuration
     alone = embeddings_only_check(judged.budget) if facts.dialect is RemedyStyle.LINES else None
     yield alone or reserved_check(
         judged.adequacy,
         judged.budget.profiled_modality,
-        tries.cures if tries else (),
+        facts.tries.cures,
         facts.dialect,
         allowed=facts.policy.allow_under_reserve,
     )
@@ -212,7 +211,7 @@ def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
     data-parallel engines of one server do not have it (`_get_cache_type`, factories.py).
     """
     args, floor = facts.configuration.engine_args, facts.tries.cache_floor
-    given = args.get(_CACHE_SIZE)
+    given = args.get(CACHE)
     size = PROCESSOR_CACHE_GIB if given is None else given
     alone = (args.get("data_parallel_size") or 1) == 1
     if floor is None or not size or not floor.nbytes:
@@ -220,8 +219,8 @@ def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
     if alone and args.get("mm_processor_cache_type") == "shm":
         yield from _check_shared_items(args, facts.tries.largest_bytes)
         return
-    given_size = f"{_CACHE_SIZE} {size:g}" if given is not None else f"vLLM's default of {size} GiB"
-    most = f"{' + '.join(describe_floor(floor))} = {gib(floor.nbytes)} (computed)"
+    given_size = f"{CACHE} {size:g}" if given is not None else f"vLLM's default of {size} GiB"
+    most = f"{describe_floor(floor)} (computed)"
     if floor.nbytes <= size * GIB:
         yield Check(ids.REQUEST_CACHE, "pass", f"{given_size}; one request may bring {most}")
         return
@@ -231,7 +230,7 @@ def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
         f"{given_size}, but one request may bring {most}. If its new items evict one that it found "
         "in the cache, vLLM answers HTTP 500, `Expected a cached item` "
         "(_merge_mm_kwargs, vllm/multimodal/processing/processor.py)",
-        f"{yaml_line(_CACHE_SIZE, 0)}, or {yaml_line(_CACHE_SIZE, round_up_gib(floor.nbytes))} if "
+        f"{yaml_line(CACHE, 0)}, or {yaml_line(CACHE, round_up_gib(floor.nbytes))} if "
         "the host has twice that, or smaller limits",
     )
 
@@ -252,8 +251,9 @@ def _check_shared_items(
             yield Check(ids.SHARED_CACHE.of(modality), "warn", detail, remedy)
 
 
-def idle_variables(opened: ModelInfo) -> Iterator[Check]:
-    """A warning for each limit in the environment that this server does not apply."""
+def check_variables(facts: CheckFacts) -> Iterator[Check]:
+    """Warn about each limit in the environment that this server does not apply."""
+    opened = facts.model
     for name in opened.server.given:
         if name not in opened.server.limits:
             detail = f"vLLM {opened.versions.get('vllm', '')}'s server does not apply this variable"
@@ -273,15 +273,3 @@ def check_default_starts(facts: CheckFacts) -> Iterator[Check]:
     if error := facts.decision.default_error:
         detail = f"vLLM does not start with its defaults: {error}"
         yield Check(ids.DEFAULT_CONFIGURATION, "warn", detail)
-
-
-RULES: Final[Rules] = {
-    check_skipped_profile: {CheckStage.WRITTEN: 60},
-    check_reserved: {CheckStage.DECIDED: 210, CheckStage.WRITTEN: 80},
-    check_written_hints: {CheckStage.WRITTEN: 50},
-    check_derived_hints: {CheckStage.DECIDED: 180},
-    check_cache_floor: {CheckStage.WRITTEN: 70},
-    lambda facts: missing_parts(facts.model): {CheckStage.WRITTEN: 10},
-    lambda facts: idle_variables(facts.model): {CheckStage.WRITTEN: 15},
-    check_default_starts: {CheckStage.DECIDED: 110},
-}

@@ -31,7 +31,6 @@ from mmcalib.results.calibration import (
     Comparison,
     skipped_jsonl,
     with_environment,
-    with_server_limits,
 )
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.results.part import first_failed
@@ -123,7 +122,7 @@ def finish(
     report = Report(calibration, serve, thumbnails=thumbnails, redact_paths=redact_paths)
     texts = {out / "report.html": html(report), out / "report.md": md(report)}
     if passes:
-        served = with_server_limits(calibration.server, serve)
+        served = with_environment(calibration.server.environment, serve)
         texts = {config: engine_yaml(calibration, served), **texts}
     write_texts(texts)
     also = []
@@ -139,7 +138,7 @@ def finish(
     if as_json:
         print_document(calibration.to_json())
     if not quiet:
-        here = with_server_limits(calibration.server, serve_command(config))
+        here = with_environment(calibration.server.environment, serve_command(config))
         summary(calibration, console, serve=here, folder=str(out), seconds=seconds, also=also)
         if words := undrawn_words():
             console.print(words, markup=False, soft_wrap=True)

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.checks.facts import Explored
-from mmcalib.decision.decision import Decision
+from mmcalib.checks.facts import Decision, Explored
 from mmcalib.decision.explore import BudgetSource, explore, has_any_effect, relevant_knobs
 from mmcalib.decision.measure import Sample, measure, remeasure
 from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
@@ -48,12 +47,6 @@ class DecisionBuilder:
     texts: Texts
     # By setting: some candidates differ only in the step.
     _tables: dict[str, tuple[CostTable, list[Skipped]]] = field(default_factory=dict, repr=False)
-
-    def frontiers(self) -> list[list[Point]]:
-        """Return the points of each knob that has an effect."""
-        return [
-            [e.point for e in points] for points in self.explored.values() if has_any_effect(points)
-        ]
 
     def candidates(self, at_most: int | None = None) -> Iterator[Decision]:
         """Yield configurations of equal quality, the cheapest budget first: the smallest caps that
@@ -179,7 +172,6 @@ class DecisionBuilder:
             self.counts,
             budget,
             self.budgets.policy.text_reserve_tokens,
-            budget.max_model_len,
             self.texts,
             encoder_decoder=self.budgets.opened.encoder_decoder,
         )
@@ -260,10 +252,11 @@ def _count(
     if not prompts.prompts():
         reason = "no requests given; set --requests or --count"
         return Count(1, f"one per prompt: {reason}", "assumed")
-    share = policy.coverage_of(modality)
     if isinstance(policy.coverage, Mapping):
+        share = policy.coverage.get(modality, 1.0)
         value = prompts.items_per_prompt(modality, share)
     else:
+        share = policy.coverage
         value = prompts.items_covering(tuple(opened.modalities), share)[modality]
     if value == 0:
         reason = f"no covered request has one, but the corpus holds {modality} items"
@@ -314,21 +307,19 @@ def decide(
     sample: Sample,
     budgets: BudgetSource,
     progress: Progress,
-    judge: MemoryJudge | None = None,
-    texts: Texts | None = None,
+    judge: MemoryJudge,
+    texts: Texts,
 ) -> Decision:
     """Measure the corpus under the default, explore each knob, and choose a configuration.
 
     Among equal quality the one with the most KV cache wins, if requests run no worse than by
     default. If the context or the judge rejects it, items shrink by the fewest steps that help.
     """
-    judge = judge or MemoryJudge()
     base = budgets.policy.loader_setting
     default, unreadable = measure(budgets.host, census, base, sample, progress, budgets.files)
     admitted = count_items(budgets.opened, budgets.policy, default, prompts)
     plain = limits.limit_mm_per_prompt(admitted, {})
     every = relevant_knobs(budgets, default)
-    texts = texts or Texts()
 
     def explore_knob(one: Knob) -> list[Explored]:
         return explore(one, default, plain, budgets, progress)
@@ -376,7 +367,8 @@ def decide(
 
     # Smaller items take no more memory, except for profiles rounded to whole items. So if any step
     # fits, the last one does, and bisection finds the first. Each try takes seconds.
-    steps = token_levels(builder.frontiers(), budgets.policy)
+    turned = [[e.point for e in row] for row in explored.values() if has_any_effect(row)]
+    steps = token_levels(turned, budgets.policy)
     if not steps or not fits(steps[-1]):
         return first
     most = steps[bisect_left(steps, True, hi=len(steps) - 1, key=fits)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from mmcalib.decision.decision import Decision
+from mmcalib.checks.facts import Decision
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.effects import (
@@ -22,10 +22,9 @@ from mmcalib.derive.effects import (
     is_size_hint,
     list_settings,
     remove_setting,
-    value_at,
 )
 from mmcalib.domain.knobs import Setting
-from mmcalib.domain.memory import Budget, RehearsedMemory
+from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, ComputeBudget, Measure
@@ -51,8 +50,6 @@ _STANDARD: tuple[Shape, ...] = (
 # Most pixels of the sampled frames of a doubled video: one or two seconds to process.
 _LARGER_PX = 100_000_000
 
-_MEMORY = ("weights_bytes", "activation_peak_bytes", "kv_cache_bytes", "kv_cache_tokens")
-
 
 def probe_shapes(modalities: Iterable[str], tables: Iterable[CostTable] = ()) -> tuple[Shape, ...]:
     """Return shapes that show a setting's effect, cheapest first: standard sizes, and the corpus'
@@ -73,16 +70,14 @@ def probe_shapes(modalities: Iterable[str], tables: Iterable[CostTable] = ()) ->
 
 @dataclass(frozen=True, slots=True)
 class Footprints:
-    """Gets budgets, item costs and memory of configurations from vLLM, each once; the host has the
-    model open. `serve_defaults` fill missing arguments. Without `rehearse` the only bytes are those
-    of the items' tensors.
+    """Gets budgets and item costs of configurations from vLLM, each once; the host has the model
+    open. `serve_defaults` fill missing arguments.
     """
 
     host: EngineHost
     model_path: str
     serve_defaults: Mapping[str, int]
     shapes: tuple[Shape, ...]
-    rehearse: Callable[[Mapping[str, Any]], RehearsedMemory] | None = None
     _budgets: dict[str, Footprint] = field(default_factory=dict)
     _items: dict[tuple[str, Shape], ItemOutcome] = field(default_factory=dict)
 
@@ -120,13 +115,6 @@ class Footprints:
             self._items[key] = ItemOutcome(cost.tokens, cost.tensor_bytes) if cost else refused
         return self._items[key]
 
-    def memory(self, args: Mapping[str, Any]) -> Footprint:
-        """Return the figures of a rehearsal; empty without `rehearse`."""
-        if self.rehearse is None:
-            return Footprint()
-        rehearsed = self.rehearse(args)
-        return Footprint(memory={name: getattr(rehearsed, name) or 0 for name in _MEMORY})
-
     def pairs(
         self, args: Mapping[str, Any], less: Mapping[str, Any], path: SettingPath
     ) -> Iterator[tuple[Footprint, Footprint]]:
@@ -137,16 +125,8 @@ class Footprints:
             for shape in self.shapes:
                 if path[0] != "media_io_kwargs" or shape.modality == path[1]:
                     yield self.items(args, [shape]), self.items(less, [shape])
-        elif is_size_hint(path):
-            if with_.budget is not None and with_.budget.profiled_modality == path[1]:
-                yield self.budget(args, build_dummy=True), self.budget(less, build_dummy=True)
-        elif len(path) == 1:
-            yield self.memory(args), self.memory(less)
-
-    def smallest_shapes(self) -> list[Shape]:
-        """Return the cheapest shape of each modality."""
-        first = {shape.modality: shape for shape in reversed(self.shapes)}
-        return list(first.values())
+        elif is_size_hint(path) and with_.budget and with_.budget.profiled_modality == path[1]:
+            yield self.budget(args, build_dummy=True), self.budget(less, build_dummy=True)
 
 
 def _key(args: Mapping[str, Any], *, build_dummy: bool) -> str:
@@ -190,7 +170,7 @@ def _find_effect(args: Mapping[str, Any], path: SettingPath, footprints: Footpri
     path = _widen(args, path, footprints)
     less = remove_setting(args, path)
     for with_, bare in footprints.pairs(args, less, path):
-        effect = compare_footprints(path, value_at(args, path), with_, bare)
+        effect = compare_footprints(path, with_, bare)
         if effect.has_effect:
             break
     return effect
@@ -200,7 +180,9 @@ def _widen(args: Mapping[str, Any], path: SettingPath, footprints: Footprints) -
     """Return the smallest setting around `path` that vLLM allows to be absent."""
     if path[0] != "mm_processor_kwargs" or len(path) < 3:
         return path
-    less, shapes = remove_setting(args, path), footprints.smallest_shapes()
+    # The cheapest shape of each modality.
+    shapes = {shape.modality: shape for shape in reversed(footprints.shapes)}.values()
+    less = remove_setting(args, path)
     bare = replace(footprints.items(less, shapes), refusal=footprints.budget(less).refusal)
     if is_rejected_alone(footprints.items(args, shapes), bare):
         return _widen(args, path[:-1], footprints)

@@ -6,7 +6,7 @@ A request's text is bounded by its bytes; vLLM's renderer counts it if the bound
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -42,6 +42,9 @@ from mmcalib.engine.messages import (
 from mmcalib.errors import VllmMoved, VllmRefused
 from mmcalib.releases.constants import BLOCK_TOKENS
 
+# Reads the requests of these origins, or all, again without their media.
+ReadTexts = Callable[[Container[str] | None], Iterable[Text]]
+
 # Requests counted at a time: the child can report between two batches.
 _BATCH = 64
 
@@ -51,18 +54,17 @@ _Key = tuple[RequestText, tuple[int, ...]]
 
 @dataclass(slots=True)
 class Texts:
-    """Bounds and counts the texts of requests; without a `host` it only bounds them.
+    """Bounds and counts the texts of requests.
 
     `reread` reads the requests again; others are counted only if the census kept them whole.
     `measured` has counted tokens by digest. `counting` lets transformers count texts without vLLM;
     if it is None, `uncounted` is the reason. `grammar` is vLLM's schema of requests.
     """
 
-    host: EngineHost | None = None
-    bound: TextBound | None = None
-    reread: Callable[[], Iterable[Text]] | None = None
+    host: EngineHost
+    bound: TextBound = field(default_factory=TextBound)
+    reread: ReadTexts | None = None
     _counted: dict[_Key, int | None] = field(default_factory=dict)
-    refusals: dict[_Key, str] = field(default_factory=dict)
     measured: dict[str, int] = field(default_factory=dict)
     counting: TextCounting | None = None
     uncounted: str = ""
@@ -73,7 +75,7 @@ class Texts:
         cls,
         host: EngineHost,
         modalities: Collection[Modality],
-        again: Callable[[], Iterable[Text]] | None = None,
+        again: ReadTexts | None = None,
     ) -> Texts:
         """Make it with the bound of the host's open model."""
         try:
@@ -84,7 +86,6 @@ class Texts:
 
     def find_counting(self, modalities: Collection[Modality]) -> None:
         """Find a way to count texts without vLLM."""
-        assert self.host is not None
         try:
             request = FindCounting(tuple(modalities))
             answer = self.host.ask(request, "counting texts without vLLM")
@@ -94,7 +95,6 @@ class Texts:
 
     def find_grammar(self, modalities: Collection[Modality]) -> None:
         """Read vLLM's schema of requests; it stays empty if vLLM gives none."""
-        assert self.host is not None
         with suppress(VllmMoved, VllmRefused):
             request = FindGrammar(tuple(modalities))
             self.grammar = self.host.ask(request, "reading vLLM's request schema").grammar
@@ -109,12 +109,12 @@ class Texts:
     @property
     def has_bound(self) -> bool:
         """True if uncounted requests have a bound."""
-        return self.bound is not None and self.bound.compared > 0
+        return self.bound.compared > 0
 
     def count(self, entries: Iterable[PromptCount], among: Iterable[PromptCount]) -> None:
         """Count these entries of `among`, as far as their requests can be read again."""
         wanted = {_key(e): e for e in entries if _key(e) not in self._counted}
-        if self.host is None or not wanted:
+        if not wanted:
             return
         self._counted |= dict.fromkeys(wanted)
         # Each request with the same key may have a different text.
@@ -131,7 +131,7 @@ class Texts:
             self._count_texts(self._read(missing))
 
     def _read(self, wanted: Collection[_Key]) -> Iterator[tuple[_Key, ChatRequest]]:
-        for text in self.reread() if self.reread else ():
+        for text in self.reread(None) if self.reread else ():
             items = text.request.items()
             key = text.request.measure_context(), tuple(items[modality] for modality in MODALITIES)
             if key in wanted:
@@ -139,7 +139,6 @@ class Texts:
 
     def split(self, requests: Sequence[ChatRequest]) -> list[SplitPrompt | None]:
         """Return the prompt of each request, None if vLLM rejects it."""
-        assert self.host is not None
         prompts, remaining = list[SplitPrompt | None](), iter(requests)
         while group := tuple(islice(remaining, _BATCH)):
             prompts += self.host.ask(SplitTexts(group), "rendering requests").prompts
@@ -160,7 +159,7 @@ class Texts:
             sizes[entry.signature.asked.text_bytes] += entry.count
         median = quantile([*sizes], [*sizes.values()], 0.5)
         whole = [e for e in single() if _asks_once(e.exemplar.request)]
-        if self.host is None or not whole:
+        if not whole:
             return ChatText.of_reserve(reserve_tokens)
         typical = min(whole, key=lambda e: abs(e.signature.asked.text_bytes - median))
         # vLLM changes messages, so none is shared.
@@ -177,15 +176,12 @@ class Texts:
         return ChatText(one, two - one + answer, typical.exemplar.origin, asked is None)
 
     def _count_texts(self, requests: Iterable[tuple[_Key, ChatRequest]]) -> None:
-        assert self.host is not None
         remaining = iter(requests)
         while group := list(islice(remaining, _BATCH)):
             texts = CountTexts(tuple(request for _, request in group))
             answer = self.host.ask(texts, "counting the text of requests")
             for (key, request), tokens in zip(group, answer.tokens, strict=True):
-                if isinstance(tokens, str):
-                    self.refusals.setdefault(key, tokens)
-                else:
+                if not isinstance(tokens, str):
                     self._counted[key] = max(tokens, self._counted.get(key) or 0)
                     self.measured[request.digest()] = tokens
 
@@ -209,16 +205,16 @@ def longest_prompt(
     counts: Mapping[Modality, Count],
     budget: Budget,
     reserve_tokens: int,
-    max_model_len: int,
     texts: Texts,
     *,
-    encoder_decoder: bool = False,
+    encoder_decoder: bool,
 ) -> Fit | None:
     """Return the covered prompt that needs the longest context; without requests, one with the most
     largest items that the limits admit (vLLM's own for unseen ones). An encoder-decoder model's
     context holds no items.
     """
     single: list[PromptTokens] = []
+    max_model_len = budget.max_model_len
     if not encoder_decoder:
         if not prompts.prompts():
             return fit_prompts([_fullest(table, counts, budget)], reserve_tokens, max_model_len)

@@ -297,13 +297,6 @@ Answer = Literal["fits", "no", "unknown"]
 # the configuration admits no such item.
 Basis = Literal["real", "blank", "counted", "formula", "ceiling", "ladder", "refused", "none"]
 
-_BASIS: Mapping[str, Basis] = {
-    "area": "formula",
-    "frames": "formula",
-    "ceiling": "ceiling",
-    "ladder": "ladder",
-}
-
 # A `PIL.Image.Image`, which this module does not import.
 PilImage = Any
 
@@ -420,7 +413,7 @@ def _is_odd(encoding: Encoding) -> bool:
 def _apply_rule(gate: Gate, rule: Rule | None, file: EncodedItem, reserve_tokens: int) -> Admission:
     bound = rule.bound(file.shape, file.encoding) if rule else None
     if rule and isinstance(bound, Bound):
-        return _judge_cost(gate, bound, _BASIS[rule.kind], reserve_tokens, exact=False)
+        return _judge_cost(gate, bound, rule.basis, reserve_tokens, exact=False)
     if isinstance(bound, ShapeRejection):
         return reject(bound.reason, bound.remedy, exact=False)
     words = f"no {file.modality} of this shape was measured, and no rule limits its cost"

@@ -27,6 +27,7 @@ _RESAMPLED_SLACK = 100
 _PADDING_SAMPLES = 4 * 1152
 
 Loader = Literal["uniform", "qwen2_vl", "qwen3_vl"]
+RuleBasis = Literal["formula", "ceiling", "ladder"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Area:
     max_aspect: float
     around_tokens: int = 0
     least_edge_px: int = 0
-    kind: ClassVar[str] = "area"
+    basis: ClassVar[RuleBasis] = "formula"
 
     def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> BoundResult:
         """Exact cost of an image; None for other modalities."""
@@ -121,7 +122,7 @@ class Ceiling:
     embeds: int
     min_side_px: int
     max_aspect: float
-    kind: ClassVar[str] = "ceiling"
+    basis: ClassVar[RuleBasis] = "ceiling"
 
     def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> BoundResult:
         """The maximum, or None outside the verified range."""
@@ -211,7 +212,7 @@ class Frames:
     step_tokens: int = 0
     around_embeds: int = 0
     around_tokens: int = 0
-    kind: ClassVar[str] = "frames"
+    basis: ClassVar[RuleBasis] = "formula"
 
     def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> BoundResult:
         """From the frames that the header promises to some more."""
@@ -273,7 +274,7 @@ class Ladder:
     rate_hz: int
     rungs: tuple[Rung, ...]
     refused_samples: int = 0
-    kind: ClassVar[str] = "ladder"
+    basis: ClassVar[RuleBasis] = "ladder"
 
     def bound(self, shape: Shape, encoding: Encoding = PLAIN) -> BoundResult:
         """None if shorter than the first rung or longer than the last."""

@@ -341,9 +341,6 @@ class EngineSettings:
     def values(self) -> dict[str, int]:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
-    def apply_to(self, engine_args: Mapping[str, Any]) -> dict[str, Any]:
-        return {**engine_args, **self.values}
-
 
 def shrink_step(
     shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]
@@ -501,9 +498,6 @@ class FixedKvCache:
         if self.capture_sizes:
             args["cudagraph_capture_sizes"] = list(self.capture_sizes)
         return args
-
-    def apply_to(self, engine_args: Mapping[str, Any]) -> dict[str, Any]:
-        return {**engine_args, **self.values}
 
 
 def fix_kv_cache_size(memory: RehearsedMemory, spared_bytes: int = 0) -> FixedKvCache | None:

@@ -42,13 +42,12 @@ class ItemOutcome:
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """Figures of a configuration, those that were computed, or vLLM's `refusal`. `items` are
-    witnesses, `memory` figures in bytes or tokens by name; dummies count if they were built.
+    witnesses; dummies count if they were built.
     """
 
     budget: Budget | None = None
     refusal: str = ""
     items: Mapping[Shape, ItemOutcome] = field(default_factory=dict)
-    memory: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,6 @@ class Effect:
     """The change from switching one setting off, in words."""
 
     path: SettingPath
-    value: Any
     outcome: Outcome
     words: str
 
@@ -93,13 +91,6 @@ def _leaves(value: Mapping[str, Any]) -> Iterator[SettingPath]:
             yield (key,)
 
 
-def value_at(engine_args: Mapping[str, Any], path: SettingPath) -> Any:
-    value: Any = engine_args
-    for key in path:
-        value = value[key]
-    return value
-
-
 def remove_setting(engine_args: Mapping[str, Any], path: SettingPath) -> dict[str, Any]:
     """Remove one setting and mappings that it leaves empty; a lone count becomes a plain limit."""
     key, *rest = path
@@ -131,18 +122,18 @@ def is_size_hint(path: SettingPath) -> bool:
     return path[0] == "limit_mm_per_prompt" and len(path) > 2 and path[-1] != "count"
 
 
-def compare_footprints(path: SettingPath, value: Any, with_: Footprint, less: Footprint) -> Effect:
+def compare_footprints(path: SettingPath, with_: Footprint, less: Footprint) -> Effect:
     """Compare the figures that both footprints have."""
     moved = list(describe_differences(with_, less))
     if moved:
-        return Effect(path, value, "moves", f"without it: {'; '.join(moved[:_MOST])}")
+        return Effect(path, "moves", f"without it: {'; '.join(moved[:_MOST])}")
     if is_size_hint(path) or (path[0] in _NESTED[1:] and not set(path) & _CONTENT):
-        return Effect(path, value, "idle", _IDLE)
+        return Effect(path, "idle", _IDLE)
     if path[0] == "limit_mm_per_prompt":
-        return Effect(path, value, "stated", _ADMITS)
+        return Effect(path, "stated", _ADMITS)
     if path[0] in ("max_model_len", "max_num_batched_tokens"):
-        return Effect(path, value, "stated", _STATED)
-    return Effect(path, value, "not shown", _NOT_SHOWN)
+        return Effect(path, "stated", _STATED)
+    return Effect(path, "not shown", _NOT_SHOWN)
 
 
 def describe_differences(with_: Footprint, less: Footprint) -> Iterator[str]:
@@ -154,9 +145,6 @@ def describe_differences(with_: Footprint, less: Footprint) -> Iterator[str]:
     for shape, before in with_.items.items():
         if shape in less.items:
             yield from _compare_items(f"{shape.modality} of {shape}", before, less.items[shape])
-    for name, figure in with_.memory.items():
-        if name in less.memory and less.memory[name] != figure:
-            yield f"{name} {figure:,} → {less.memory[name]:,}"
 
 
 def _compare_budgets(one: Budget, other: Budget) -> Iterator[str]:

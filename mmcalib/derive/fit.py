@@ -91,11 +91,9 @@ def judge_fit(needs: ContextNeeds, max_model_len: int) -> Literal["fits", "no", 
     return "fits" if most is not None and most <= room else "unknown"
 
 
-def bound_text(
-    bound: TextBound | None, request: RequestText, items: Mapping[Modality, int]
-) -> TokenRange:
+def bound_text(bound: TextBound, request: RequestText, items: Mapping[Modality, int]) -> TokenRange:
     """Bound the text of a request that was not tokenised."""
-    if bound is None or not bound.compared:
+    if not bound.compared:
         return UNBOUNDED
     most = bound.max_tokens(request, items)
     return UNBOUNDED if most is None else TokenRange(min(1, most), most)

@@ -21,12 +21,11 @@ Evaluate = Callable[[tuple[Fix, ...]], Outcome]
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Outcome of each fix alone, by name, and the best combination. `proven`: every fix in it is
-    needed, or none reaches the goal. `others` reach it too, each without one cost of the best;
-    `repaired` ones replace the best because less may suffice.
+    """The best combination. `proven`: every fix in it is needed, or none reaches the goal. `others`
+    reach it too, each without one cost of the best; `repaired` ones replace the best because less
+    may suffice.
     """
 
-    alone: Mapping[str, Outcome]
     best: tuple[Fix, ...]
     reached: bool
     proven: bool
@@ -105,20 +104,19 @@ def find_cheapest(
     ways to the goal. `base` is the outcome without fixes; `untried` fixes are not rehearsed.
     """
     trials = _Trials(evaluate, most, {(): base})
-    alone = trials.alone
     try:
         for fix in fixes:
             if fix.alone and not fix.untried:
-                alone[fix.name] = trials.outcome_of((fix,))
+                trials.alone[fix.name] = trials.outcome_of((fix,))
         best = _best_combination(_in_order_of_cost(fixes, trials), trials)
         proven = True
     except _BudgetSpent:
         best, proven = trials.cheapest_reached(), False
     if not best or not trials.answers[best].reached:
-        return SearchResult(alone, best, False, proven)
+        return SearchResult(best, False, proven)
     trials.left = more
     row = _in_order_of_cost(fixes, trials)
-    return SearchResult(alone, best, True, proven, tuple(_others(best, row, trials)))
+    return SearchResult(best, True, proven, tuple(_others(best, row, trials)))
 
 
 def _others(best: tuple[Fix, ...], row: list[Fix], trials: _Trials) -> Iterator[tuple[Fix, ...]]:

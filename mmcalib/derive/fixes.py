@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
 from mmcalib.domain.knobs import Knob, Value, merge_nested
-from mmcalib.domain.memory import RehearsedMemory
+from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import UsageError
 from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION, SMALL_GPU_BATCHED_TOKENS
@@ -122,21 +122,14 @@ def item_limit(engine_args: Mapping[str, Any], modality: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts that decide which fixes apply; `largest_items` are tokens by served modality."""
+    """Facts that decide which fixes apply: the rehearsal without any, and its budget."""
 
-    largest_items: Mapping[Modality, int]
+    memory: RehearsedMemory
+    budget: Budget
     knobs: tuple[Knob, ...]
     chunks_mm_input: bool
     quantized: bool
-    tensor_parallel_size: int
     attention_heads: int | None  # Of the language model, if known.
-    weights_bytes: int
-    total_bytes: int
-    outside_bytes: int  # Free outside the memory that vLLM requests.
-    most_utilization: float
-    max_model_len: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
     most_sequences: int | None = None  # The max_num_seqs of vLLM's error, if it names one.
 
 
@@ -326,13 +319,13 @@ def _levels(
 
 
 def _utilization(unfixed: FixContext) -> Iterator[Fix]:
-    facts, now = unfixed.facts, unfixed.engine_args.get(UTILIZATION, GPU_MEMORY_UTILIZATION)
-    most = min(_MOST_UTILIZATION, facts.most_utilization)
-    left = ((now - most) * facts.total_bytes + facts.outside_bytes) / GIB
+    memory, now = unfixed.facts.memory, unfixed.engine_args.get(UTILIZATION, GPU_MEMORY_UTILIZATION)
+    most = min(_MOST_UTILIZATION, memory.most_utilization)
+    left = ((now - most) * memory.total_bytes + memory.outside_bytes) / GIB
     if most > now:
         price = f"if nothing else starts on the GPU: {left:.2f} GiB stay free"
         yield _set(UTILIZATION, most, "nothing", price)
-    elif 0 < most < now and facts.most_utilization < now:
+    elif 0 < most < now and memory.most_utilization < now:
         price = f"the most that starts next to the other processes: {left:.2f} GiB stay free"
         yield _set(UTILIZATION, most, "KV cache", price)
 
@@ -341,13 +334,13 @@ def _context(unfixed: FixContext) -> Iterator[Fix]:
     shorter = (
         (tokens, f"prompt and answer have at most {tokens:,} tokens together")
         for tokens in unfixed.constraints.clip("max_model_len", _MODEL_LENS)
-        if tokens < unfixed.facts.max_model_len
+        if tokens < unfixed.facts.budget.max_model_len
     )
     yield from _levels("max_model_len", shorter, "requests")
 
 
 def _modalities(unfixed: FixContext) -> Iterator[Fix]:
-    args, served = unfixed.engine_args, unfixed.facts.largest_items
+    args, served = unfixed.engine_args, unfixed.facts.budget.max_tokens_per_item
     main = "image" if "image" in served else next(iter(served), "")
     for modality in (m for m in served if m != main):
         yield Fix(
@@ -376,7 +369,7 @@ def _modalities(unfixed: FixContext) -> Iterator[Fix]:
 
 def _caps(unfixed: FixContext) -> Iterator[Fix]:
     for knob in unfixed.facts.knobs:
-        if knob.modality in unfixed.facts.largest_items:
+        if knob.modality in unfixed.facts.budget.max_tokens_per_item:
             value: Any = unfixed.engine_args
             for key in knob.key_path():
                 value = value.get(key) if isinstance(value, Mapping) else None
@@ -397,7 +390,7 @@ def _cap(knob: Knob, now: Value) -> Iterator[Fix]:
 
 def _hint(unfixed: FixContext) -> Iterator[Fix]:
     """A size hint for the profiled modality; never combined: most change only the profile."""
-    items = unfixed.facts.largest_items
+    items = unfixed.facts.budget.max_tokens_per_item
     largest = max(items, key=lambda m: (items[m], m), default="")
     if hint := _HINTS.get(largest):
         yield Fix(
@@ -427,17 +420,17 @@ def _seqs(unfixed: FixContext) -> Iterator[Fix]:
     fewer = (
         (count, f"at most {count} requests run at once")
         for count in unfixed.constraints.clip("max_num_seqs", (*_SEQS, most or _SEQS[0]))
-        if least <= count < unfixed.facts.max_num_seqs
+        if least <= count < unfixed.facts.budget.max_num_seqs
     )
     yield from _levels("max_num_seqs", fewer, "speed")
 
 
 def _batched_tokens(unfixed: FixContext) -> Iterator[Fix]:
-    facts = unfixed.facts
-    largest = max(facts.largest_items.values(), default=0)
+    budget, chunks = unfixed.facts.budget, unfixed.facts.chunks_mm_input
+    largest = max(budget.max_tokens_per_item.values(), default=0)
     for tokens in unfixed.constraints.clip("max_num_batched_tokens", _BATCHED_TOKENS):
-        needed = max(tokens, facts.max_num_seqs, 0 if facts.chunks_mm_input else largest)
-        if needed < facts.max_num_batched_tokens:
+        needed = max(tokens, budget.max_num_seqs, 0 if chunks else largest)
+        if needed < budget.max_num_batched_tokens:
             price = f"vLLM reads prompts {needed:,} tokens at a time: slower first answers"
             yield _set("max_num_batched_tokens", needed, "speed", price)
             return
@@ -456,7 +449,7 @@ def _eight_bits(unfixed: FixContext) -> Iterator[Fix]:
 
 def _offload(unfixed: FixContext) -> Iterator[Fix]:
     before = float(unfixed.engine_args.get("cpu_offload_gb") or 0)
-    sizes = {math.ceil(unfixed.facts.weights_bytes / share / GIB) for share in _OFFLOADED}
+    sizes = {math.ceil(unfixed.facts.memory.weights_bytes / share / GIB) for share in _OFFLOADED}
     larger = sorted(size for size in sizes if size > before)
     more = ((size, f"every step reads {size} GiB of weights from host memory") for size in larger)
     yield from _levels("cpu_offload_gb", more, "most of the speed")
@@ -465,7 +458,8 @@ def _offload(unfixed: FixContext) -> Iterator[Fix]:
 def _ranks(unfixed: FixContext) -> Iterator[Fix]:
     # vLLM rejects a number of ranks that does not divide the heads.
     heads = unfixed.facts.attention_heads or max(_RANKS)
-    more = [n for n in _RANKS if n > unfixed.facts.tensor_parallel_size and heads % n == 0]
+    now = unfixed.facts.memory.tensor_parallel_size
+    more = [n for n in _RANKS if n > now and heads % n == 0]
     steps = ((n, f"{n} of these GPUs") for n in more)
     yield from _levels("tensor_parallel_size", steps, "hardware")
 

@@ -61,11 +61,6 @@ class Policy:
         """True if images may take more than the model's default."""
         return self.prefer == "detail" and self.max_tokens_per_item is None
 
-    def coverage_of(self, modality: Modality) -> float:
-        """The coverage of one modality."""
-        every = self.coverage
-        return every.get(modality, 1.0) if isinstance(every, Mapping) else every
-
     @property
     def loader_setting(self) -> Setting:
         """The user's setting of loaders, fixed for all trials."""

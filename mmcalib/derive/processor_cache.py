@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from mmcalib.domain.knobs import covering_count
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import MAX_ASPECT, PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
-from mmcalib.text import GIB
+from mmcalib.text import GIB, gib, whole_as_int
 
 # Positions whose bytes are summed one by one: few enough to be quick, enough to keep the tree above
 # them small.
@@ -82,7 +82,7 @@ class Recency:
 
 
 # The last few percent of the hits can cost as much cache as all the others.
-NEARLY_ALL = 0.95
+_NEARLY_ALL = 0.95
 
 # Sizes are written in hundredths of a GiB.
 STEPS_PER_GIB = 100
@@ -150,18 +150,12 @@ class CacheSize:
 
     mm_processor_cache_gb: float
     hit_rate: float
-    most_hit_rate: float
     total_bytes: int
     floor_bytes: int
     floor_limited: bool
     allowed_gib: float
     wanted_gib: float
     wanted_hit_rate: float
-
-    @property
-    def capacity_bytes(self) -> int:
-        # vLLM multiplies by `GiB_bytes`, despite its name (vllm/multimodal/cache/base.py, 0.32).
-        return round(self.mm_processor_cache_gb * GIB)
 
     @property
     def is_limited(self) -> bool:
@@ -174,12 +168,12 @@ class CacheSize:
         return self.floor_bytes > self.allowed_gib * GIB
 
 
-def allowed_gib(ram_budget_bytes: int | None, processes: int = PROCESSOR_CACHES) -> float:
+def allowed_gib(ram_budget_bytes: int | None) -> float:
     """The most for one cache: a process' share of the budget, or vLLM's default without one."""
     if ram_budget_bytes is None:
         # Only the user knows whether the host has more.
         return PROCESSOR_CACHE_GIB
-    return max(ram_budget_bytes, 0) * STEPS_PER_GIB // (processes * GIB) / STEPS_PER_GIB
+    return max(ram_budget_bytes, 0) * STEPS_PER_GIB // (PROCESSOR_CACHES * GIB) / STEPS_PER_GIB
 
 
 def round_up_gib(nbytes: int) -> float:
@@ -239,29 +233,23 @@ def hit_curve(requests: Iterable[Sequence[tuple[Hashable, int]]]) -> HitCurve:
 
 
 def choose_cache_size(
-    curve: HitCurve,
-    floor_bytes: int = 0,
-    *,
-    share: float = NEARLY_ALL,
-    ram_budget_bytes: int | None = None,
-    processes: int = PROCESSOR_CACHES,
+    curve: HitCurve, floor_bytes: int = 0, *, ram_budget_bytes: int | None = None
 ) -> CacheSize:
-    """The smallest size for `share` of the hits that `allowed_gib` can give, 0 if nothing repeats.
+    """The smallest size for nearly all hits that `allowed_gib` can give, 0 if nothing repeats.
     At least `floor_bytes` and the largest request, and off if that is not allowed: vLLM fails
     requests that exceed the cache.
     """
-    allowed = allowed_gib(ram_budget_bytes, processes)
+    allowed = allowed_gib(ram_budget_bytes)
     least = max(floor_bytes, curve.largest_request_bytes)
     most = curve.hits_at(allowed * GIB) if least <= allowed * GIB else 0
-    needed = curve.capacity_for(covering_count(share, most))
+    needed = curve.capacity_for(covering_count(_NEARLY_ALL, most))
     gib = round_up_gib(max(needed, least)) if needed else 0.0
-    wanted = curve.capacity_for(covering_count(share, curve.most_hits))
+    wanted = curve.capacity_for(covering_count(_NEARLY_ALL, curve.most_hits))
     wanted_gib = round_up_gib(max(wanted, least)) if wanted else 0.0
     return CacheSize(
         mm_processor_cache_gb=gib,
         hit_rate=curve.rate_at(gib * GIB),
-        most_hit_rate=curve.most_rate,
-        total_bytes=round(gib * GIB) * processes,
+        total_bytes=round(gib * GIB) * PROCESSOR_CACHES,
         floor_bytes=least,
         floor_limited=needed < least and gib > 0,
         allowed_gib=allowed,
@@ -339,10 +327,58 @@ def _most_embeds(modality: Modality, plain: Budget, limit_tokens: int) -> int:
     return most
 
 
-def describe_floor(floor: CacheFloor) -> Iterator[str]:
-    """Describe each modality: `3 × image of 77.1 MB`."""
-    for modality, (count, nbytes) in floor.items.items():
-        yield f"{count} × {modality} of {nbytes / 1e6:,.1f} MB"
+def describe_floor(floor: CacheFloor) -> str:
+    """Such as `3 × image of 77.1 MB + 1 × video of 9.0 MB = 0.22 GiB`."""
+    items = floor.items.items()
+    parts = (f"{count} × {m} of {nbytes / 1e6:,.1f} MB" for m, (count, nbytes) in items)
+    return f"{' + '.join(parts)} = {gib(floor.nbytes)}"
+
+
+@dataclass(frozen=True, slots=True)
+class SizedCache:
+    """A size chosen by the hit `curve` of `requests` that vLLM would process. `floor` is the need
+    of the largest allowed request; `times` requests use the item `often`; `complete`: whole log.
+    """
+
+    curve: HitCurve
+    size: CacheSize
+    floor: CacheFloor
+    requests: int
+    often: str
+    times: int
+    complete: bool
+
+    @property
+    def mm_processor_cache_gb(self) -> int | float:
+        return whole_as_int(self.size.mm_processor_cache_gb)
+
+
+@dataclass(frozen=True, slots=True)
+class CappedCache:
+    """The allowed size, used without a request order if vLLM's default is larger than allowed or
+    smaller than the floor. `allowed_gib` as in `CacheSize`; `budgeted`: by a RAM budget.
+    """
+
+    gib: float
+    floor: CacheFloor
+    allowed_gib: float
+    budgeted: bool
+
+    @property
+    def mm_processor_cache_gb(self) -> int | float:
+        return whole_as_int(self.gib)
+
+
+@dataclass(frozen=True, slots=True)
+class UnsizedCache:
+    """The reason to keep vLLM's default."""
+
+    reason: str
+
+
+NOT_SIZED: Final = UnsizedCache("not sized")
+
+DecidedCache = SizedCache | CappedCache | UnsizedCache
 
 
 # Containers get 64 MiB of shared memory by default. vLLM's workers and NCCL exchange buffers there;

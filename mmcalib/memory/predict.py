@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from mmcalib.checks.catalogue import FIXED_KV_CACHE
 from mmcalib.checks.check import Check
-from mmcalib.checks.facts import Explored, JudgedConfig
+from mmcalib.checks.facts import Decision, Explored, JudgedConfig
 from mmcalib.decision.decide import MemoryJudge
-from mmcalib.decision.decision import Decision
 from mmcalib.derive.demand import FixedKvCache, fix_kv_cache_size
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.errors import MmcalibError, VerdictError
@@ -231,7 +230,7 @@ def fix_kv_cache(
     pool = fix_kv_cache_size(predicted.calibrated, spared) if predicted.calibrated else None
     if pool is None:
         return None
-    (rehearsed,) = ask([pool.apply_to(decision.engine_args)], encoder_steps(decision))
+    (rehearsed,) = ask([{**decision.engine_args, **pool.values}], encoder_steps(decision))
     if rehearsed is None or rehearsed.kv_cache_tokens is None:
         why = rehearsed.problem if rehearsed else "it could not be rehearsed"
         detail = f"a KV cache of {gib(pool.kv_cache_memory_bytes)} is too small: {why}"

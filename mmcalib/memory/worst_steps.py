@@ -231,8 +231,8 @@ def _rehearse_with(
     engine: demand.EngineSettings, decision: JudgedConfig, ask: RehearseAll
 ) -> tuple[Budget, demand.Shortfall, RehearsedMemory] | None:
     """Rehearse serving with these values; None if vLLM would not start."""
-    args, expected = engine.apply_to(decision.engine_args), _expected(decision.budget, engine)
-    altered = replace(decision, engine_args=args, budget=expected)
+    args = {**decision.engine_args, **engine.values}
+    altered = replace(decision, engine_args=args, budget=_expected(decision.budget, engine))
     every = list(worst_step_configs(altered))
     configs = [altered.engine_args, *(args for _, args in every)]
     first, *others = ask(configs, encoder_steps(altered))

@@ -23,7 +23,7 @@ from mmcalib.domain.model import Server
 from mmcalib.errors import OutputError
 from mmcalib.releases.constants import find_unsafe_settings
 from mmcalib.report import rows
-from mmcalib.results.calibration import CalibrationDocument, with_server_limits
+from mmcalib.results.calibration import CalibrationDocument, with_environment
 from mmcalib.results.engine_yaml import engine_yaml, serve_arguments, serve_words, visible_yaml
 from mmcalib.results.part import first_failed
 from mmcalib.text import GIB
@@ -46,7 +46,7 @@ class ConfigurationFormat:
     def usage(self, server: Server, name: str) -> str:
         """The command that starts an engine from the file, quoted for a shell."""
         how = self.use.replace("{file}", name)
-        return how if self.variables else with_server_limits(server, how)
+        return how if self.variables else with_environment(server.environment, how)
 
     def render(self, calibration: CalibrationDocument) -> str:
         """The file's content. Raises OutputError if the form cannot carry a value."""
@@ -129,7 +129,7 @@ def _left_out_lines(wanting: Mapping[str, int]) -> list[str]:
 
 def _yaml(calibration: CalibrationDocument) -> str:
     """`engine.yaml`, with the reason of each value as a comment."""
-    serve = with_server_limits(calibration.server, "vllm serve --config engine.yaml")
+    serve = with_environment(calibration.server.environment, "vllm serve --config engine.yaml")
     return engine_yaml(calibration, serve)
 
 

@@ -12,7 +12,7 @@ from mmcalib import text
 from mmcalib.report import rows
 from mmcalib.report.html.redact import redacted
 from mmcalib.report.rows import cell
-from mmcalib.results.calibration import SERVE, CalibrationDocument, with_server_limits
+from mmcalib.results.calibration import SERVE, CalibrationDocument, with_environment
 from mmcalib.results.engine_yaml import engine_yaml, yaml_key
 from mmcalib.results.memory import Rehearsal
 from mmcalib.text import number, printable
@@ -73,7 +73,7 @@ def issue(calibration: CalibrationDocument) -> str:
     # JSON is YAML too.
     settings = [f"{name}: {json.dumps(value)}" for name, value in entries]
     more = len(settings) - _SETTINGS
-    block = [f"# {with_server_limits(shown.server, SERVE)}", *settings[:_SETTINGS]]
+    block = [f"# {with_environment(shown.server.environment, SERVE)}", *settings[:_SETTINGS]]
     compared = rows.columns(shown)
     reserved = (rows.budget_row(compared), *rows.memory_rows(compared))
     lines = [

@@ -30,7 +30,7 @@ from mmcalib.results.calibration import (
     CalibrationDocument,
     Comparison,
     group_evidence,
-    with_server_limits,
+    with_environment,
 )
 from mmcalib.results.check import Offender, Summary
 from mmcalib.results.doctor import BundledModel, Diagnosis, ScanDocument
@@ -51,10 +51,6 @@ class Headline:
     detail: str
     label: Label
     bad: bool = False
-
-
-def headlines(calibration: CalibrationDocument) -> tuple[Headline, Headline, Headline]:
-    return _kv_cache(calibration), _worst_item(calibration), _rejected(calibration)
 
 
 def _kv_cache(calibration: CalibrationDocument) -> Headline:
@@ -187,7 +183,7 @@ class Report:
     def command(self) -> str:
         """The command that serves the configuration, redacted if asked for."""
         serve = SERVE if self.redact_paths else self.serve_with
-        return with_server_limits(self.calibration.server, serve)
+        return with_environment(self.calibration.server.environment, serve)
 
     @cached_property
     def items(self) -> list[CostlyItem]:
@@ -230,7 +226,7 @@ def html(report: Report) -> str:
         c=shown,
         words=rows,
         facts=list(facts(shown)),
-        headlines=headlines(shown),
+        headlines=(_kv_cache(shown), _worst_item(shown), _rejected(shown)),
         serve=serve,
         yaml=escape("\n".join(settings) + "\n"),
         tokens=list(distributions(shown)),

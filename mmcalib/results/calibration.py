@@ -145,13 +145,6 @@ def with_environment(values: Mapping[str, int], command: str) -> str:
 
 
 SERVE: Final = "vllm serve --config engine.yaml"
-
-
-def with_server_limits(server: Server, command: str) -> str:
-    """Return the serve command with the media limits that were set while the corpus was read."""
-    return with_environment(server.environment, command)
-
-
 SCHEMA_VERSION: Final = 2
 MADE_BY: Final = "create it with mmcalib run --model MODEL --data DIR --out OUT"
 

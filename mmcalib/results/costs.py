@@ -1,21 +1,25 @@
-"""Models of item costs in `calibration.json`, and the gate built from them."""
+"""Models of item costs in `calibration.json`, their bins, and the gate built from them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, FailFast, Field, ValidationError, WithJsonSchema
 
 from mmcalib.derive.admission import AudioLimits, Gate, ShapeCost
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
-from mmcalib.derive.distribution import SizeCell, TokenBin
 from mmcalib.domain.items import TextBound, TextCounting
 from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, VideoShape
 from mmcalib.errors import UsageError
 from mmcalib.releases.constants import AUDIO_RATE_HZ, CRASHING_AUDIO_SAMPLES
 from mmcalib.results.part import POSITIVE, DocumentPart, first_error
+
+if TYPE_CHECKING:
+    from mmcalib.derive.costs import ItemCost
 
 # Each type has fields that the next one does not, so the first match is the right one.
 _AnyShape = Annotated[
@@ -38,6 +42,24 @@ class KnownCost(DocumentPart):
     exemplar: str = Field(default="", description="Path of one item; only for the costliest shapes")
 
 
+@dataclass(slots=True)
+class TokenBin:
+    """Numbers of shapes and items that cost `least_tokens` up to the next bin."""
+
+    least_tokens: int
+    shapes: int = 0
+    items: int = 0
+
+
+@dataclass(slots=True)
+class SizeCell:
+    """Shapes of about one size; `shape` and `tokens` are of the costliest."""
+
+    shape: ImageShape
+    tokens: int
+    shapes: int
+
+
 class Unlisted(DocumentPart):
     """Shapes that the rule covers, in bins of a third of an octave."""
 
@@ -47,6 +69,46 @@ class Unlisted(DocumentPart):
     @property
     def shapes(self) -> int:
         return sum(one.shapes for one in self.tokens)
+
+
+# Bins per factor of two.
+_STEPS = 3
+
+
+def bin_index(value: float) -> int:
+    """Return the bin of a number; below one counts as one."""
+    return math.floor(math.log2(max(1, value)) * _STEPS)
+
+
+def bin_edge(number: float) -> float:
+    """Return the lower edge of a bin."""
+    return float(2 ** (number / _STEPS))
+
+
+def bin_by_tokens(costs: Iterable[ItemCost]) -> list[TokenBin]:
+    """Bin costs by tokens, ascending, without empty bins."""
+    bins: dict[int, TokenBin] = {}
+    for cost in costs:
+        at = bin_index(cost.tokens)
+        bin_ = bins.setdefault(at, TokenBin(math.ceil(bin_edge(at))))
+        bin_.shapes += 1
+        bin_.items += cost.count
+    return [bins[at] for at in sorted(bins)]
+
+
+def bin_by_size(costs: Iterable[ItemCost]) -> list[SizeCell]:
+    """Bin images by width and height, the smallest first."""
+    cells: dict[tuple[int, int], SizeCell] = {}
+    for cost in costs:
+        shape = cost.shape
+        if not isinstance(shape, ImageShape):
+            continue
+        at = bin_index(shape.width_px), bin_index(shape.height_px)
+        cell = cells.setdefault(at, SizeCell(shape, cost.tokens, 0))
+        cell.shapes += 1
+        if cost.tokens > cell.tokens:
+            cell.shape, cell.tokens = shape, cost.tokens
+    return [cells[at] for at in sorted(cells)]
 
 
 class ModalityCosts(DocumentPart):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.census.cache import Cache, CacheBroken
@@ -24,6 +24,7 @@ from mmcalib.corpus.requests import Reading, RequestsSource, file_labels
 from mmcalib.corpus.resolve import resolve
 from mmcalib.corpus.source import Source
 from mmcalib.decision.media_files import Files, prepare_files
+from mmcalib.decision.texts import ReadTexts
 from mmcalib.derive.costs import CostTable, token_quantiles
 from mmcalib.derive.frontier import compute_retention
 from mmcalib.domain.items import Skipped
@@ -94,12 +95,6 @@ def _open_executor(how: ProbeOptions, probe: FunctionRef) -> Executor[Any]:
 DECODED_FILES = 1000
 
 
-class ReadTexts(Protocol):
-    """Reads the requests of the given origins, or all, again without their media."""
-
-    def __call__(self, origins: Container[str] | None = None) -> Iterable[Text]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class LoadedCorpus:
     """A corpus to serve; `skipped` was left out, `decoded`: all local files to their end."""
@@ -142,7 +137,7 @@ def read_corpus(
     """Read all sources. Raises CorpusError if one is missing or empty, or UsageError."""
     sources = sources_of(data, requests, allowed_root=allowed_root, scratch=cache / "inline")
 
-    def texts(origins: Container[str] | None = None) -> Iterator[Text]:
+    def texts(origins: Container[str] | None) -> Iterator[Text]:
         for source in sources:
             if isinstance(source, RequestsSource):
                 yield from source.texts(origins)

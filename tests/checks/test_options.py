@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from mmcalib.checks.catalogue import CHECKS, check_of_code
-from mmcalib.checks.check import Check, OptionFacts, RemedyStyle, Taken
-from mmcalib.checks.facts import CheckFacts, CheckStage, JudgedConfig
+from mmcalib.checks.check import Check, RemedyStyle, Taken
+from mmcalib.checks.facts import CheckFacts, JudgedConfig, OptionFacts
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.limits import Count, ProfileReserve
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.errors import UsageError
-from mmcalib.workflows.judging import SUBJECTS, judge
+from mmcalib.workflows.judging import OPTION_RULES, judge
+from tests.workflows.rehearsals import peaks, rehearsed
 
 GIB = 2**30
 IMAGE, VIDEO = Dummy(16_384, 0, {}), Dummy(114_688, 0, {})
@@ -35,15 +36,14 @@ BUDGET = Budget(
     max_num_seqs=256,
 )
 KNOWN = OptionFacts(vocab_size=151_936)
-REHEARSED = replace(
-    KNOWN,
-    encoder_peak_bytes=14 * GIB,
+MEMORY = rehearsed(
+    phases=peaks(14 * GIB, GIB),
     encoder_tokens=114_688,
-    step_bytes={"image": 14 * GIB, "video": 15 * GIB},
     encoder_cache_bytes=GIB // 2,
     activation_peak_bytes=15 * GIB,
     runner="V1",
 )
+REHEARSED = replace(KNOWN, memory=MEMORY, steps={"video": rehearsed(phases=peaks(15 * GIB, GIB))})
 GRAPHS = {"compilation_config": {"cudagraph_mm_encoder": True}}
 DATA = {"mm_encoder_tp_mode": "data", "tensor_parallel_size": 4}
 
@@ -57,8 +57,8 @@ def every(
     judged = JudgedConfig(
         dict(args), counts, budget, budget, ProfileReserve(0, 0), CostTable(DEFAULT, {})
     )
-    facts = CheckFacts(RemedyStyle.LINES, judged, given_options=known)
-    return list(judge(CheckStage.OPTIONS, facts))
+    facts = CheckFacts(RemedyStyle.LINES, judged, options=known)
+    return list(judge(OPTION_RULES, facts))
 
 
 def only(args: Mapping[str, Any], known: OptionFacts = KNOWN, **limits: Any) -> Check:
@@ -137,8 +137,8 @@ def test_embeddings_of_clients_are_held_though_nothing_is_profiled() -> None:
     [
         (KNOWN, "warn", 8192),
         (REHEARSED, "pass", 8192),
-        (replace(REHEARSED, activation_peak_bytes=GIB), "warn", 8192),
-        (replace(REHEARSED, runner="V2", activation_peak_bytes=GIB), "pass", 1024),
+        (replace(KNOWN, memory=replace(MEMORY, activation_peak_bytes=GIB)), "warn", 8192),
+        (replace(KNOWN, memory=rehearsed(runner="V2", activation_peak_bytes=GIB)), "pass", 1024),
     ],
 )
 def test_prompt_logprobs_take_the_logits_of_a_chunk(
@@ -147,7 +147,7 @@ def test_prompt_logprobs_take_the_logits_of_a_chunk(
     found = only({"max_logprobs": 50}, known)
     assert (found.name, found.status) == ("memory for prompt_logprobs", status)
     assert f"logits of all {tokens:,} tokens of a chunk, 151,936 each" in found.detail
-    assert ("PromptLogprobsWorker" in found.detail) == (known.runner == "V2")
+    assert ("PromptLogprobsWorker" in found.detail) == (tokens == 1024)
     assert found.taken == Taken("logits of prompt_logprobs", tokens * 151_936 * 6)
 
 
@@ -160,13 +160,6 @@ def test_one_video_is_one_ranks_alone() -> None:
     assert found.taken == Taken("a largest item on one rank", round(14 * GIB * 2.5))
     assert only(DATA).status == "pass"
     assert only(DATA, REHEARSED, budget=images, video=0).status == "pass"
-
-
-def test_no_two_rules_of_a_stage_have_one_place() -> None:
-    every = [places for subject in SUBJECTS for places in subject.RULES.values()]
-    for stage in CheckStage:
-        places = [found[stage] for found in every if stage in found]
-        assert sorted(places) == sorted({*places}) != []
 
 
 def test_each_check_has_a_code_and_a_name_of_its_own() -> None:

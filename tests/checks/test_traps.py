@@ -173,7 +173,7 @@ def facts(
     counts = limits.count_limits(args, OPENED)
     reserved = reserve.token_adequacy(args, asked, counts)
     judged = JudgedConfig(dict(args), counts, asked, plain or asked, reserved, table)
-    known = {"given_model": OPENED, "given_tries": Alternatives(), **known}
+    known = {"model": OPENED, "tries": Alternatives(), **known}
     return CheckFacts(RemedyStyle.LINES, judged, **known)
 
 
@@ -186,7 +186,7 @@ PLAIN = budget({"image": 16_384}, {"image": LARGEST})
 def test_a_hint_that_shrinks_the_profile_alone() -> None:
     small = Dummy(324, 0, {"width": 512, "height": 512})
     asked = budget({"image": 16_384}, {"image": small})
-    judged = facts(HINTED, asked, PLAIN, given_tries=Alternatives(cures=["the cure"]))
+    judged = facts(HINTED, asked, PLAIN, tries=Alternatives(cures=["the cure"]))
     (check,) = reserve.check_written_hints(judged)
     assert (check.name, check.status, check.remedy) == ("image size hint", "fail", "the cure")
     assert "shrinks to 324 tokens, but vLLM still admits 16,384" in check.detail
@@ -232,7 +232,7 @@ def test_a_skipped_profile_reserves_nothing() -> None:
     judged = facts(
         args,
         PLAIN,
-        given_tries=Alternatives(room=Headroom(20 * GIB, 18 * GIB, 2 * GIB, 3 * GIB, GIB)),
+        tries=Alternatives(room=Headroom(20 * GIB, 18 * GIB, 2 * GIB, 3 * GIB, GIB)),
     )
     assert judged.configuration.adequacy == ProfileReserve(0, 16_384)
     (check,) = reserve.check_skipped_profile(judged)
@@ -245,7 +245,7 @@ def test_a_modality_that_nobody_limits() -> None:
     args = {"limit_mm_per_prompt": {"image": 2}}
     both = budget({"image": 16_384, "video": 114_688})
     tries = Alternatives(without=PLAIN, gain=" and more")
-    (check,) = limits.check_every_limited(facts(args, both, given_tries=tries))
+    (check,) = limits.check_every_limited(facts(args, both, tries=tries))
     assert (check.name, check.status) == ("unlimited modalities", "warn")
     assert "video sets the encoder budget of 114,688 tokens, 16,384 with video: 0 and more" in (
         check.detail
@@ -368,7 +368,7 @@ HEAVY = CacheFloor({"video": (9, GIB // 2)})
 
 def cached(args: Mapping[str, Any], floor: CacheFloor) -> list[Check]:
     return list(
-        reserve.check_cache_floor(facts(args, PLAIN, given_tries=Alternatives(cache_floor=floor)))
+        reserve.check_cache_floor(facts(args, PLAIN, tries=Alternatives(cache_floor=floor)))
     )
 
 
@@ -419,7 +419,7 @@ def test_an_item_that_the_shared_cache_does_not_store_is_named(
 ) -> None:
     # The context may hold no video beside the images of `FLOOR`, yet one on its own.
     tries = Alternatives(cache_floor=FLOOR, largest_bytes={"image": image_bytes, "video": 1})
-    found = list(reserve.check_cache_floor(facts(args, PLAIN, given_tries=tries)))
+    found = list(reserve.check_cache_floor(facts(args, PLAIN, tries=tries)))
     assert [check.remedy for check in found] == ([] if remedy is None else [remedy])
     assert all(one.name == "shared cache for one image" for one in found)
 
@@ -430,7 +430,7 @@ def test_a_variable_that_the_server_does_not_apply_is_named() -> None:
         given=("VLLM_MAX_IMAGE_PIXELS", "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"),
     )
     opened = replace(OPENED, server=server, versions={"vllm": "0.32.0"})
-    (check,) = reserve.idle_variables(opened)
+    (check,) = reserve.check_variables(facts({}, PLAIN, model=opened))
     assert check.name == "effect of VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"
     assert check.detail == "vLLM 0.32.0's server does not apply this variable"
     assert server.environment == {"VLLM_MAX_IMAGE_PIXELS": 9}
@@ -445,8 +445,8 @@ def test_a_no_that_is_false_is_its_opposite() -> None:
 
 def test_limits_that_show_nothing_only_bound() -> None:
     said = [
-        Effect(("limit_mm_per_prompt", "image"), 4, "stated", ""),
-        Effect(("max_model_len",), 8192, "stated", ""),
+        Effect(("limit_mm_per_prompt", "image"), "stated", ""),
+        Effect(("max_model_len",), "stated", ""),
     ]
     (check,) = file.effect_checks(said)
     assert check.detail == (

@@ -75,7 +75,7 @@ def job_of(**said: object) -> Job:
 
 def test_the_words_arrive_in_the_job() -> None:
     job = job_of(count=["image=4", "video=0"], max_num_batched_tokens=3)
-    assert (job.model, job.data, job.validate) == (MODEL, ("media",), "replay")
+    assert (job.model, job.options.data, job.options.validate) == (MODEL, ["media"], "replay")
     assert job.policy.count == {"image": 4, "video": 0}
     assert (job.policy.max_num_batched_tokens, job.policy.max_model_len) == (3, None)
     assert job.policy.text_reserve_tokens == TEXT_RESERVE_TOKENS

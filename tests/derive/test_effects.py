@@ -13,17 +13,10 @@ from mmcalib.derive.effects import (
     compare_footprints,
     list_settings,
     remove_setting,
-    value_at,
 )
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.shapes import ImageShape
 
-CONFIG = {
-    "model": "m",
-    "limit_mm_per_prompt": {"image": {"count": 4, "width": 280}, "video": 0},
-    "mm_processor_kwargs": {"images_kwargs": {"size": {"longest_edge": 9, "shortest_edge": 1}}},
-    "max_model_len": 4096,
-}
 STAMP = ImageShape(64, 64)
 CAP = ("mm_processor_kwargs", "max_pixels")
 
@@ -69,7 +62,7 @@ def test_what_moves_is_said_with_both_figures() -> None:
         max_tokens_per_item={"image": 16384, "video": 900},
         profiled_items=1,
     )
-    found = compare_footprints(CAP, 1003520, Footprint(budget()), Footprint(free))
+    found = compare_footprints(CAP, Footprint(budget()), Footprint(free))
     assert found.has_effect
     assert found.words == (
         "without it: largest image 1,269 → 16,384 tokens; largest video none → 900 tokens; "
@@ -84,7 +77,6 @@ def test_what_moves_is_said_with_both_figures() -> None:
         (Footprint(items={STAMP: ItemOutcome(4, 90)}), "image of 64×64 80 → 90 bytes"),
         (Footprint(items={STAMP: ItemOutcome(refusal="no")}), "vLLM rejects image of 64×64: no"),
         (Footprint(refusal="too small"), "vLLM fails to start: too small"),
-        (Footprint(memory={"kv_cache_bytes": 2000}), "kv_cache_bytes 1,000 → 2,000"),
         (
             Footprint(budget(dummies={"image": Dummy(324, 80, {})})),
             "profiled image 1,269 → 324 tokens",
@@ -93,8 +85,8 @@ def test_what_moves_is_said_with_both_figures() -> None:
 )
 def test_each_kind_of_figure_moves(less: Footprint, words: str) -> None:
     built = budget(dummies={"image": Dummy(1269, 80, {})})
-    with_ = Footprint(built, "", {STAMP: ItemOutcome(4, 80)}, {"kv_cache_bytes": 1000})
-    assert compare_footprints(CAP, 1, with_, less).words == f"without it: {words}"
+    with_ = Footprint(built, "", {STAMP: ItemOutcome(4, 80)})
+    assert compare_footprints(CAP, with_, less).words == f"without it: {words}"
 
 
 @pytest.mark.parametrize(
@@ -110,15 +102,15 @@ def test_each_kind_of_figure_moves(less: Footprint, words: str) -> None:
 )
 def test_where_nothing_moves_it_depends_on_the_setting(path: Any, outcome: str) -> None:
     same = Footprint(budget(), items={STAMP: ItemOutcome(4, 80)})
-    assert compare_footprints(path, 1, same, same).outcome == outcome
+    assert compare_footprints(path, same, same).outcome == outcome
 
 
 def test_an_effect_concerns_what_stands_and_falls_with_it() -> None:
     same = Footprint(budget())
     path = ("mm_processor_kwargs", "images_kwargs", "size")
-    size = compare_footprints(path, value_at(CONFIG, path), same, same)
+    size = compare_footprints(path, same, same)
     assert size.concerns("mm_processor_kwargs.images_kwargs.size.shortest_edge")
     assert not size.concerns("mm_processor_kwargs.images_kwargs.sizes")
-    count = compare_footprints(("limit_mm_per_prompt", "image", "count"), 4, same, same)
+    count = compare_footprints(("limit_mm_per_prompt", "image", "count"), same, same)
     assert count.concerns("limit_mm_per_prompt.image")
     assert not count.concerns("limit_mm_per_prompt.image.width")

@@ -12,9 +12,11 @@ import pytest
 import yaml
 from rich.console import Console
 
+from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import UsageError
 from mmcalib.memory.rehearse import resolve_gpu
+from mmcalib.options.run import ProofOptions
 from mmcalib.progress import Silent
 from mmcalib.report.terminal_memory import print_validation
 from mmcalib.results.part import CheckResult
@@ -44,7 +46,8 @@ def judge(
     ) -> Validation:
         config = tmp_path / "c.yaml"
         config.write_text(f"model: {model}\n{text}" if model else text)
-        job = ValidateJob(config, flags, model=beside, depth="budget", **asked)
+        written = read_configuration(config, flags, beside)
+        job = ValidateJob(written, proof=ProofOptions(validate="budget"), **asked)
         return judge_file(job, host, Silent())
 
     return validation

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mmcalib.admission.rules import list_costs, prove_rules
-from mmcalib.decision.decide import decide
+from mmcalib.decision.decide import MemoryJudge, decide
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.decision.texts import Texts
 from mmcalib.derive.admission import Gate, admit
@@ -84,9 +84,12 @@ def _calibrate(lab: Lab, media: Path) -> Calibrated:
     )
     budgets = BudgetSource(lab.host, lab.opened, str(lab.folder), Policy())
     sample = [(e.shape, e.exemplars[0]) for e in corpus.census.shapes()]
-    decision = decide(corpus.census, corpus.prompts, sample, budgets, Silent())
+    texts = Texts(lab.host)
+    decision = decide(
+        corpus.census, corpus.prompts, sample, budgets, Silent(), MemoryJudge(), texts
+    )
     rules = prove_rules(lab.host, lab.opened, decision, Silent())
-    kept = list_costs(decision, Policy(), rules, Texts())
+    kept = list_costs(decision, Policy(), rules, texts)
     gate = build_gate(kept, decision.engine_args, decision.budget.encoder_budget_tokens)
     return Calibrated(lab, gate, decision.setting)
 

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from mmcalib.census.census import choose_sample
-from mmcalib.decision.decision import SizedCache, size_cache
+from mmcalib.decision.cache import size_cache
 from mmcalib.decision.measure import measure
 from mmcalib.derive.costs import ItemCost
 from mmcalib.derive.limits import Count, resident_items
 from mmcalib.derive.policy import Policy
-from mmcalib.derive.processor_cache import CacheFloor, choose_cache_size, hit_curve
+from mmcalib.derive.processor_cache import CacheFloor, SizedCache, choose_cache_size, hit_curve
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import ImageShape
@@ -266,7 +266,7 @@ def test_no_admissible_traffic_fails_with_the_derived_size(tmp_path: Path) -> No
     assert floor / GIB <= min(on) <= max(on) <= PROCESSOR_CACHE_GIB
     corpus, later = found["corpus"], found["later"]
     small = choose_cache_size(hit_curve(corpus))
-    assert sum(nbytes for _, nbytes in later[-1]) > small.capacity_bytes
+    assert sum(nbytes for _, nbytes in later[-1]) > small.mm_processor_cache_gb * GIB
 
 
 # What a server does with each request, without its engine: vLLM's connector, hashes and processor.

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,11 @@ def longest(lab: Lab, found: LoadedCorpus, texts: Texts, reserve_tokens: int, co
     sample = choose_sample(found.census, 1)
     table, _ = measure(lab.host, found.census, DEFAULT, sample, Silent(), files)
     counts: dict[Modality, Count] = {"image": Count(1, "", "computed")}
-    budget = lab.budget(build_dummy=False)
-    fit = longest_prompt(found.prompts, table, counts, budget, reserve_tokens, context, texts)
+    budget = replace(lab.budget(build_dummy=False), max_model_len=context)
+    prompts = found.prompts
+    fit = longest_prompt(
+        prompts, table, counts, budget, reserve_tokens, texts, encoder_decoder=False
+    )
     assert fit is not None
     return fit
 

@@ -111,7 +111,7 @@ def test_a_configuration_is_proved_in_one_of_three_ways(depth: str, tmp_path: Pa
 @pytest.mark.parametrize("given", [{"max_model_len": 5}, {"limit_mm_per_prompt": {"image": 1}}])
 def test_what_a_run_decides_is_said_to_the_run(given: Mapping[str, Any]) -> None:
     with pytest.raises(UsageError, match="sets --"):
-        Job(model="m", data=["d"], engine_args=given)
+        Job.of(RunOptions(model="m", data=["d"]), gpu=None, engine_args=given)
 
 
 def test_a_pool_is_said_once() -> None:

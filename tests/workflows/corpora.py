@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from mmcalib.census.accesses import AccessLog
 from mmcalib.census.census import Census, choose_sample
 from mmcalib.census.prompts import PromptCensus
+from mmcalib.checks.facts import Decision
 from mmcalib.corpus.chat import ChatRequest, Prompt
+from mmcalib.decision.cache import size_cache
 from mmcalib.decision.decide import MemoryJudge
 from mmcalib.decision.decide import decide as decide_it
-from mmcalib.decision.decision import Decision, size_cache
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.decision.media_files import Files
 from mmcalib.decision.texts import Texts

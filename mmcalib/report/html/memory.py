@@ -174,8 +174,9 @@ def _memory_notes(calibration: CalibrationDocument) -> Iterator[str]:
         # vLLM's messages go on with advice; the first sentence is the cause.
         if cause := printable(one.memory.note).split(". ")[0].rstrip("."):
             yield f"{one.name}: {cause}."
-    for check in PREDICTION.among(calibration.checks):
-        yield f"Engine start on this machine: {printable(check.detail)}."
+    for check in calibration.checks:
+        if check.name == PREDICTION.name:
+            yield f"Engine start on this machine: {printable(check.detail)}."
 
 
 # (words, field of a step, colour): each is above the next.

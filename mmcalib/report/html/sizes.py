@@ -10,11 +10,10 @@ from dataclasses import dataclass
 
 from mmcalib.checks.catalogue import SIZE_HINT
 from mmcalib.derive.bounds import Area, Frames
-from mmcalib.derive.distribution import SizeCell, bin_edge, bin_index
 from mmcalib.report.html import canvas as chart
 from mmcalib.report.html.items import hint_tokens, known_costs, size_hints, size_px, unlisted_costs
 from mmcalib.results.calibration import CalibrationDocument, ModalityItems
-from mmcalib.results.costs import KnownCost
+from mmcalib.results.costs import KnownCost, SizeCell, bin_edge, bin_index
 from mmcalib.text import number
 
 
@@ -87,7 +86,8 @@ def _distribution_figure(
             "Quantiles count every item with the model's defaults.",
             *(
                 f"Size hint: {check.detail}."
-                for check in SIZE_HINT.of(modality).among(calibration.checks)
+                for check in calibration.checks
+                if check.name == SIZE_HINT.of(modality).name
             ),
         ],
     )

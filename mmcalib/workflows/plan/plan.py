@@ -85,15 +85,15 @@ def try_fix(fix: Fix, bench: FixTrials) -> TriedFix:
     )
 
 
-def best_combination(search: SearchResult, bench: FixTrials) -> Combination | None:
-    """Return the best combination and its cost, or None if no fixes could be combined."""
-    return _combine(search.best, bench, search.reached, search.proven)
-
-
-def other_combinations(search: SearchResult, bench: FixTrials) -> list[Combination]:
-    """Return the other combinations that reach the goal."""
-    every = (_combine(fixes, bench, True, fixes not in search.repaired) for fixes in search.others)
-    return list(filter(None, every))
+def combinations(
+    search: SearchResult, bench: FixTrials
+) -> tuple[Combination | None, list[Combination]]:
+    """Return the best combination, None if no fixes could be combined, and others that reach the
+    goal.
+    """
+    best = _combine(search.best, bench, search.reached, search.proven)
+    others = (_combine(fixes, bench, True, fixes not in search.repaired) for fixes in search.others)
+    return best, list(filter(None, others))
 
 
 def _combine(
@@ -106,7 +106,7 @@ def _combine(
     changes = bench.changes(fixes)
     return Combination(
         fixes=[
-            Price.from_value(f, flags=format_flags(bench.values(f, fixes)))
+            Price.from_value(f, flags=format_flags({name: changes[name] for name in f.changes}))
             for f in highest_levels(every)
         ],
         flags=format_flags(changes),
@@ -207,8 +207,7 @@ def plan(
         with progress.step(f"rehearsing worst steps on {device.name}"):
             tries = [try_fix(fix, bench) for fix in trials.required if fixes]
             tries += [try_fix(fix, trials) for fix in fixes if fix.alone or fix.untried]
-            cheapest = best_combination(chosen.best, trials)
-            alternatives = other_combinations(chosen.best, trials)
+            cheapest, alternatives = combinations(chosen.best, trials)
             mended = cheapest if chosen.verdict == "reached" else None
         return Plan(
             goal=f"{target}, and does not run out of memory" if bench.oom else str(target),
@@ -240,7 +239,7 @@ def _search(
 ) -> tuple[list[Fix], SafeChoice]:
     """Return all possible fixes and the chosen ones; no fixes if the goal is reached already."""
     fixes: list[Fix] = []
-    chosen = SafeChoice("reached already", SearchResult({}, (), reached=True, proven=True))
+    chosen = SafeChoice("reached already", SearchResult((), reached=True, proven=True))
     if bench.outcome(()).reached:
         chosen = choose_safe(bench, chosen.best)
         if chosen.verdict != "under-reserved":
@@ -296,24 +295,16 @@ def _find_model(args: dict[str, Any], server_log: from_log.ServerLog | None) -> 
 
 
 def _facts(base: RehearsedMemory, opened: ModelInfo, resolved: ResolvedModel) -> Facts:
-    budget = base.budget
-    if budget is None:
+    if base.budget is None:
         raise text_only_error(resolved)
     config = read_config(Path(resolved.path))
     return Facts(
-        largest_items=budget.max_tokens_per_item,
+        memory=base,
+        budget=base.budget,
         knobs=opened.knobs,
         chunks_mm_input=opened.chunks_mm_input,
         quantized="quantization_config" in config,
-        tensor_parallel_size=base.tensor_parallel_size,
         attention_heads=_attention_heads(config),
-        weights_bytes=base.weights_bytes,
-        total_bytes=base.total_bytes,
-        outside_bytes=base.outside_bytes,
-        most_utilization=base.most_utilization,
-        max_model_len=budget.max_model_len,
-        max_num_seqs=budget.max_num_seqs,
-        max_num_batched_tokens=budget.max_num_batched_tokens,
         most_sequences=most_sequences(base),
     )
 

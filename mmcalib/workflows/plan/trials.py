@@ -61,11 +61,6 @@ class FixTrials:
         names = [name for fix in (*fixes, *self.required) for name in fix.changes]
         return {name: values[name] for name in dict.fromkeys(names)}
 
-    def values(self, fix: Fix, fixes: tuple[Fix, ...]) -> dict[str, Any]:
-        """Return the arguments that `fix` changes, each with its whole value under all `fixes`."""
-        values = self.changes(fixes)
-        return {name: values[name] for name in fix.changes}
-
     def args(self, fixes: tuple[Fix, ...]) -> dict[str, Any]:
         """Return all engine arguments with the fixes applied."""
         return {**self.engine_args, **self.changes(fixes)}

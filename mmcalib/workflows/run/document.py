@@ -10,8 +10,7 @@ from mmcalib.admission.calibration import Calibration
 from mmcalib.admission.rules import list_costs
 from mmcalib.checks.catalogue import RUN_COMPLETION
 from mmcalib.checks.check import Check, verdict
-from mmcalib.checks.facts import Explored
-from mmcalib.decision.decision import Decision
+from mmcalib.checks.facts import Decision, Explored
 from mmcalib.derive.admission import ChatText, Gate, ShapeCost, fit_chat
 from mmcalib.derive.costs import CostTable, mean_cpu_s, quantile
 from mmcalib.derive.frontier import RatedPoint, find_dominated
@@ -37,7 +36,7 @@ from mmcalib.results.part import CheckResult
 from mmcalib.version import __version__
 from mmcalib.workflows.corpus import corpus_figures
 from mmcalib.workflows.run.evidence import add_effects, cache_report, evidence
-from mmcalib.workflows.run.session import Job, default_args
+from mmcalib.workflows.run.session import Session
 from mmcalib.workflows.run.stages import Derived, PredictedMemory, Review
 
 
@@ -94,13 +93,13 @@ _UNFINISHED = Check(
 
 
 def build_calibration(
-    job: Job,
+    session: Session,
     reviewed: Review,
     proof: Proof | None = None,
     memory_found: PredictedMemory | None = None,
 ) -> Calibration:
     """Build the calibration from the stages so far; until the last one its verdict is fail."""
-    decided, proof = reviewed.derived, proof or Proof()
+    job, decided, proof = session.job, reviewed.derived, proof or Proof()
     prepared, decision = decided.prepared, decided.decision
     opened, resolved = prepared.opened, prepared.resolved
     unfinished = PredictedMemory(None, (*reviewed.checks, *proof.checks, _UNFINISHED))
@@ -108,10 +107,10 @@ def build_calibration(
     checks, predicted, pool = memory.checks, memory.predicted, memory.pool
     cpu = mean_cpu_s(decision.table)
     timed = Preprocessing(cpu_s_per_item=round(cpu[0], 6), measured_files=cpu[1]) if cpu else None
-    engine_config = pool.apply_to(decided.engine_config) if pool else decided.engine_config
+    engine_config = {**decided.engine_config, **(pool.values if pool else {})}
     policy, rules, texts = job.policy, reviewed.rules, prepared.texts
     asked = prepared.corpus.prompts.prompts()
-    reasons = evidence(decision, opened, policy, gpu, decided.given)
+    reasons = evidence(decision, opened, policy, gpu, session.given)
     reserve = compute_reserve(decision.budget, decision.items_per_prompt)
     calibration = Calibration(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -123,8 +122,8 @@ def build_calibration(
             *(pool_evidence(pool, gpu.name) if pool and gpu else ()),
         ],
         engine_config=engine_config,
-        default_config=default_args(policy, decided.given),
-        yours=_yours(decided, engine_config),
+        default_config=session.default_args,
+        yours=_yours(session, decided, engine_config),
         budget=Budgets(
             default=budget_figures(decision.default_budget, table=decision.default_table),
             calibrated=budget_figures(decision.budget, reserve, decision.table),
@@ -167,8 +166,10 @@ def _conversations(
         yield modality, Conversation.from_value(text, label=label, **both)
 
 
-def _yours(decided: Derived, engine_config: Mapping[str, Any]) -> YourConfiguration | None:
-    yours = decided.yours
+def _yours(
+    session: Session, decided: Derived, engine_config: Mapping[str, Any]
+) -> YourConfiguration | None:
+    yours = session.yours
     if yours is None:
         return None
     return YourConfiguration(

@@ -8,12 +8,20 @@ from typing import Any
 
 from mmcalib.checks.catalogue import LARGE_ITEMS, PROCESSOR_CACHE
 from mmcalib.checks.check import Check
-from mmcalib.decision.decision import CappedCache, DecidedCache, Decision, SizedCache, UnsizedCache
+from mmcalib.checks.facts import Decision
+from mmcalib.checks.limits import CACHE
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.frontier import Point
 from mmcalib.derive.limits import resident_items
 from mmcalib.derive.policy import FIT, Policy
-from mmcalib.derive.processor_cache import CacheFloor, describe_floor, round_up_gib
+from mmcalib.derive.processor_cache import (
+    CappedCache,
+    DecidedCache,
+    SizedCache,
+    UnsizedCache,
+    describe_floor,
+    round_up_gib,
+)
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
@@ -22,7 +30,6 @@ from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 from mmcalib.results.calibration import Evidence, ProcessorCache
 from mmcalib.text import GIB, flag, gib, number, plural, share
 
-SETTING = "mm_processor_cache_gb"
 # Points of the hit curve in the document: enough to draw it.
 _POINTS = 32
 
@@ -32,7 +39,7 @@ def cache_evidence(decision: Decision) -> Iterator[Evidence]:
     if isinstance(cache, UnsizedCache):
         return
     yield Evidence(
-        setting=SETTING,
+        setting=CACHE,
         value=cache.mm_processor_cache_gb,
         label="computed",
         reason=_cache_reason(cache),
@@ -41,7 +48,7 @@ def cache_evidence(decision: Decision) -> Iterator[Evidence]:
 
 
 def _capped_reason(cache: CappedCache) -> str:
-    most = f"the largest allowed request needs {_floor(cache.floor)}"
+    most = f"the largest allowed request needs {describe_floor(cache.floor)}"
     if cache.gib:
         budgeted = cache.allowed_gib < PROCESSOR_CACHE_GIB
         at_most = "the RAM budget allows" if budgeted else "one request needs"
@@ -50,10 +57,6 @@ def _capped_reason(cache: CappedCache) -> str:
     if not cache.budgeted:
         allows = f"vLLM's default is {PROCESSOR_CACHE_GIB} GiB"
     return f"off: {most}; {allows}, and vLLM fails requests that exceed its cache"
-
-
-def _floor(floor: CacheFloor) -> str:
-    return f"{' + '.join(describe_floor(floor))} = {gib(floor.nbytes)}"
 
 
 def _cache_reason(cache: SizedCache | CappedCache) -> str:
@@ -67,16 +70,16 @@ def _cache_reason(cache: SizedCache | CappedCache) -> str:
     default = f"vLLM's {PROCESSOR_CACHE_GIB} GiB {share(curve.rate_at(PROCESSOR_CACHE_GIB * GIB))}"
     if size.floor_bytes > PROCESSOR_CACHE_GIB * GIB:
         default = f"vLLM's {PROCESSOR_CACHE_GIB} GiB cannot hold the largest allowed request"
-    most = f"an unlimited cache hits {share(size.most_hit_rate)}, {default}"
+    most = f"an unlimited cache hits {share(curve.most_rate)}, {default}"
     if not size.mm_processor_cache_gb:
         # Items do repeat, but no allowed size is safe or hits.
-        need = f"but the largest allowed request needs {_floor(cache.floor)}"
+        need = f"but the largest allowed request needs {describe_floor(cache.floor)}"
         need = need if size.is_unsafe else "too little to hit"
         why = f"off: {size.allowed_gib:g} GiB per process are allowed, {need}; of {items} {most}"
     else:
         why = f"expected hit rate {share(size.hit_rate)}; {items}, {most}"
     if size.floor_limited:
-        why += f"; at least what the largest allowed request needs, {_floor(cache.floor)}"
+        why += f"; at least what the largest allowed request needs, {describe_floor(cache.floor)}"
     if size.is_limited:
         why += f"; {share(size.wanted_hit_rate)} would take {size.wanted_gib:g} GiB per process"
     return why
@@ -100,7 +103,7 @@ def cache_report(decision: Decision) -> ProcessorCache | None:
 
 
 def cache_checks(decision: Decision, policy: Policy) -> Iterator[Check]:
-    own_gib = decision.engine_args.get("mm_processor_cache_gb")
+    own_gib = decision.engine_args.get(CACHE)
     if isinstance(decision.cache, UnsizedCache) and own_gib is not None:
         yield Check(PROCESSOR_CACHE, "skip", f"not sized: no requests; your {own_gib:g} GiB apply")
     else:

@@ -16,7 +16,7 @@ from mmcalib.engine.vllm_config import is_serving_gpu
 from mmcalib.errors import CorpusError, MmcalibError, UsageError, VerdictError
 from mmcalib.memory.rehearse import resolve_gpu
 from mmcalib.models.gpus import Gpu
-from mmcalib.models.resolve import ResolvedModel, resolve
+from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
 from mmcalib.options.option import make_options
 from mmcalib.options.run import (
     SAMPLE_PER_MODALITY,
@@ -53,7 +53,7 @@ def run_each(
         for job, resolved, outcome in zip(jobs, models, outcomes, strict=True):
             try:
                 calibration = _run(job, resolved, outcome, progress, shared)
-                if job.validate in ("startup", "replay"):
+                if job.options.validate in ("startup", "replay"):
                     shared.stop_host()
                 yield calibration
             except MmcalibError as error:
@@ -69,10 +69,10 @@ def _ready(jobs: Sequence[Job], progress: Progress) -> list[ResolvedModel]:
     require_vllm()
     models: dict[str, ResolvedModel] = {}
     for job in jobs:
-        require_cuda(job.device)
+        require_cuda(job.options.device)
         if job.model not in models:
             with progress.step("finding the model"):
-                models[job.model] = resolve(job.model, cache_dir=job.cache)
+                models[job.model] = resolve(job.model, cache_dir=cache_dir())
     return [models[job.model] for job in jobs]
 
 
@@ -80,7 +80,7 @@ def _run(
     job: Job, resolved: ResolvedModel, outcome: RunOutcome, progress: Progress, shared: Shared
 ) -> Calibration:
     with (
-        allow_hosts(job.allowed_media_domains),
+        allow_hosts(job.options.allowed_media_domains or ()),
         open_session(job, resolved, progress, shared) as session,
     ):
         job = session.job
@@ -112,16 +112,16 @@ def _run(
         outcome.skipped.extend(decided.decision.unreadable)
         reviewed = stages.review(session, decided)
         stages.start_memory(session, decided)
-        so_far = build_calibration(job, reviewed)
+        so_far = build_calibration(session, reviewed)
         outcome.update(so_far)
         serves = is_serving_gpu(opened.device, job.gpu)
         key = json.dumps([decided.engine_config, serves], sort_keys=True)
         if (proof := shared.proofs.get(key)) is None:
             config = engine_yaml(so_far, "vllm serve --config engine.yaml")
             proof = shared.proofs[key] = stages.prove_decision(session, decided, config)
-        outcome.update(build_calibration(job, reviewed, proof))
+        outcome.update(build_calibration(session, reviewed, proof))
         memory = stages.predict_memory(session, reviewed, proof)
-        result = build_calibration(job, reviewed, proof, memory)
+        result = build_calibration(session, reviewed, proof, memory)
         outcome.update(result)
         return result
 

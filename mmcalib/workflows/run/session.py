@@ -16,7 +16,7 @@ from typing import Any, Final
 from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.catalogue import NOT_STARTED_WITH
 from mmcalib.checks.check import Check
-from mmcalib.checks.limits import LIMIT, count_limits, limit_options, normalize_limits
+from mmcalib.checks.limits import CACHE, LIMIT, count_limits, limit_options, normalize_limits
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.limits import compute_reserve
 from mmcalib.derive.policy import FIT, Policy
@@ -50,12 +50,8 @@ from mmcalib.options.run import (
     DERIVED_ARGUMENTS,
     KEPT_ARGUMENTS,
     PROBE,
-    SAMPLE_PER_MODALITY,
-    STARTUP_BUDGET_S,
-    Device,
     ProbeOptions,
     RunOptions,
-    Validate,
     build_policy,
     reject_derived_flags,
 )
@@ -70,27 +66,18 @@ from mmcalib.workflows.traffic.rehearse import ServingProcess
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The inputs and options of one calibration. Without a `gpu` mmcalib predicts no memory, and
-    a policy with a concurrency raises UsageError. `config` is the user's present configuration.
-    `engine_args` are the server's further arguments by vLLM's names; those that a calibration
-    derives or has options for raise UsageError.
+    """The inputs of one calibration. Without a `gpu` mmcalib predicts no memory, and a policy with
+    a concurrency raises UsageError. `config` is the user's present configuration. `engine_args` are
+    the server's further arguments by vLLM's names; those that a calibration derives or has options
+    for raise UsageError.
     """
 
     model: str
-    data: Sequence[str | Path]
-    requests: Sequence[Path] = ()
-    allowed_root: Path | None = None
-    policy: Policy = field(default_factory=Policy)
-    validate: Validate = "replay"
-    startup_budget_s: float = STARTUP_BUDGET_S
-    sample: int = SAMPLE_PER_MODALITY
-    cache_dir: Path | None = None
-    gpu: Gpu | None = None
-    allowed_media_domains: Sequence[str] = ()
+    options: RunOptions
+    policy: Policy
+    gpu: Gpu | None
+    config: WrittenConfiguration
     probe: ProbeOptions = PROBE
-    device: Device = "cpu"
-    pin_kv_cache: bool = False
-    config: WrittenConfiguration = field(default_factory=WrittenConfiguration)
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -108,35 +95,15 @@ class Job:
         config = read_configuration(options.config, flags, options.model)
         if config.model_name is None:
             raise UsageError("no model given", hint="--model MODEL, or --config FILE with one")
-        return cls(
-            model=config.model_name,
-            data=tuple(options.data or ()),
-            requests=tuple(options.requests or ()),
-            allowed_root=options.allowed_local_media_path,
-            policy=policy or build_policy(options),
-            validate=options.validate,
-            startup_budget_s=options.startup_budget_s,
-            sample=options.sample,
-            gpu=gpu,
-            allowed_media_domains=tuple(options.allowed_media_domains or ()),
-            probe=probe,
-            device=options.device,
-            pin_kv_cache=options.pin_kv_cache,
-            config=config,
-            engine_args=engine_args or {},
-        )
+        policy = policy or build_policy(options)
+        return cls(config.model_name, options, policy, gpu, config, probe, engine_args or {})
 
     def __post_init__(self) -> None:
-        reject_derived_flags(self.engine_args, pinned=self.pin_kv_cache)
+        reject_derived_flags(self.engine_args, pinned=self.options.pin_kv_cache)
         if self.policy.concurrency is not None and self.gpu is None:
             raise UsageError("--concurrency needs --gpu", hint="--gpu L4")
-        if self.pin_kv_cache and self.gpu is None:
+        if self.options.pin_kv_cache and self.gpu is None:
             raise UsageError("--pin-kv-cache needs --gpu", hint="--gpu L4")
-
-    @property
-    def cache(self) -> Path:
-        """The folder for results that other jobs reuse."""
-        return self.cache_dir or cache_dir()
 
 
 @dataclass(slots=True)
@@ -154,14 +121,17 @@ class RunOutcome:
 
 def read_job_corpus(job: Job, progress: Progress, *, sound: bool = False) -> LoadedCorpus:
     """Read the job's corpus, `sound` as in `examine`. Raises CorpusError and UsageError."""
-    root, cache, how = job.allowed_root, job.cache, job.probe
-    sources = job.data, job.requests
     return read_corpus(
-        *sources, allowed_root=root, cache=cache, progress=progress, how=how, sound=sound
+        job.options.data or (),
+        job.options.requests or (),
+        allowed_root=job.options.allowed_local_media_path,
+        cache=cache_dir(),
+        progress=progress,
+        how=job.probe,
+        sound=sound,
     )
 
 
-_CACHE: Final = "mm_processor_cache_gb"
 # vLLM's error (0.32) for a checkpoint that is not quantised with the given method.
 _NOT_QUANTISED: Final = re.compile(r"Cannot find the config file for (\w+)")
 
@@ -180,7 +150,7 @@ class YourConfiguration:
     @property
     def kept_args(self) -> dict[str, Any]:
         """Arguments that mmcalib neither derives nor has an option for."""
-        decided = DERIVED_ARGUMENTS if self.has_requests else DERIVED_ARGUMENTS - {_CACHE}
+        decided = DERIVED_ARGUMENTS if self.has_requests else DERIVED_ARGUMENTS - {CACHE}
         return {n: value for n, value in self.engine_args.items() if n not in decided}
 
     @property
@@ -205,16 +175,6 @@ class YourConfiguration:
         if configured_context(self.engine_args) is None:
             options.pop("max_model_len", None)
         return replace(policy, **options, count={**counts, **policy.count})
-
-
-def default_args(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the user's engine arguments, which the default configuration has too."""
-    own = {
-        "max_model_len": policy.context_tokens,
-        "max_num_seqs": policy.max_num_seqs,
-        "gpu_memory_utilization": policy.gpu_memory_utilization,
-    }
-    return {**{name: value for name, value in own.items() if value is not None}, **given}
 
 
 def read_your_config(
@@ -251,7 +211,7 @@ def read_your_config(
     args = {name: value for name, value in config.engine_args.items() if name != "model"}
     yours = YourConfiguration(written, normalize_limits(args), config.values, counted)
     # vLLM has parsed all spellings, such as -cc.
-    reject_derived_flags({n: v for n, v in yours.kept_args.items() if n != _CACHE}, pinned=pinned)
+    reject_derived_flags({n: v for n, v in yours.kept_args.items() if n != CACHE}, pinned=pinned)
     if yours.derived_names:
         names = ", ".join(map(flag, yours.derived_names))
         progress.note(f"mmcalib derives these and compares them with yours: {names}")
@@ -336,7 +296,14 @@ class Session:
 
     @property
     def default_args(self) -> dict[str, Any]:
-        return default_args(self.job.policy, self.given)
+        """The user's engine arguments, which the default configuration has too."""
+        policy = self.job.policy
+        own = {
+            "max_model_len": policy.context_tokens,
+            "max_num_seqs": policy.max_num_seqs,
+            "gpu_memory_utilization": policy.gpu_memory_utilization,
+        }
+        return {**{name: value for name, value in own.items() if value is not None}, **self.given}
 
 
 @dataclass(slots=True)
@@ -405,7 +372,7 @@ def open_session(
             stack.enter_context(prediction)
             serving = ServingProcess(rehearsals, prediction.run_after, own_process=False)
             # A second process is worth it if no engine starts and there is more than one core.
-            if job.validate in ("none", "budget") and len(os.sched_getaffinity(0)) > 1:
+            if job.options.validate in ("none", "budget") and len(os.sched_getaffinity(0)) > 1:
                 own = stack.enter_context(Rehearsals(job.gpu, on_log=progress.log))
                 thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="serving")
                 stack.callback(thread.shutdown, wait=False, cancel_futures=True)
@@ -423,7 +390,7 @@ def open_session(
         if job.engine_args:
             listed = host.ask(ListServeOptions(), "listing the arguments of vLLM")
             reject_unknown_arguments(job.engine_args, listed.engine)
-        pinned, counted = job.pin_kv_cache, bool(job.requests)
+        pinned, counted = job.options.pin_kv_cache, bool(job.options.requests)
         yours = read_your_config(job.config, parse, progress, pinned=pinned, counted=counted)
         given = {**job.engine_args, **(yours.kept_args if yours else {})}
         if yours is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ from mmcalib.census.census import choose_sample
 from mmcalib.checks.catalogue import ENGINE_START, MEMORY_RESERVE
 from mmcalib.checks.check import Check, RemedyStyle
 from mmcalib.checks.corpus import assumed_batch_check
-from mmcalib.checks.facts import CheckFacts, CheckStage
+from mmcalib.checks.facts import Alternatives, CheckFacts, Decision
 from mmcalib.checks.reserve import missing_parts
-from mmcalib.decision.decide import at_chosen_values, decide
-from mmcalib.decision.decision import Decision, size_cache
+from mmcalib.decision.cache import size_cache
+from mmcalib.decision.decide import MemoryJudge, at_chosen_values, decide
 from mmcalib.decision.effects import drop_idle_settings
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.decision.measure import Sample
@@ -60,12 +60,11 @@ from mmcalib.proof.start import Launch
 from mmcalib.results.memory import EncoderBudget, ServedTraffic
 from mmcalib.text import flag, gib
 from mmcalib.workflows.corpus import LoadedCorpus
-from mmcalib.workflows.judging import corpus_facts, judge, judge_memory
+from mmcalib.workflows.judging import DECIDED_RULES, corpus_facts, judge, judge_memory
 from mmcalib.workflows.run.evidence import cache_checks
 from mmcalib.workflows.run.prepare import Prepared, check_server, check_sizes, required_environment
 from mmcalib.workflows.run.session import (
     Session,
-    YourConfiguration,
     budget_your_config,
     check_unstarted_flags,
 )
@@ -80,17 +79,17 @@ from mmcalib.workflows.traffic.requests import make_trace
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A decision, its measured `sample`, and the user's arguments `given` and `yours`."""
+    """A decision, its measured `sample`, and vLLM's budget under the user's configuration, or its
+    words if it rejects that.
+    """
 
     prepared: Prepared
     sample: Sample
     decision: Decision
-    given: Mapping[str, Any] = field(default_factory=dict)
-    serving: BackgroundTraffic | None = None
-    yours: YourConfiguration | None = None
-    budget_yours: EncoderBudget | None = None
-    refused_yours: str = ""
-    chats: Mapping[Modality, ChatText] = field(default_factory=dict)
+    serving: BackgroundTraffic | None
+    budget_yours: EncoderBudget | None
+    refused_yours: str
+    chats: Mapping[Modality, ChatText]
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
@@ -108,10 +107,10 @@ class Derived:
 def derive(session: Session, served: Prepared) -> Derived:
     job, host, progress = session.job, session.host, session.progress
     opened, corpus = served.opened, served.corpus
-    sample = choose_sample(corpus.census, job.sample)
+    sample = choose_sample(corpus.census, job.options.sample)
     path, files = served.resolved.path, served.files
     budgets = BudgetSource(host, opened, path, job.policy, files=files, given=session.given)
-    serving = judge = None
+    serving, judge = None, MemoryJudge()
     if session.prediction is not None and session.serving is not None:
         prediction, process, default = session.prediction, session.serving, session.default_args
         # The process starts up while text is counted.
@@ -133,8 +132,7 @@ def derive(session: Session, served: Prepared) -> Derived:
     # The context of an encoder-decoder model holds no items.
     chatted = () if opened.encoder_decoder else table.modalities()
     chats = {m: texts.chat(corpus.prompts, m, reserve) for m in chatted}
-    given, yours = session.given, session.yours
-    return Derived(served, sample, decision, given, serving, yours, budget, refused, chats)
+    return Derived(served, sample, decision, serving, budget, refused, chats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +162,7 @@ def review(session: Session, decided: Derived) -> Review:
     checks += check_unstarted_flags(session.given, served.opened.device, gpu)
     if session.prediction is None:
         checks = qualify_tokens_only(checks, decision, no_gpu("mmcalib run --gpu NAME --force"))
-    if session.job.device == "cuda":
+    if session.job.options.device == "cuda":
         path, tokens = served.resolved.path, session.job.policy.context_tokens
         setting, sample, files = decision.setting, decided.sample, served.files
         compared = compare_apart(path, tokens, "cuda", setting, sample, session.progress, files)
@@ -181,26 +179,27 @@ def check_decision(
         configuration=decision,
         policy=policy,
         prompt=decision.longest,
-        given_corpus=corpus_facts(corpus, decision, decision.default_table, left_out),
+        corpus=corpus_facts(corpus, decision, decision.default_table, left_out),
+        tries=Alternatives(),
     )
-    return [*judge(CheckStage.DECIDED, facts), *cache_checks(decision, policy)]
+    return [*judge(DECIDED_RULES, facts), *cache_checks(decision, policy)]
 
 
 def prove_decision(session: Session, decided: Derived, engine_yaml: str) -> Proof:
     """Read `engine_yaml` back, start the engine and replay, up to the job's depth."""
-    job, served = session.job, decided.prepared
+    job, served, depth = session.job, decided.prepared, session.job.options.validate
     checks = []
-    if job.validate != "none":
+    if depth != "none":
         path = session.scratch / "engine.yaml"
         write_text(path, engine_yaml)
         checks.append(check_config_parsing(session.host, path, decided.engine_config))
-    if job.validate not in ("startup", "replay"):
-        detail = f"skipped by --validate {job.validate}"
+    if depth not in ("startup", "replay"):
+        detail = f"skipped by --validate {depth}"
         checks.append(Check(ENGINE_START, "skip", detail, "--validate replay"))
         return Proof(checks=tuple(checks))
-    path, budget_s = Path(served.resolved.path), job.startup_budget_s
+    path, budget_s = Path(served.resolved.path), job.options.startup_budget_s
     launch = Launch(decided.decision, served.opened, path, session.scratch, budget_s, job.gpu)
-    source = ReplaySource(served.corpus.prompts, served.files) if job.validate == "replay" else None
+    source = ReplaySource(served.corpus.prompts, served.files) if depth == "replay" else None
     remedy = "--validate budget starts no engine"
     proof = prove(session.host, launch, source, session.progress, remedy=remedy)
     return replace(proof, checks=(*checks, *proof.checks))
@@ -236,7 +235,7 @@ def predict_memory(session: Session, reviewed: Review, proof: Proof) -> Predicte
     decision, default = decided.decision, session.default_args
     predicted = rehearse_decision(prediction, default, decision, progress)
     ask = rehearse_with_progress(prediction, progress)
-    pinned = fix_kv_cache(predicted, decision, ask) if job.pin_kv_cache else None
+    pinned = fix_kv_cache(predicted, decision, ask) if job.options.pin_kv_cache else None
     served = predicted
     if pinned is not None and pinned.rehearsed is not None:
         served = replace(predicted, calibrated=pinned.rehearsed)

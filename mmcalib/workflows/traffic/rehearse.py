@@ -12,6 +12,7 @@ from typing import Any, Final
 from mmcalib.checks.catalogue import LOAD_ON
 from mmcalib.checks.check import Check
 from mmcalib.checks.corpus import assumed_load_check
+from mmcalib.checks.limits import CACHE
 from mmcalib.corpus.chat import ChatRequest
 from mmcalib.decision.texts import Texts
 from mmcalib.derive.demand import thin_steps
@@ -42,7 +43,7 @@ from mmcalib.proof.start import CUT_LAYERS
 from mmcalib.results.memory import Rehearsal, ServedTraffic, TimelineStep, TrafficFigures
 from mmcalib.text import gib, number, plural
 from mmcalib.workflows.corpus import read_corpus
-from mmcalib.workflows.traffic.requests import MOST_REQUESTS, make_trace
+from mmcalib.workflows.traffic.requests import make_trace
 
 
 def rehearse_traffic(
@@ -55,7 +56,6 @@ def rehearse_traffic(
     flags: Sequence[str] = (),
     arrivals: Arrivals | None = None,
     answer_tokens: int = ANSWER_TOKENS,
-    most: int = MOST_REQUESTS,
     allowed_root: Path | None = None,
     progress: Progress | None = None,
 ) -> Rehearsal:
@@ -83,7 +83,7 @@ def rehearse_traffic(
                 return Texts(host).split(texts)
 
         timed = arrivals.timed
-        requested = make_trace(corpus, split, answer_tokens=answer_tokens, most=most, timed=timed)
+        requested = make_trace(corpus, split, answer_tokens=answer_tokens, timed=timed)
         with progress.step(f"rehearsing on {device.name}"):
             started = rehearsals.rehearse({**args, "model": str(resolved.path)})
         document = rehearsal_document(started, resolved, device, path)
@@ -171,7 +171,6 @@ def _most(figures: Iterable[int | None]) -> int:
 
 # A run waits for the traffic, so mmcalib samples a larger corpus.
 MOST_IN_A_RUN: Final = 200
-_HOST_CACHE: Final = "mm_processor_cache_gb"
 
 # Returns whether the calibrated configuration starts with this `gpu_memory_utilization`.
 StartsWith = Callable[[float], bool]
@@ -199,7 +198,7 @@ class BackgroundTraffic:
     def start(self, args: EngineArgs) -> Future[Traffic | None]:
         """Start serving; None if vLLM would not start. Call after `prediction.start(args)`."""
         # The processor cache is in host memory and is sized last.
-        key = arguments_key({name: value for name, value in args.items() if name != _HOST_CACHE})
+        key = arguments_key({name: value for name, value in args.items() if name != CACHE})
         if key not in self._begun:
             self._begun[key] = self.process.submit(lambda: self._serve(args))
         return self._begun[key]

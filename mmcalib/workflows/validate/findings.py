@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from mmcalib.census.census import choose_sample
 from mmcalib.checks import items, limits, reserve
 from mmcalib.checks.catalogue import MEDIA_INPUT, SETTINGS_EFFECT
 from mmcalib.checks.check import Check, RemedyStyle, Taken, yaml_line
-from mmcalib.checks.facts import Alternatives, CheckFacts, CheckStage, LargestPrompt
+from mmcalib.checks.facts import Alternatives, CheckFacts, LargestPrompt
 from mmcalib.checks.file import effect_checks
 from mmcalib.corpus.chat import PART_OF, text_part, url_part
 from mmcalib.decision.effects import Footprints, find_effects, probe_shapes
@@ -38,14 +39,19 @@ from mmcalib.errors import VllmMoved, VllmRefused
 from mmcalib.media.blank import write_blank
 from mmcalib.memory.checks import rehearsed_inputs
 from mmcalib.options.run import SAMPLE_PER_MODALITY
-from mmcalib.text import plural
+from mmcalib.text import gib, plural
 from mmcalib.workflows.corpus import LoadedCorpus, files_of, read_corpus
-from mmcalib.workflows.judging import corpus_facts, judge
+from mmcalib.workflows.judging import (
+    MEASURED_RULES,
+    OPTION_RULES,
+    WRITTEN_RULES,
+    corpus_facts,
+    judge,
+)
 from mmcalib.workflows.validate.subject import (
     ValidatedConfig,
     add_own_items,
     add_worst_steps,
-    describe_gain,
     describe_kv_cache,
     find_headroom,
     option_facts,
@@ -59,8 +65,7 @@ def check_limits(subject: ValidatedConfig) -> Iterator[Check]:
         detail = "language_model_only: vLLM rejects every image, video and audio clip"
         yield Check(MEDIA_INPUT, "warn", detail, "remove language-model-only")
         return
-    gain = describe_gain(subject)
-    without = _budget_without_profiled(subject)
+    without, gain = _try_without_profiled(subject)
     budget, prompt, longer, floor = subject.budget, None, False, None
     largest = dict[Modality, int]()
     # An encoder-decoder model's context holds no items, and vLLM caches none of them.
@@ -75,14 +80,14 @@ def check_limits(subject: ValidatedConfig) -> Iterator[Check]:
         largest = {m: largest_item_bytes(m, subject.table, plain, limit) for m in served}
     cures = _find_cures(subject)
     yield from judge(
-        CheckStage.WRITTEN,
+        WRITTEN_RULES,
         CheckFacts(
             dialect=RemedyStyle.LINES,
             configuration=subject,
             prompt=prompt,
             longer=longer,
-            given_model=subject.opened,
-            given_tries=Alternatives(without, gain, cures, find_headroom(subject), floor, largest),
+            model=subject.opened,
+            tries=Alternatives(without, gain, cures, find_headroom(subject), floor, largest),
         ),
     )
 
@@ -94,21 +99,6 @@ def _fullest(
     prompt = LargestPrompt(items.largest_prompt(subject.counts, subject.engine_args, largest), own)
     total = items.needed_context(prompt.most, TEXT_RESERVE_TOKENS)
     return prompt, total > subject.budget.max_model_len and subject.takes_context(total)
-
-
-@dataclass(frozen=True, slots=True)
-class _PricedCure:
-    """Lines that make the reserve check pass in tokens, and their cost. `smaller` is the share of
-    items that shrink (1: unknown), `lost_bytes` the lost KV cache (0: not rehearsed).
-    """
-
-    lines: str
-    costs: str
-    smaller: float
-    lost_bytes: int
-
-    def __str__(self) -> str:
-        return f"{self.lines}  # {self.costs}"
 
 
 def _find_cures(subject: ValidatedConfig) -> list[str]:
@@ -125,7 +115,7 @@ def _find_cures(subject: ValidatedConfig) -> list[str]:
     ]
     confirmed = filter(None, (_with_whole_items(cure, subject) for cure in every))
     priced = [_price_cure(cure, budget, subject) for cure, budget in confirmed]
-    return list(map(str, sorted(priced, key=lambda one: (one.smaller, one.lost_bytes))))
+    return [lines for _, lines in sorted(priced, key=itemgetter(0))]
 
 
 def _with_whole_items(
@@ -152,18 +142,20 @@ def _with_whole_items(
 
 def _price_cure(
     cure: reserve.ReserveRemedy, budget: Budget, subject: ValidatedConfig
-) -> _PricedCure:
+) -> tuple[tuple[float, int], str]:
+    """Return the lines with their cost, after the share of items that shrink (1: unknown) and the
+    lost bytes of KV cache (0: not rehearsed).
+    """
     memory = subject.memory
     before = memory.config if memory else None
     after = memory.prediction.rehearse_or_none(cure.engine_args) if memory else None
     share, words = _count_smaller(cure, budget, subject)
     if memory is None or before is None or after is None:
-        return _PricedCure(cure.lines, words, share, 0)
+        return (share, 0), f"{cure.lines}  # {words}"
     lost, costs = before.kv_cache_bytes - after.kv_cache_bytes, describe_kv_cache(before, after)
     if after.kv_cache_tokens is None:
-        words_alone = f"{cure.lines} alone {costs}"
-        return _PricedCure(plan_command(memory, subject), words_alone, share, lost)
-    return _PricedCure(cure.lines, f"{costs}; {words}", share, lost)
+        return (share, lost), f"{plan_command(memory, subject)}  # {cure.lines} alone {costs}"
+    return (share, lost), f"{cure.lines}  # {costs}; {words}"
 
 
 def _count_smaller(
@@ -181,14 +173,20 @@ def _count_smaller(
     return smaller / counted.item_count(), f"shrinks {smaller:,} of {total}"
 
 
-def _budget_without_profiled(subject: ValidatedConfig) -> Budget | None:
-    """Return the budget without the modality that sets it, if the file does not limit that one."""
-    args, worst = subject.engine_args, subject.budget.profiled_modality
-    written = args.get(limits.LIMIT) or {}
+def _try_without_profiled(subject: ValidatedConfig) -> tuple[Budget | None, str]:
+    """Return the budget without the modality that sets it, if the file does not limit that one, and
+    how much the KV cache grows, if known.
+    """
+    memory, worst = subject.memory, subject.budget.profiled_modality
+    written = subject.engine_args.get(limits.LIMIT) or {}
     others = [m for m, c in subject.counts.items() if c.value and m != worst]
     if worst is None or worst in written or not others:
-        return None
-    return subject.accepts({**args, limits.LIMIT: {**written, worst: 0}})
+        return None, ""
+    args, gain = {**subject.engine_args, limits.LIMIT: {**written, worst: 0}}, ""
+    if memory and memory.config and (less := memory.prediction.rehearse_or_none(args)):
+        now, then = gib(memory.config.kv_cache_bytes), gib(less.kv_cache_bytes)
+        gain = f" and a KV cache on {memory.predicted.gpu.name} of {then} instead of {now}"
+    return subject.accepts(args), gain
 
 
 # Side lengths as shares of the largest: machines without a GPU cannot encode the whole.
@@ -264,10 +262,10 @@ def measure_corpus(
         configuration=subject,
         prompt=prompt,
         longer=longer,
-        given_corpus=corpus_facts(corpus, subject, subject.table, left_out, unreadable),
-        given_model=subject.opened,
+        corpus=corpus_facts(corpus, subject, subject.table, left_out, unreadable),
+        model=subject.opened,
     )
-    return subject, list(judge(CheckStage.MEASURED, facts))
+    return subject, list(judge(MEASURED_RULES, facts))
 
 
 def _longest(
@@ -287,7 +285,6 @@ def _longest(
         subject.counts,
         budget,
         TEXT_RESERVE_TOKENS,
-        budget.max_model_len,
         Texts.of(subject.budgets.host, opened.modalities, corpus.texts),
         encoder_decoder=opened.encoder_decoder,
     )
@@ -338,8 +335,8 @@ def examine(
     subject = add_worst_steps(subject)
     checks = list(check_limits(subject))
     options = option_facts(subject, served)
-    facts = CheckFacts(RemedyStyle.LINES, configuration=subject, given_options=options)
-    checks += judge(CheckStage.OPTIONS, facts)
+    facts = CheckFacts(RemedyStyle.LINES, configuration=subject, options=options)
+    checks += judge(OPTION_RULES, facts)
     if subject.corpus is None:
         checks += probe_video(subject)
     else:

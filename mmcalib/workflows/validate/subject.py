@@ -16,8 +16,8 @@ import yaml
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks import limits, reserve
 from mmcalib.checks.catalogue import CONFIG_PARSING, CONFIGURATION_ACCEPTED, ITEM_BATCH
-from mmcalib.checks.check import Check, OptionFacts, yaml_line
-from mmcalib.checks.facts import JudgedConfig
+from mmcalib.checks.check import Check, yaml_line
+from mmcalib.checks.facts import JudgedConfig, OptionFacts
 from mmcalib.checks.file import WrittenFile, check_file
 from mmcalib.checks.limits import LIMIT
 from mmcalib.decision.explore import BudgetSource
@@ -29,7 +29,6 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.config_forms import (
     PLACEHOLDER_MODEL,
     WrittenConfiguration,
-    read_configuration,
     reject_unsafe_settings,
 )
 from mmcalib.engine.host import EngineHost
@@ -59,7 +58,7 @@ from mmcalib.models.checkpoint import vocab_size
 from mmcalib.models.cut import read_config
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
-from mmcalib.options.run import STARTUP_BUDGET_S, Depth
+from mmcalib.options.run import ProofOptions
 from mmcalib.progress import Progress
 from mmcalib.proof.start import Started
 from mmcalib.text import SHOWN_BYTES, gib, one_line
@@ -68,17 +67,14 @@ from mmcalib.workflows.corpus import LoadedCorpus
 
 @dataclass(frozen=True, slots=True)
 class ValidateJob:
-    """A configuration in a file, flags or both, the media to serve, and the depth of the checks."""
+    """A configuration as written, the media to serve, and how to prove it."""
 
-    config: Path | None
-    flags: tuple[str, ...] = ()
-    model: str | None = None
+    written: WrittenConfiguration
     data: Sequence[Path] = ()
     requests: Sequence[Path] = ()
     allowed_root: Path | None = None
     gpu: Gpu | None = None
-    depth: Depth = "replay"
-    startup_budget_s: float = STARTUP_BUDGET_S
+    proof: ProofOptions = field(default_factory=ProofOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +101,10 @@ class ParsedConfig:
 
 def read_file(session: ValidateSession) -> ParsedConfig:
     """Read the job's configuration. Raises UsageError if it names no model."""
-    job = session.job
     with session.progress.step("reading the configuration"):
-        written = read_configuration(job.config, job.flags, job.model)
-        for note in written.environment_notes(os.environ):
+        for note in session.job.written.environment_notes(os.environ):
             session.progress.note(note)
-        config = parse_config(session.host, written, session.scratch)
+        config = parse_config(session.host, session.job.written, session.scratch)
     if config.serve_args is None or config.model:
         return config
     raise UsageError("no model given", hint="--model MODEL, or `model:` in the file")
@@ -326,7 +320,7 @@ def open_config(
         default_budget=default,
         progress=session.progress,
         memory=memory,
-        file=str(session.job.config or "FILE"),
+        file=str(session.job.written.source or "FILE"),
     )
     return subject, checks
 
@@ -372,19 +366,6 @@ def add_own_items(subject: ValidatedConfig) -> ValidatedConfig:
     with subject.progress.step(f"rehearsing the corpus' items on {gpu}"):
         rehearsed = memory.prediction.rehearse_or_none(subject.engine_args, steps)
     return subject.with_rehearsal(calibrated=rehearsed or memory.config)
-
-
-def describe_gain(subject: ValidatedConfig) -> str:
-    """Say how the KV cache grows without the unlimited modality that sets the budget, if known."""
-    memory, args = subject.memory, subject.engine_args
-    worst, written = subject.budget.profiled_modality, args.get(LIMIT) or {}
-    if memory is None or memory.config is None or worst is None or worst in written:
-        return ""
-    less = memory.prediction.rehearse_or_none({**args, LIMIT: {**written, worst: 0}})
-    if less is None:
-        return ""
-    now, then = gib(memory.config.kv_cache_bytes), gib(less.kv_cache_bytes)
-    return f" and a KV cache on {memory.predicted.gpu.name} of {then} instead of {now}"
 
 
 def find_headroom(subject: ValidatedConfig) -> Headroom | None:
@@ -469,18 +450,8 @@ def describe_kv_cache(before: RehearsedMemory, after: RehearsedMemory) -> str:
 
 def option_facts(subject: ValidatedConfig, served: Mapping[str, Any]) -> OptionFacts:
     """Return the facts that option checks need; `served` has all arguments of `vllm serve`."""
-    facts = OptionFacts(served, vocab_size(read_config(Path(subject.resolved.path))))
+    vocabulary = vocab_size(read_config(Path(subject.resolved.path)))
     memory = subject.memory
     if memory is None or memory.config is None:
-        return facts
-    config = memory.config
-    peaks = {m: step.encoder_peak_bytes for m, step in memory.predicted.steps.items()}
-    return replace(
-        facts,
-        encoder_peak_bytes=config.encoder_peak_bytes,
-        encoder_tokens=config.encoder_tokens,
-        step_bytes={m: peak for m, peak in peaks.items() if peak is not None},
-        encoder_cache_bytes=config.encoder_cache_bytes,
-        activation_peak_bytes=config.activation_peak_bytes,
-        runner=config.runner,
-    )
+        return OptionFacts(served, vocabulary)
+    return OptionFacts(served, vocabulary, memory.config, memory.predicted.steps)

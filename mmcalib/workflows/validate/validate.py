@@ -55,7 +55,7 @@ def try_config(
     session: ValidateSession, subject: ValidatedConfig, before: Sequence[Check]
 ) -> ProvenConfig:
     """Start the engine and replay, up to the job's depth, unless vLLM rejects the file."""
-    depth = session.job.depth
+    depth = session.job.proof.validate
     items: Literal["none", "corpus", "made up"] = "none" if subject.corpus is None else "corpus"
     refused = any(c.id in (CONFIG_PARSING, ITEM_BATCH) and c.status == "fail" for c in before)
     if refused or depth == "budget":
@@ -70,7 +70,7 @@ def try_config(
                 subject, items = synthetic, "made up"
         if subject.corpus is not None:
             source = ReplaySource(subject.corpus.prompts, files_of(subject.corpus))
-    path, budget_s = Path(subject.resolved.path), session.job.startup_budget_s
+    path, budget_s = Path(subject.resolved.path), session.job.proof.startup_budget_s
     launch = Launch(subject, subject.opened, path, session.scratch, budget_s, session.job.gpu)
     remedy = "change the option that vLLM names"
     proof = prove(session.host, launch, source, session.progress, remedy=remedy)
@@ -100,8 +100,8 @@ def build_document(
     return Validation(
         checks=list(map(CheckResult.from_value, checks)),
         verdict=verdict(checks),
-        config=str(job.config or ""),
-        flags=list(job.flags),
+        config=str(job.written.source or ""),
+        flags=list(job.written.flags),
         model=resolved.id if resolved else str(model),
         source=resolved.source if resolved else None,
         architecture="",
@@ -177,15 +177,12 @@ def validate(
             "nothing to validate: no file and no flags", hint="mmcalib validate engine.yaml"
         )
     job = ValidateJob(
-        config=written.source,
-        flags=written.flags,
-        model=written.model,
+        written,
         data=tuple(map(Path, data)),
         requests=tuple(map(Path, requests)),
         allowed_root=Path(allowed_local_media_path) if allowed_local_media_path else None,
         gpu=resolve_gpu(gpu) if isinstance(gpu, str) else gpu,
-        depth=proof.validate,
-        startup_budget_s=proof.startup_budget_s,
+        proof=proof,
     )
     for option, path in [*(("data", p) for p in data), *(("requests", p) for p in requests)]:
         if not os.path.exists(path):

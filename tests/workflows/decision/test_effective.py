@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmcalib.decision.decision import Decision
+from mmcalib.checks.facts import Decision
 from mmcalib.decision.effects import Footprints, drop_idle_settings, find_effects, probe_shapes
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.effects import Effect
@@ -44,10 +43,10 @@ def calibrated(
     return drop_idle_settings(decide(read, policy, model), budgets, Silent())
 
 
-def asked(host: type[FakeHost] = FakeHost, **more: Any) -> Footprints:
+def asked(host: type[FakeHost] = FakeHost) -> Footprints:
     model = opened()
     shapes = probe_shapes(model.modalities)
-    return Footprints(host(model), "/m", model.serve_defaults, shapes, **more)  # type: ignore[arg-type]
+    return Footprints(host(model), "/m", model.serve_defaults, shapes)  # type: ignore[arg-type]
 
 
 def by_name(found: list[Effect] | tuple[Effect, ...]) -> dict[str, Effect]:
@@ -150,21 +149,11 @@ def test_what_vllm_cannot_start_without_is_said_so() -> None:
         find_effects(args, there)
 
 
-def test_settings_that_only_memory_shows_are_shown_by_a_rehearsal() -> None:
+def test_settings_that_only_memory_shows_stay() -> None:
     args = {"gpu_memory_utilization": 0.5, "kv_cache_dtype": "fp8"}
     found, left = find_effects(args, asked())
     assert {e.outcome for e in found} == {"not shown"}
     assert left == args
-
-    def rehearse(args: Mapping[str, Any]) -> Any:
-        kv = int(args.get("gpu_memory_utilization", 0.9) * 1000)
-        return SimpleNamespace(
-            weights_bytes=5, activation_peak_bytes=5, kv_cache_bytes=kv, kv_cache_tokens=None
-        )
-
-    shown = by_name(find_effects(args, asked(rehearse=rehearse))[0])
-    assert shown["gpu_memory_utilization"].words == "without it: kv_cache_bytes 500 → 900"
-    assert shown["kv_cache_dtype"].outcome == "not shown"
 
 
 class EitherHost(FakeHost):

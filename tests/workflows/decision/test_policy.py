@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mmcalib.decision.decision import Decision
+from mmcalib.checks.facts import Decision
 from mmcalib.derive.limits import MIN_RESERVE_RATIO
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import FrameSampling

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mmcalib.decision.decision import Decision
+from mmcalib.checks.facts import Decision
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from tests.workflows.corpora import corpus, decide
 from tests.workflows.fake_host import opened

@@ -7,10 +7,10 @@ from dataclasses import replace
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from mmcalib.decision.decision import Decision, SizedCache, UnsizedCache
+from mmcalib.checks.facts import Decision
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.policy import Policy
-from mmcalib.derive.processor_cache import largest_item_bytes
+from mmcalib.derive.processor_cache import SizedCache, UnsizedCache, largest_item_bytes
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
@@ -44,8 +44,8 @@ def test_the_cache_holds_what_comes_again() -> None:
     cache = sized(decision)
     assert list(cache.curve.capacities) == [tensor_bytes(A, B)]
     assert cache.size.hit_rate == 0.6
-    assert cache.size.capacity_bytes >= tensor_bytes(A, B)
-    assert cache.size.capacity_bytes - tensor_bytes(A, B) <= GIB / 100 + 1
+    assert round(cache.mm_processor_cache_gb * GIB) >= tensor_bytes(A, B)
+    assert round(cache.mm_processor_cache_gb * GIB) - tensor_bytes(A, B) <= GIB / 100 + 1
     assert reason(decision) == (
         "expected hit rate 60.0%; 5 items in 5 requests, an unlimited cache hits 60.0%, "
         "vLLM's 4 GiB 60.0%"
@@ -73,7 +73,7 @@ def test_the_floor_is_any_request_that_the_limits_admit() -> None:
     cache = sized(decision)
     largest = decision.plain.dummies["image"].tensor_bytes
     assert cache.curve.largest_request_bytes == tensor_bytes(C) < 3 * largest
-    assert cache.size.capacity_bytes >= 3 * largest == cache.floor.nbytes
+    assert round(cache.mm_processor_cache_gb * GIB) >= 3 * largest == cache.floor.nbytes
     assert "at least what the largest allowed request needs, 3 × image of " in reason(decision)
 
 
@@ -135,8 +135,8 @@ def test_a_size_holds_every_request_or_is_off(requests: list[list[Shape]]) -> No
     size, curve = sized(decision).size, sized(decision).curve
     assert (size.mm_processor_cache_gb == 0) == (curve.most_hits == 0)
     if curve.most_hits:
-        assert size.capacity_bytes + 1 >= curve.largest_request_bytes
-        assert size.hit_rate >= 0.95 * size.most_hit_rate
+        assert size.mm_processor_cache_gb * GIB + 1 >= curve.largest_request_bytes
+        assert size.hit_rate >= 0.95 * curve.most_rate
     assert len(list(cache_evidence(decision))) == 1
 
 

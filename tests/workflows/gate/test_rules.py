@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mmcalib.admission.rules import ProvenRule, list_costs, prove_rules
-from mmcalib.decision.decision import Decision
+from mmcalib.checks.facts import Decision
 from mmcalib.decision.texts import Texts
 from mmcalib.derive.admission import admit
 from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
@@ -27,6 +27,7 @@ from tests.workflows.fake_host import AUDIO_HZ, EDGE, UNIT, FakeHost, cap, opene
 A, B = ImageShape(280, 280), ImageShape(560, 280)
 CLIP = VideoShape(100, 10.0, 10.0, 280, 280)
 SOUND = AudioShape(160_000, AUDIO_HZ)
+NO_TEXTS = Texts(FakeHost(opened()))  # type: ignore[arg-type]
 
 
 class Refusing(FakeHost):
@@ -149,7 +150,7 @@ def kept(found: list[ImageShape], odd: ImageShape | None = None) -> tuple[Decisi
     decision = decide(corpus(found), host=Resizing, files=files)
     host = Resizing(opened(), {path_of(shape): shape for shape in found})
     rules = prove_rules(host, opened(), decision, Silent())  # type: ignore[arg-type]
-    return decision, list_costs(decision, Policy(), rules, Texts())
+    return decision, list_costs(decision, Policy(), rules, NO_TEXTS)
 
 
 def test_the_gate_knows_each_to_the_token_all_the_same() -> None:
@@ -186,7 +187,7 @@ def test_where_a_rule_only_bounds_them_very_many_are_not_listed() -> None:
         decision = decide(corpus(many_shapes(number)), host=Resizing)
         every = len(decision.table.costs)
         rule = ProvenRule(Ceiling(20_000, 20_000, 3_000, 200.0), every, exact=False)
-        found = list_costs(decision, Policy(), {"image": rule}, Texts())
+        found = list_costs(decision, Policy(), {"image": rule}, NO_TEXTS)
         part = found.modalities["image"]
         assert len(part.known) == (listed or every)
         if part.unlisted is not None:

@@ -14,6 +14,7 @@ from mmcalib.errors import UsageError
 from mmcalib.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.memory.predict import fix_kv_cache, pool_evidence
 from mmcalib.memory.worst_steps import RehearseAll, shrink_kv_cache
+from mmcalib.options.run import RunOptions
 from mmcalib.workflows.run.session import Job
 from tests.workflows.memory.test_reserved import FOUR, config_of, predicted
 from tests.workflows.rehearsals import GIB, deepstack, limits, rehearsed
@@ -52,7 +53,7 @@ def test_it_is_rehearsed_as_it_is_written() -> None:
 
 def test_without_a_gpu_there_is_nothing_to_write() -> None:
     with pytest.raises(UsageError, match="--pin-kv-cache needs --gpu") as caught:
-        Job(model="some/model", data=("photos",), pin_kv_cache=True)
+        Job.of(RunOptions(model="some/model", data=["photos"], pin_kv_cache=True), gpu=None)
     assert caught.value.hint == "--gpu L4"
 
 

@@ -22,7 +22,7 @@ from mmcalib.models.gpus import describe_gpu
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 from mmcalib.workflows.plan import from_log, trials
-from mmcalib.workflows.plan.plan import best_combination, other_combinations, try_fix
+from mmcalib.workflows.plan.plan import combinations, try_fix
 from mmcalib.workflows.plan.trials import MOST_REHEARSALS, FixTrials, search_fixes
 from tests.derive.costed import AREA
 from tests.workflows.rehearsals import BUDGET, FACTS, GIB, deepstack, limits, peaks, rehearsed
@@ -32,6 +32,7 @@ L4 = describe_gpu("22GiB", "8.9")
 ROOMY = {"model": "/m", "max_num_seqs": 256, "max_num_batched_tokens": 16_384}
 FOUR = {**ROOMY, "max_num_seqs": 4}
 SEQS = Fix("max_num_seqs=4", "max_num_seqs", {"max_num_seqs": 4}, "speed", "at most 4 at once")
+REACHED = SearchResult((), reached=True, proven=True)
 
 
 @dataclass
@@ -81,23 +82,23 @@ def test_a_configuration_is_judged_as_run_and_validate_do() -> None:
 def test_a_goal_that_is_reached_already_is_not_where_it_is_under_reserved() -> None:
     """It would start, and may run out of memory under load: a setting that holds is proposed."""
     at = bench(FOUR)
-    found = trials.choose_safe(at, SearchResult({}, (), reached=True, proven=True))
+    found = trials.choose_safe(at, REACHED)
     assert found.verdict == "reached"
     (mend,) = found.best.best
     assert mend.changes == {"max_num_seqs": 51}
     assert (mend.cost, found.best.proven) == ("nothing", True)
     assert judge(at, mend).check.status == "pass"
-    held = trials.choose_safe(bench(ROOMY), SearchResult({}, (), reached=True, proven=True))
+    held = trials.choose_safe(bench(ROOMY), REACHED)
     assert (held.verdict, held.best.best) == ("reached already", ())
 
 
 def test_values_that_the_plan_chose_are_changed_until_they_hold() -> None:
     at = bench(ROOMY)
     at.outcome((SEQS,))
-    found = trials.choose_safe(at, SearchResult({}, (SEQS,), reached=True, proven=True))
+    found = trials.choose_safe(at, SearchResult((SEQS,), reached=True, proven=True))
     assert found.verdict == "reached"
     assert [fix.knob for fix in found.best.best] != ["max_num_seqs", "max_num_seqs"]
-    proposed = best_combination(found.best, at)
+    proposed, _ = combinations(found.best, at)
     assert proposed is not None
     assert proposed.reserved is not None
     assert proposed.reserved.status == "pass"
@@ -112,10 +113,10 @@ def test_of_what_else_was_mended_less_may_do() -> None:
     at = bench(ROOMY)
     at.outcome((batch,))
     at.outcome((SEQS,))
-    asked = SearchResult({}, (batch,), reached=True, proven=True, others=((SEQS,), ()))
+    asked = SearchResult((batch,), reached=True, proven=True, others=((SEQS,), ()))
     found = trials.choose_safe(at, asked)
     assert found.best.best == (batch,)
-    (mended,) = other_combinations(found.best, at)
+    _, (mended,) = combinations(found.best, at)
     assert (mended.changes, mended.proven) == ({"max_num_seqs": 51}, False)
     assert found.best.proven
 
@@ -123,7 +124,7 @@ def test_of_what_else_was_mended_less_may_do() -> None:
 def test_what_no_setting_mends_is_said_and_is_no_success() -> None:
     """With each cure the KV cache has less than the goal."""
     at = bench(FOUR, Goal("kv_tokens", 300_000), mended_tokens=200_000)
-    found = trials.choose_safe(at, SearchResult({}, (), reached=True, proven=True))
+    found = trials.choose_safe(at, REACHED)
     assert found.verdict == "under-reserved"
     assert found.best.best == ()
 
@@ -139,10 +140,7 @@ def test_where_steps_cannot_be_rehearsed_it_says_what_it_does_not_know() -> None
     assert found.check.remedy.startswith("mmcalib rehearse --model /m --gpu H100-80G --verbose")
     at.prediction.gpu = describe_gpu("12GiB", "8.6")
     assert "--model /m --gpu-memory 12GiB --capability 8.6 --verbose" in judge(at).check.remedy
-    assert (
-        trials.choose_safe(at, SearchResult({}, (), reached=True, proven=True)).verdict
-        == "reached already"
-    )
+    assert trials.choose_safe(at, REACHED).verdict == "reached already"
 
 
 def test_a_size_hint_is_a_trap_by_the_same_judgement() -> None:
@@ -224,7 +222,7 @@ def served(image: Any, goal: Goal | None = None, **args: Any) -> trials.FixTrial
 def facts(at: trials.FixTrials) -> Facts:
     found = at.rehearse(())
     assert found.budget is not None
-    return replace(FACTS, knobs=(AREA,), max_model_len=found.budget.max_model_len)
+    return replace(FACTS, budget=found.budget, knobs=(AREA,))
 
 
 def test_a_hint_that_shrinks_the_profile_alone_is_dropped_and_that_has_a_price() -> None:
@@ -234,9 +232,9 @@ def test_a_hint_that_shrinks_the_profile_alone_is_dropped_and_that_has_a_price()
     (fix,) = honest.required
     assert fix.cost == "KV cache"
     assert fix.price.startswith("1.84 GiB less")
-    found = trials.choose_safe(honest, SearchResult({}, (), reached=True, proven=True))
+    found = trials.choose_safe(honest, REACHED)
     assert found.verdict == "reached"
-    proposed = best_combination(found.best, honest)
+    proposed, _ = combinations(found.best, honest)
     assert proposed is not None
     assert proposed.changes == {"limit_mm_per_prompt": {"image": 2, "video": 0}}
     assert [price.flags for price in proposed.fixes] == [proposed.flags]
@@ -252,7 +250,7 @@ def test_dropping_a_hint_is_combined_with_caps_and_a_shorter_context() -> None:
     fixes, found = trials.search_fixes(honest, facts(at), Silent())
     settled_so = trials.choose_safe(honest, found)
     assert settled_so.verdict == "reached"
-    proposed = best_combination(settled_so.best, honest)
+    proposed, _ = combinations(settled_so.best, honest)
     assert proposed is not None
     size = {"longest_edge": 3_211_264, "shortest_edge": 3_136}
     assert proposed.changes == {
@@ -305,7 +303,7 @@ def test_a_server_that_ran_out_of_memory_needs_more_room_whatever_is_reserved() 
     assert not found.holds
     assert found.lacking_bytes == at.oom.lacking_bytes
     assert at.oom.lacking_bytes == round(1.08 * GIB) - round(0.39 * GIB) + VLLM_SLACK_BYTES
-    so = trials.choose_safe(at, SearchResult({}, (), reached=True, proven=True))
+    so = trials.choose_safe(at, REACHED)
     assert so.verdict == "reached"
     (mend,) = so.best.best
     assert mend.changes == {"gpu_memory_utilization": 0.91}
@@ -321,14 +319,14 @@ def test_a_message_without_figures_still_asks_for_room() -> None:
     assert oom is not None
     assert (oom.wanted_bytes, oom.step_bytes, oom.lacking_bytes) == (None, None, VLLM_SLACK_BYTES)
     at = replace(calm, oom=oom)
-    so = trials.choose_safe(at, SearchResult({}, (), reached=True, proven=True))
+    so = trials.choose_safe(at, REACHED)
     # 0.15 of 22 GiB below the default of 0.92.
     assert [fix.changes for fix in so.best.best] == [{"gpu_memory_utilization": 0.91}]
 
 
 def test_before_the_kv_cache_a_lower_utilization_makes_no_room() -> None:
     at = exhausted(served(2, gpu_memory_utilization=0.95), phase="profile: encoder")
-    so = trials.choose_safe(at, SearchResult({}, (), reached=True, proven=True))
+    so = trials.choose_safe(at, REACHED)
     assert so.verdict == "under-reserved"
     _, found = trials.search_fixes(at, facts(at), Silent(), partial(trials.safe_outcome, at))
     assert found.reached
@@ -341,14 +339,11 @@ def test_fixes_are_combined_until_they_reach_the_goal_and_hold() -> None:
     calm = served(2, Goal("kv_tokens", 45_000), gpu_memory_utilization=0.95)
     at = exhausted(calm)
     assert at.outcome(()).reached
-    assert (
-        trials.choose_safe(at, SearchResult({}, (), reached=True, proven=True)).verdict
-        == "under-reserved"
-    )
+    assert trials.choose_safe(at, REACHED).verdict == "under-reserved"
     _, found = trials.search_fixes(at, facts(at), Silent(), partial(trials.safe_outcome, at))
     so = trials.choose_safe(at, found)
     assert so.verdict == "reached"
-    proposed = best_combination(so.best, at)
+    proposed, _ = combinations(so.best, at)
     assert proposed is not None
     assert proposed.changes["gpu_memory_utilization"] < 0.95
     assert proposed.memory.kv_cache_tokens is not None
@@ -383,7 +378,6 @@ def test_every_fix_is_rehearsed_on_its_own_and_the_one_that_does_it_is_found() -
     wanting = Wanting("kv_cache_dtype", "fp8")
     fixes, found = search(wanting, {})
     on_their_own = [fix for fix in fixes if fix.alone and not fix.untried]
-    assert [*found.alone] == [fix.name for fix in on_their_own]
     for fix in on_their_own:
         assert {"model": "/m", **fix.changes} in wanting.asked
     assert [fix.name for fix in found.best] == ["kv_cache_dtype"]
@@ -405,7 +399,8 @@ class SharedCap:
 
 
 def test_a_cap_of_images_that_turns_videos_away_costs_requests() -> None:
-    facts = replace(FACTS, knobs=(AREA,), largest_items={"image": 16_384, "video": 114_688})
+    both = replace(BUDGET, max_tokens_per_item={"image": 16_384, "video": 114_688})
+    facts = replace(FACTS, knobs=(AREA,), budget=both)
     with MemoryPrediction(gpus.find_gpu("H100-80G"), SharedCap()) as prediction:
         bench = FixTrials(prediction, {"model": "/m"}, Goal("kv_tokens", 200_000))
         fixes, _ = search_fixes(bench, facts, Silent())

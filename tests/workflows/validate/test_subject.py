@@ -16,6 +16,7 @@ from mmcalib.derive.limits import Count
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import Modality
+from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.vllm_config import without_gpu_args
 from mmcalib.memory.checks import no_gpu, reserved_check
@@ -102,7 +103,8 @@ def test_what_needs_a_gpu_is_left_out_without_one() -> None:
 def test_what_is_not_yaml_is_a_finding(tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("model: [\n")
-    job = ValidateJob(config, ("--port", "1"), model="m", gpu=gpus.find_gpu("L4"))
+    written = read_configuration(config, ("--port", "1"), "m")
+    job = ValidateJob(written, gpu=gpus.find_gpu("L4"))
     found = judge(job, NOBODY, Silent())
     assert (found.verdict, found.model, found.gpu) == ("fail", "m", "L4")
     assert found.flags == ["--port", "1"]

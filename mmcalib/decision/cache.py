@@ -1,82 +1,30 @@
-"""A decision and its processor cache."""
+"""Size the processor cache for the requests that a decision admits."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain, compress
-from typing import Final
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.checks.facts import DerivedConfig
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.fit import Fit
-from mmcalib.derive.limits import Count, Rounding
+from mmcalib.derive.limits import Count
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.processor_cache import (
     CacheFloor,
-    CacheSize,
-    HitCurve,
+    CappedCache,
+    DecidedCache,
+    SizedCache,
+    UnsizedCache,
     allowed_gib,
-    cache_floor,
     choose_cache_size,
     hit_curve,
     round_up_gib,
 )
-from mmcalib.domain.items import Skipped
-from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import ITEM_ORDER, PROCESSOR_CACHE_GIB
-from mmcalib.text import GIB, whole_as_int
-
-
-@dataclass(frozen=True, slots=True)
-class SizedCache:
-    """A size chosen by the hit `curve` of `requests` that vLLM would process. `floor` is the need
-    of the largest allowed request; `times` requests use the item `often`; `complete`: whole log.
-    """
-
-    curve: HitCurve
-    size: CacheSize
-    floor: CacheFloor
-    requests: int
-    often: str
-    times: int
-    complete: bool
-
-    @property
-    def mm_processor_cache_gb(self) -> int | float:
-        return whole_as_int(self.size.mm_processor_cache_gb)
-
-
-@dataclass(frozen=True, slots=True)
-class CappedCache:
-    """The allowed size, used without a request order if vLLM's default is larger than allowed or
-    smaller than the floor. `allowed_gib` as in `CacheSize`; `budgeted`: by a RAM budget.
-    """
-
-    gib: float
-    floor: CacheFloor
-    allowed_gib: float
-    budgeted: bool
-
-    @property
-    def mm_processor_cache_gb(self) -> int | float:
-        return whole_as_int(self.gib)
-
-
-@dataclass(frozen=True, slots=True)
-class UnsizedCache:
-    """The reason to keep vLLM's default."""
-
-    reason: str
-
-
-NOT_SIZED: Final = UnsizedCache("not sized")
-
-DecidedCache = SizedCache | CappedCache | UnsizedCache
+from mmcalib.text import GIB
 
 
 def size_cache(
@@ -144,27 +92,3 @@ def _is_served(
         modality in counts and count <= counts[modality].value
         for modality, count in carried.items()
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision(DerivedConfig):
-    """The configuration as emitted; `rounding` is how the step was rounded to whole items."""
-
-    default_budget: Budget
-    unreadable: tuple[Skipped, ...]
-    longest: Fit | None
-    rounding: Rounding = "up"
-    cache: DecidedCache = NOT_SIZED
-
-    def cache_floor(self) -> CacheFloor:
-        """Return the most that one allowed request can put into the processor cache."""
-        return cache_floor(
-            self.items_per_prompt, self.table, self.plain, self.budget.encoder_budget_tokens
-        )
-
-    def with_cache(self, cache: DecidedCache) -> Decision:
-        """Return a copy with this processor cache, or with the reason for vLLM's default."""
-        if isinstance(cache, UnsizedCache):
-            return replace(self, cache=cache)
-        args = {**self.engine_args, "mm_processor_cache_gb": cache.mm_processor_cache_gb}
-        return replace(self, cache=cache, engine_args=args)
