@@ -58,7 +58,7 @@ class Policy:
 
     @property
     def raises_detail(self) -> bool:
-        """True if images may take more than the model's default."""
+        """True if items may take more than the model's default."""
         return self.prefer == "detail" and self.max_tokens_per_item is None
 
     def coverage_of(self, modality: Modality) -> float:
