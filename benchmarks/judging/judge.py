@@ -105,7 +105,7 @@ class Judge:
             again = self._asked(request, ask).status
             if again < 500:
                 break
-        return Verdict(answer, reason, found.status, found.said, again)
+        return Verdict(answer, reason, found.status, found.said, again, found.prompt_tokens)
 
     def _line(self, request: Request) -> bytes:
         """What is given to `check`: a request's body, or the path of what is transcribed."""

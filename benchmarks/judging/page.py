@@ -55,7 +55,8 @@ def passes(rows: Sequence[Asked]) -> bool:
     """Nothing let in was refused, nothing failed, and `check` refused hardly anything by itself."""
     kinds = Counter(row.verdict.kind for row in rows)
     few = kinds["false refusal"] <= MOST_FALSE_REFUSALS * len(rows)
-    return bool(rows) and not kinds["broken promise"] and not kinds["failure"] and few
+    broken = kinds["broken promise"] + kinds["failure"] + kinds["wrong count"]
+    return bool(rows) and not broken and few
 
 
 def page(
@@ -81,8 +82,9 @@ def page(
         "*served*, *refused*: both agree, though the server refuses some *by 5xx*. *unknown*: "
         "`check` says that it does not know. *served again*: below. *broken promise*: `check` lets "
         "in what the server refuses. *failure*: the server answers 5xx to what `check` did not "
-        "refuse, or does not answer. *false refusal*: the server takes what `check` refuses. Every "
-        "count is measured.",
+        "refuse, or does not answer. *wrong count*: the prompt exceeds the bound of `check`, or "
+        "differs from its exact count. *false refusal*: the server takes what `check` refuses. "
+        "Every count is measured.",
         "",
         *_matrix(rows),
         "",

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Agreed = Literal["served", "served again", "refused", "refused by 5xx", "unknown"]
-Disagreed = Literal["broken promise", "failure", "false refusal"]
+Disagreed = Literal["broken promise", "failure", "wrong count", "false refusal"]
 Kind = Agreed | Disagreed
 KINDS: tuple[Kind, ...] = (*get_args(Agreed), *get_args(Disagreed))
 
+_BOUND = re.compile(r"(at most )?(\d+) tokens of media \+ (at most )?(\d+) of text")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{16,}\b|\d[\d,.]*")
 _PATHS = re.compile(r"(/[\w.+-]+){2,}|(image|video|audio)-?[\w.+-]*\.\w+")
 _NAMED_CHARS = 130
@@ -18,8 +19,8 @@ _NAMED_CHARS = 130
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One request's: `answer` and `reason` are `check`'s, `status` and `said` the server's, and
-    `again` its status when what it had failed at was sent once more.
+    """One request's: `answer` and `reason` are `check`'s, `status`, `said` and `prompt_tokens` the
+    server's, and `again` its status when what it had failed at was sent once more.
     """
 
     answer: str
@@ -27,6 +28,7 @@ class Verdict:
     status: int
     said: str
     again: int | None = None
+    prompt_tokens: int | None = None
 
     @property
     def kind(self) -> Kind:
@@ -39,8 +41,19 @@ class Verdict:
         if self.answer == "unknown":
             return "unknown"
         if self.answer == "fits":
+            if served and self.is_miscounted:
+                return "wrong count"
             return "served" if served else "broken promise"
         return "false refusal" if served else "refused"
+
+    @property
+    def is_miscounted(self) -> bool:
+        """The server counts more than the bound of `check`, or other than its exact number."""
+        if self.prompt_tokens is None or not (bound := _BOUND.match(self.reason)):
+            return False
+        media_at_most, media, text_at_most, text = bound.groups()
+        more = self.prompt_tokens - int(media) - int(text)
+        return more > 0 or (more < 0 and not (media_at_most or text_at_most))
 
     @property
     def disagrees(self) -> bool:
@@ -51,6 +64,8 @@ class Verdict:
         """The same for what is likely one fault: the words without their figures and names."""
         # What `check` refuses and the server serves only `check` has words for, and the other way
         # round.
-        words = self.reason if self.kind in ("false refusal", "unknown") else self.said
+        words = (
+            self.reason if self.kind in ("false refusal", "unknown", "wrong count") else self.said
+        )
         bare = _NUMBERS.sub("N", _PATHS.sub("FILE", " ".join(words.split())))
         return f"{self.kind}: {bare[:_NAMED_CHARS]}"

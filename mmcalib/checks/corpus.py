@@ -225,7 +225,7 @@ def assumed_load_check(unsaid: int, tokens: int) -> Check:
         "warn",
         f"{plural(unsaid, 'request')} set no max_tokens; assumed {tokens:,}. Longer answers "
         "reduce concurrency",
-        "max_tokens in the requests",
+        "max_tokens in the requests, or --text-reserve-tokens N",
     )
 
 

@@ -82,7 +82,7 @@ class Decision(JudgedConfig):
 
     @property
     def raises_detail(self) -> bool:
-        """True if images may take more than the model's default."""
+        """True if items may take more than the model's default."""
         return any(point.is_beyond_default for point in self.chosen)
 
     def retention(self) -> dict[Modality, Retention]:

@@ -185,7 +185,7 @@ def _smaller(before: CostTable, after: CostTable, modality: Modality) -> CostCol
 
 
 def check_shrunk(facts: CheckFacts) -> Iterator[Check]:
-    """Count the images that the model's default shrinks, or that --prefer detail still does."""
+    """Count the items that the model's default shrinks, or that --prefer detail still does."""
     chosen = {point.knob.name: point for point in facts.decision.chosen}
     rows = groupby((e.point for e in facts.decision.explored), key=lambda point: point.knob)
     for knob, (*points,) in rows:
@@ -198,23 +198,27 @@ def _shrunk_check(now: Point, better: Point | None, facts: CheckFacts) -> Iterat
     """Judge what this value shrinks; `better` is what --prefer detail chooses if it fits."""
     decision, knob = facts.decision, now.knob
     table = decision.table if now.is_beyond_default else decision.default_table
-    images = table.columns_of(knob.modality)
-    kept = knob.kept_pixels(images, now.value)
-    if kept is None:
+    items = table.columns_of(knob.modality)
+    kept = knob.kept_pixels(items, now.value)
+    # No rule tells which videos shrink, only what they gain above the default.
+    clips = better is not None and knob.modality == "video" and not now.is_beyond_default
+    if kept is None and not clips:
         return
     usual = "" if now.is_beyond_default else "the model's default "
     limit = f"{usual}{knob.name} {number(now.value)}"
-    over = images.take(kept < 1)
+    over = items if kept is None else items.take(kept < 1)
     if not over:
         yield Check(ids.MODEL_SIZE_LIMIT, "pass", f"no image shrinks to {limit}")
         return
     largest = over[int(over.shapes.weights().argmax())]
-    count = over.item_count()
+    count = better.items_gaining if kept is None and better else over.item_count()
     verb = "shrinks" if count == 1 else "shrink"
     detail = (
-        f"{count:,} of {plural(images.item_count(), knob.modality)} {verb} to {limit}, such as "
-        f"{largest.exemplar}: {largest.shape}, {weight(largest.shape) / 1e6:.1f} megapixels"
+        f"{count:,} of {plural(items.item_count(), knob.modality)} {verb} to {limit}, such as "
+        f"{largest.exemplar}: {largest.shape}"
     )
+    if knob.modality == "image":
+        detail += f", {weight(largest.shape) / 1e6:.1f} megapixels"
     remedy = "cut such images up if detail matters"
     if facts.policy.raises_detail and decision.forced:
         detail, remedy = f"{detail}. Otherwise {decision.forced}", _ROOM[decision.forced_by]

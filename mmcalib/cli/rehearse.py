@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from mmcalib.cli import command
-from mmcalib.domain.traffic import ANSWER_TOKENS, STEP_S
+from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
+from mmcalib.domain.traffic import STEP_S
 from mmcalib.errors import UsageError
 from mmcalib.options.option import option, options, switch
 
@@ -33,7 +34,7 @@ class RehearseOptions:
         "MS", "Assumed time of a step, for --rate and --timestamps.", _STEP_MS, least=0.001
     )
     answer_tokens: int = option(
-        "N", "Answer length of requests without max_tokens.", ANSWER_TOKENS, least=1
+        "N", "Answer length of requests without max_tokens.", TEXT_RESERVE_TOKENS, least=1
     )
     strict: bool = switch("Exit 3 if the engine would not start.")
     as_json: bool = switch("Print JSON; a list of two with --compare.", "--json")
@@ -46,7 +47,7 @@ class RehearseOptions:
         arrivals = (self.concurrency is not None) + (self.rate is not None) + self.timestamps
         named = "--concurrency, --rate and --timestamps"
         paced = self.rate is not None or self.timestamps
-        answers, steps = self.answer_tokens != ANSWER_TOKENS, self.step_ms != _STEP_MS
+        answers, steps = self.answer_tokens != TEXT_RESERVE_TOKENS, self.step_ms != _STEP_MS
         both, one = self.config and self.compare, "--requests needs one configuration"
         for wrong, message, hint in (
             (self.data and unserved, "--data needs --requests", "mmcalib run tunes for your media"),

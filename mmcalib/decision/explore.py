@@ -15,7 +15,7 @@ from mmcalib.derive import frontier, limits
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.frontier import affected_shapes, unaffected_shape
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.knobs import Knob, Setting, TileCap, Value
+from mmcalib.domain.knobs import AreaCap, Knob, Setting, TileCap, Value
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
@@ -124,12 +124,14 @@ def explore(
             table = _cost_at(knob, value, default, budgets, counter)
             point = frontier.make_point(knob, value, table, default)
             task.advance()
-            if point.is_beyond_default and point.max_tokens > context:
-                break
-            # More tiles may only enlarge the images.
-            kept = (e.point.kept_pixels for e in explored if isinstance(knob, TileCap))
-            if point.is_beyond_default and point.kept_pixels <= max(kept, default=-1):
-                continue
+            if point.is_beyond_default:
+                gains = point.detail > max((e.point.detail for e in explored), default=-1)
+                # Values reach the largest clip, but a cap on frames ends at the largest frame.
+                if point.max_tokens > context or (isinstance(knob, AreaCap) and not gains):
+                    break
+                # More tiles may only enlarge images.
+                if isinstance(knob, TileCap) and not gains:
+                    continue
             args = budgets.engine_args(point.setting, per_prompt, table.largest_embeds)
             explored.append(Explored(point, budgets.budget_of(args), args))
     return explored

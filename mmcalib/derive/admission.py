@@ -211,7 +211,7 @@ def _check_audio(file: EncodedItem, shape: AudioShape, server: Server) -> Server
     if encoding.claimed_samples and (by_libsndfile or encoding.sample_format):
         believed = replace(shape, num_samples=max(shape.num_samples, encoding.claimed_samples))
         file = replace(file, shape=believed)
-    counted = _as_counted(file, server).shape
+    counted = count_packed_samples(file, server).shape
     assert isinstance(counted, AudioShape)
     seconds = counted.duration_s
     most = server.limits.get(AUDIO_SECONDS)
@@ -267,7 +267,7 @@ def decoded_bytes(file: EncodedItem, server: Server) -> int:
     return file.shape.num_samples * max(1, encoding.channels) * each
 
 
-def _as_counted(file: EncodedItem, server: Server) -> EncodedItem:
+def count_packed_samples(file: EncodedItem, server: Server) -> EncodedItem:
     """Return audio with as many samples as vLLM counts: packed ones of PyAV once per channel
     (`load_audio_pyav`, vllm/multimodal/media/audio.py, 0.32).
     """
@@ -372,7 +372,7 @@ def admit_with_reserve(gate: Gate, item: ItemLike, reserve_tokens: int) -> Admis
     rule = gate.rules.get(modality)
     if _is_odd(file.encoding):
         return _apply_rule(gate, rule, file, reserve_tokens)
-    file = _as_counted(file, gate.server)
+    file = count_packed_samples(file, gate.server)
     shape = file.shape
     if shape in gate.refusals:
         return reject(f"vLLM: {gate.refusals[shape]}")
@@ -527,7 +527,7 @@ def _judge_prompt(gate: Gate, costs: _Costs, needs: ContextNeeds) -> Admission:
 
 def _least_tokens(gate: Gate, item: ItemLike) -> int:
     """The least tokens of an item that fits."""
-    file = _as_counted(as_encoded_item(item), gate.server)
+    file = count_packed_samples(as_encoded_item(item), gate.server)
     rule, known = gate.rules.get(file.modality), gate.known_costs.get(file.shape)
     if known and not _is_odd(file.encoding):
         return known.tokens

@@ -55,6 +55,11 @@ class Point:
         """True if the value allows more of an item than the model's default."""
         return self.value > self.knob.value
 
+    @property
+    def detail(self) -> float:
+        """Mean share of their pixels that images keep, or of the default's tokens for videos."""
+        return self.mean_enlargement if self.knob.modality == "video" else self.kept_pixels
+
 
 def setting_at(knob: Knob, value: Value, base: Setting = DEFAULT) -> Setting:
     """Set this value on top of `base`; the default value changes nothing."""
@@ -146,7 +151,7 @@ def choose_point(points: Sequence[Point], policy: Policy, at_most: int | None = 
     """Choose among points in ascending order of value; none below the quality floor.
 
     quality: the smallest value that downscales nothing. throughput: the smallest that downscales at
-    most half of the items. detail: above the default if that shrinks images, see `most_detailed`.
+    most half of the items. detail: above the default if that shrinks items, see `most_detailed`.
     `max_tokens_per_item`: the largest value within it. If memory or context limits items to
     `at_most` tokens: the largest value within that. The frames that the loader returns are the
     user's choice, and are only raised to the floor.
@@ -167,13 +172,13 @@ def choose_point(points: Sequence[Point], policy: Policy, at_most: int | None = 
 
 
 def most_detailed(points: Sequence[Point]) -> Point | None:
-    """The smallest value above the default that keeps most pixels; None if the default keeps as
-    many or that is unknown.
+    """The smallest value above the default with most detail; None if the default has as much or
+    that is unknown.
     """
     default = next((point for point in points if point.value == point.knob.value), None)
     higher = [p for p in points if p.is_beyond_default and not p.items_downscaled]
-    best = max(higher, key=lambda point: point.kept_pixels, default=None)
-    return best if default and best and best.kept_pixels > default.kept_pixels else None
+    best = max(higher, key=lambda point: point.detail, default=None)
+    return best if default and best and best.detail > default.detail else None
 
 
 def token_levels(frontiers: Iterable[Sequence[Point]], policy: Policy) -> list[int]:

@@ -13,7 +13,7 @@ Prefer = Literal["quality", "throughput", "detail"]
 # For max_model_len: the smallest context for the covered prompts.
 FIT: Literal["fit"] = "fit"
 
-# Room for the answer and the text around the media. A choice, not a measurement: prompts differ.
+# Assumed for the answer, and for the text if there is none. A choice: prompts differ.
 TEXT_RESERVE_TOKENS = 1024
 
 
@@ -58,7 +58,7 @@ class Policy:
 
     @property
     def raises_detail(self) -> bool:
-        """True if images may take more than the model's default."""
+        """True if items may take more than the model's default."""
         return self.prefer == "detail" and self.max_tokens_per_item is None
 
     @property

@@ -191,7 +191,7 @@ _NEAR = 0.9
 
 
 def _rises(value: Value, most: int) -> list[int]:
-    """Values above the default, up to `most`, the value that shrinks no image."""
+    """Values above the default, up to `most`, the value that shrinks nothing."""
     if most <= value:
         return []
     steps = (int(value * rise) for rise in _RISES)
@@ -212,18 +212,17 @@ class AreaCap(MediaOption):
 
     def values(self, items: LoadedItems, wanted: ValuePolicy) -> list[Value]:
         """A ladder of tokens, and areas that the largest items just fit, as images and as stacks
-        of frames; in pixels if `token_px` is unknown. Above the default, only for images that it
-        shrinks.
+        of frames; in pixels if `token_px` is unknown. Above the default, up to the largest item.
         """
         unit = self.token_px or 1
         nearest, above = items.shapes.rounded_areas(unit)
         areas = _distinct(nearest, above)
         volumes: set[int] = set()
         if items.shapes.modality == "video":
-            # The same for all frames that the loader returns.
-            frames = items.sampled[:, 0]
-            known = frames >= 0
-            volumes = _distinct(nearest[known] * frames[known], above[known] * frames[known])
+            # The same for all frames that the loader returns, which processors pad to pairs.
+            known = items.sampled[:, 0] >= 0
+            frames = -(-items.sampled[known, 0] // 2) * 2
+            volumes = _distinct(nearest[known] * frames, above[known] * frames)
         ceiling = max(areas | volumes, default=0)
         rungs = (*_FRAME_TOKENS, *_LADDER_TOKENS) if self.modality == "video" else _LADDER_TOKENS
         ladder = {unit * tokens for tokens in rungs if unit * tokens <= ceiling}
@@ -234,9 +233,10 @@ class AreaCap(MediaOption):
             values |= {value for value in parts if self.least_px <= value < self.value}
         if wanted.max_tokens_per_item is not None and self.token_px is not None:
             values.add(self.token_px * wanted.max_tokens_per_item)
-        top = int(nearest.max(initial=0)) if self.modality == "image" and not self.bleeds else 0
+        largest_px = int(nearest.max(initial=0)) if self.modality == "image" else ceiling
         below = sorted(value for value in values if value < self.value)
-        return [*below, self.value, *_rises(self.value, top)]
+        above_default = [] if self.bleeds else _rises(self.value, largest_px)
+        return [*below, self.value, *above_default]
 
     def reductions(self) -> Iterator[tuple[Value, str]]:
         """Round numbers of tokens for an image if known; else shares of the default."""

@@ -8,8 +8,7 @@ from typing import Final
 from mmcalib.domain.memory import LiveTensor
 from mmcalib.domain.shapes import Modality, Shape
 
-# Assumed length of an answer without a limit, and assumed time of a step.
-ANSWER_TOKENS: Final = 256
+# Assumed time of a step.
 STEP_S: Final = 0.05
 
 # Token ids of the text, and the modality of an item where its placeholder goes.
@@ -40,11 +39,14 @@ class TrafficRequest:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in order, the assumptions, and how many (`no_answer_length`) set no length."""
+    """Requests in order, the assumptions, and how many (`no_answer_length`) set no length, so that
+    `answer_tokens` are assumed.
+    """
 
     requests: tuple[TrafficRequest, ...]
     assumptions: tuple[str, ...]
     no_answer_length: int = 0
+    answer_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,7 +200,7 @@ class RunOptions:
     prefer: Prefer | None = option(
         "WHAT",
         "quality (default): downscale only if context or memory require it. throughput: keep at "
-        "least half of the items at full size. detail: raise the model's limit until no image "
+        "least half of the items at full size. detail: raise the model's limit until nothing "
         "shrinks.",
         basic=True,
     )

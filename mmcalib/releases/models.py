@@ -118,6 +118,13 @@ def disable_warmup(config: Any) -> None:
         config.kernel_config.enable_jit_warmup = False
 
 
+def runs_warmup(config: Any) -> bool:
+    """Return whether a V2 worker warms up its sampler (vllm/v1/worker/gpu_worker.py of 0.32)."""
+    if VLLM_0_32.is_reached:
+        return bool(config.kernel_config.enable_jit_warmup)
+    return not config.model_config.enforce_eager
+
+
 # Operations that choose kernels themselves, compiled or not. Their "native" method also calls
 # kernels (model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py, 0.32).
 SELF_CHOOSING: Final = frozenset({"ChunkGatedDeltaRule"})

@@ -147,7 +147,7 @@ def failure_line(calibration: CalibrationDocument) -> str:
 def tally_line(tally: Tally) -> str:
     unfit, unknown = tally.answers["no"], tally.answers["unknown"]
     parts = [f"{text.number(tally.answers['fits'])} of {text.number(tally.checked)} fit"]
-    parts += [f"{text.number(unfit)} do not"] if unfit else []
+    parts += [f"{text.number(unfit)} {'does' if unfit == 1 else 'do'} not"] if unfit else []
     parts += [f"{text.number(unknown)} unknown"] if unknown else []
     parts += [f"{text.number(tally.skipped)} not media"] if tally.skipped else []
     return ", ".join(parts)

@@ -92,7 +92,7 @@ class FrontierPoint(DocumentPart):
     mean_retention: float = Field(description="Mean share of tokens an item keeps")
     worst_retention: float = Field(description="Lowest such share; 0: vLLM rejects the item")
     items_shrunk: int | None = Field(default=None, description="Images above this limit")
-    items_gaining: int = Field(default=0, description="Images shrunk by default that gain tokens")
+    items_gaining: int = Field(default=0, description="Items shrunk by default that gain tokens")
     mean_enlargement: float = Field(default=1.0, description="Mean tokens ÷ the default's")
     process_s: float = Field(description="Mean time to load and process an item")
     encoder_budget_tokens: int

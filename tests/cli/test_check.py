@@ -96,9 +96,9 @@ def test_json_is_one_object_per_offender_and_a_summary(cli, kept: Path, new: Pat
 @pytest.mark.parametrize(
     ("tolerate", "code", "last"),
     [
-        ("0", 3, "error: 1 of 4 do not fit {kept}"),
-        ("0.2", 3, "error: 1 of 4 do not fit {kept}: 25.0%, 20.0% tolerated"),
-        ("0.25", 0, "3 of 4 fit, 1 do not: 25.0%, 25.0% tolerated"),
+        ("0", 3, "error: 1 of 4 does not fit {kept}"),
+        ("0.2", 3, "error: 1 of 4 does not fit {kept}: 25.0%, 20.0% tolerated"),
+        ("0.25", 0, "3 of 4 fit, 1 does not: 25.0%, 25.0% tolerated"),
         ("1", 2, "error: --tolerate 1.0 is not a share between 0 and 1"),
         ("nan", 2, "error: --tolerate nan is not a share between 0 and 1"),
     ],

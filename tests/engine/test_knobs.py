@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from mmcalib.decision.explore import BudgetSource, explore
 from mmcalib.decision.measure import measure
 from mmcalib.derive import frontier
 from mmcalib.derive.costs import CostTable
+from mmcalib.derive.frontier import choose_point
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import (
     AreaCap,
@@ -26,11 +27,11 @@ from mmcalib.domain.knobs import (
     merge_settings,
 )
 from mmcalib.domain.model import Cost
-from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank, CountEmbeds
 from mmcalib.progress import Silent
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_30, VLLM_0_31, VLLM_0_32, VLLM_0_33
-from tests.engine.conftest import Lab
+from tests.engine.conftest import QWEN, Lab
 from tests.programs import answer_of
 from tests.upstream import NESTED, QIANFAN, before, between, since
 
@@ -223,21 +224,21 @@ def test_gemma_4_s_soft_tokens(lab: Callable[[str], Lab]) -> None:
     assert counts == sorted(set(counts))
 
 
-def frontier_of(lab: Lab, knob: Knob, shapes: list[ImageShape]) -> tuple[CostTable, list[Explored]]:
-    """The images' costs by default, and the knob's points as `run` explores them."""
+def frontier_of(lab: Lab, knob: Knob, shapes: Sequence[Shape]) -> tuple[CostTable, list[Explored]]:
+    """The items' costs by default, and the knob's points as `run` explores them."""
     census = Census()
     for shape in shapes:
         census.add(shape, f"/media/{shape}")
     default, _ = measure(lab.host, census, Setting(), (), Silent())
     budgets = BudgetSource(lab.host, lab.opened, str(lab.folder), Policy())
-    per_prompt: dict[str, Any] = {m: int(m == "image") for m in lab.opened.modalities}
+    per_prompt: dict[str, Any] = {m: int(m == knob.modality) for m in lab.opened.modalities}
     return default, explore(knob, default, per_prompt, budgets, Silent())
 
 
-def above_default(lab: Lab, knob: Knob, shapes: list[ImageShape]) -> dict[float, list[int]]:
-    """Embeds of each image by vLLM's processor; every point above the default sums up the same."""
+def above_default(lab: Lab, knob: Knob, shapes: Sequence[Shape]) -> dict[float, list[int]]:
+    """Embeds of each item by vLLM's processor; every point above the default sums up the same."""
     default, explored = frontier_of(lab, knob, shapes)
-    usual, costs = default.columns_of("image"), {}
+    usual, costs = default.columns_of(knob.modality), {}
     for e in (e for e in explored if e.point.is_beyond_default):
         blanks = [Blank(shape) for shape in usual.shapes]
         real = lab.costs(*blanks, setting=e.point.setting)
@@ -246,7 +247,7 @@ def above_default(lab: Lab, knob: Knob, shapes: list[ImageShape]) -> dict[float,
         assert len(tokens) == len(shapes)
         ratios = [now / before for now, before in zip(tokens, usual.tokens, strict=True)]
         assert e.point.max_tokens == max(tokens)
-        assert e.point.max_embeds == max(embeds) <= e.budget.max_tokens_per_item["image"]
+        assert e.point.max_embeds == max(embeds) <= e.budget.max_tokens_per_item[knob.modality]
         assert e.point.p50_tokens == sorted(tokens)[(len(tokens) - 1) // 2]
         assert e.point.mean_enlargement == pytest.approx(sum(ratios) / len(ratios), rel=1e-12)
         costs[e.point.value] = embeds
@@ -288,3 +289,24 @@ def test_internvl_s_frontier_ends_where_its_tiles_hold_every_image(
     _, explored = frontier_of(opened, knob, [page, icon])
     shrunk = {e.point.value: e.point.items_shrunk for e in explored if e.point.value >= 12}
     assert shrunk == {12: 1, 48: 0}
+
+
+@pytest.mark.parametrize(
+    ("model_id", "expected"),
+    # Qwen3-VL caps a clip: 15 pairs of frames of 60 × 34 tokens. Qwen2.5-VL caps a frame.
+    [("Qwen/Qwen3-VL-2B-Instruct", [37_748_736, 50_331_648, 62_668_800]), (QWEN, [])],
+)
+def test_detail_raises_the_cap_of_clips_that_the_default_shrinks(
+    lab: Callable[[str], Lab], model_id: str, expected: list[int]
+) -> None:
+    opened = lab(model_id)
+    (knob,) = (k for k in opened.opened.knobs if isinstance(k, AreaCap) and k.modality == "video")
+    clips = [VideoShape(870, 60.0, 14.5, 1920, 1080), VideoShape(315, 30.0, 10.5, 640, 360)]
+    costs = above_default(opened, knob, clips)
+    assert list(costs) == expected
+    assert max(map(max, costs.values()), default=30_600) == 30_600
+    _, explored = frontier_of(opened, knob, clips)
+    points = [e.point for e in explored]
+    usual, detailed = (choose_point(points, Policy(prefer=p)).value for p in ("quality", "detail"))
+    assert usual <= knob.value
+    assert detailed == max(expected, default=usual)

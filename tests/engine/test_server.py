@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from mmcalib.corpus.requests import Reading, RequestLines
-from mmcalib.derive.admission import Gate, admit, find_server_refusal
+from mmcalib.derive.admission import Gate, admit, count_packed_samples, find_server_refusal
 from mmcalib.derive.bounds import Ladder, Loader, Rule, Rung, Sampling
 from mmcalib.domain.items import Item
 from mmcalib.domain.knobs import Setting
@@ -127,6 +127,16 @@ def test_sound_costs_no_more_than_the_bound_of_its_header(
     said = admit(gate, seen(path, "audio"))
     assert said.tokens is not None
     assert truth.tokens <= said.tokens < 2 * truth.tokens, (truth, said)
+
+
+def test_packed_sound_costs_what_its_counted_samples_cost(lab, tmp_path: Path) -> None:
+    path, audio = odd_media.packed_sound(tmp_path / "a.mov", 2, 16_000), lab(QWEN_AUDIO)
+    counted = count_packed_samples(seen(path, "audio"), audio.opened.server)
+    truth, blank, header = audio.costs(
+        File("audio", str(path)), Blank(counted.shape), Blank(AudioShape(32_000, 16_000))
+    )
+    assert (truth.tokens, truth.embeds) == (blank.tokens, blank.embeds)
+    assert truth.tokens == 2 * header.tokens
 
 
 def test_no_sound_makes_the_child_take_gigabytes(lab, tmp_path: Path) -> None:

@@ -182,6 +182,9 @@ def test_the_sampler_s_warm_up_takes_what_the_profile_does_not_reserve(h100: The
     assert few.after_pool == ()
     eager = h100.rehearse(limit_mm_per_prompt=small, max_num_seqs=1024, enforce_eager=True)
     assert eager.after_pool == ()
+    off = {"enable_jit_warmup": False}
+    cold = h100.rehearse(limit_mm_per_prompt=small, max_num_seqs=1024, kernel_config=off)
+    assert (cold.after_pool, cold.kv_cache_bytes) == ((), found.kv_cache_bytes)
     picky = ["tests.rehearsal.picky:Picky"]
     failed = h100.rehearse(limit_mm_per_prompt=small, max_num_seqs=1024, logits_processors=picky)
     assert failed.after_pool == ()

@@ -73,7 +73,7 @@ def calibration() -> Calibration:
             gpu="L4",
             calibrated=figures(),
             default=figures(peak_bytes=3 << 29),
-            assumptions=["answers of 256 tokens to 2 requests"],
+            assumptions=["answers of 1,024 tokens to 2 requests"],
         ),
         conversations={
             "image": _chat("630×480", "1316×756", ((300, 4, 91), (1269, 4, 54))),

@@ -139,7 +139,7 @@ def allocations_after_pool(
     elif uses_flashinfer(started.worker) and not graphs.nbytes:
         workspace_bytes = platform.flashinfer_workspace_bytes()
         yield memory.Allocation("FlashInfer's workspace", workspace_bytes, "computed")
-    if runner.uses_v2_runner(started.worker) and not started.config.model_config.enforce_eager:
+    if runner.uses_v2_runner(started.worker) and models.runs_warmup(started.config):
         # Before graphs are captured. V1's warm-up, like FlashInfer's tuning, repeats the profile.
         reserved = [p.peak_bytes - p.start_bytes for p in started.phases if p.name != "encoder"]
         phase = started.ledger.phase("sampler", since=started.profile)

@@ -240,7 +240,7 @@ def _notes(
     yield f"Up and to the {side} is better."
     yield "Each point changes one option and leaves the others at their chosen values."
     if any(point.mean_enlargement > 1 for point in points):
-        yield "Images that the model's default shrinks gain detail above 100%: --prefer detail."
+        yield "Items that the model's default shrinks gain detail above 100%: --prefer detail."
     shut = sum(p.kv_cache_bytes is not None and p.kv_cache_tokens is None for p in points)
     if shut:
         gpu = printable(calibration.memory.calibrated.gpu or "this GPU")

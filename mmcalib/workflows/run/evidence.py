@@ -253,7 +253,8 @@ def _choice_reason(point: Point, decision: Decision, policy: Policy) -> str:
         return f"smallest that downscales at most half: {downscaled} items"
     if point.is_beyond_default:
         left = f"{point.items_shrunk:,} still shrink" if point.items_shrunk else "none shrinks"
-        words = f"detail of {plural(point.items_gaining, point.knob.modality)}, {left}"
+        words = f"detail of {plural(point.items_gaining, point.knob.modality)}"
+        words += "" if point.items_shrunk is None else f", {left}"
         return f"{words}; otherwise {decision.forced}" if decision.forced else words
     return "smallest that downscales nothing"
 

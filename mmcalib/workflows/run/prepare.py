@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.checks.catalogue import SERVER_LIMITS
 from mmcalib.checks.check import Check
@@ -15,12 +16,13 @@ from mmcalib.derive.admission import (
     AudioLimits,
     ServerRefusal,
     admitting_variables,
+    count_packed_samples,
     find_request_refusal,
     find_server_refusal,
 )
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo, Server
-from mmcalib.domain.shapes import EncodedItem
+from mmcalib.domain.shapes import EncodedItem, Shape, weight
 from mmcalib.engine.vllm_config import open_model, text_only_error, without_gpu_args
 from mmcalib.errors import CorpusError, ModelError, UsageError, VllmRefused
 from mmcalib.memory.predict import rehearse_trial
@@ -72,6 +74,30 @@ def drop_refused(
         if all(shape in shapes for shape in entry.signature.shapes)
     )
     return replace(corpus, census=census, prompts=prompts), left_out
+
+
+def count_as_loaded(corpus: LoadedCorpus, server: Server) -> LoadedCorpus:
+    """Count audio in samples as vLLM's loader does. Requests don't keep how a file is encoded, so
+    theirs get the most samples of any file of that shape.
+    """
+    most: dict[Shape, Shape] = {}
+    for file, _ in corpus.census.encoded_counts():
+        if (shape := count_packed_samples(file, server).shape) != file.shape:
+            most[file.shape] = max(shape, most.get(file.shape, shape), key=weight)
+    if not most:
+        return corpus
+    census = Census.of_encoded(
+        (count_packed_samples(file, server), entry)
+        for file, entry in corpus.census.encoded_counts()
+    )
+    prompts = PromptCensus(
+        replace(entry, signature=replace(one, shapes=tuple(most.get(s, s) for s in one.shapes)))
+        for entry in corpus.prompts.signatures()
+        for one in [entry.signature]
+    )
+    items = tuple((most.get(shape, shape), path) for shape, path in corpus.accesses.items)
+    accesses = replace(corpus.accesses, items=items)
+    return replace(corpus, census=census, prompts=prompts, accesses=accesses)
 
 
 def required_environment(left_out: Sequence[RefusedItems], server: Server) -> dict[str, int]:
@@ -148,6 +174,7 @@ def prepare(
     crashing = CRASHING_AUDIO_SAMPLES.get(opened.architecture, range(0))
     hearing = AudioLimits(opened.audio_rate_hz, crashing)
     admitted, refused = drop_refused(read, opened.server, hearing)
+    admitted = count_as_loaded(admitted, opened.server)
     corpus, left_out = drop_unserved(admitted, opened, job.policy)
     texts = Texts.of(session.host, opened.modalities, corpus.texts)
     texts.find_grammar(opened.modalities)

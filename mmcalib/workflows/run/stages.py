@@ -110,25 +110,25 @@ def derive(session: Session, served: Prepared) -> Derived:
     sample = choose_sample(corpus.census, job.options.sample)
     path, files = served.resolved.path, served.files
     budgets = BudgetSource(host, opened, path, job.policy, files=files, given=session.given)
+    reserve, texts = job.policy.text_reserve_tokens, served.texts
     serving, judge = None, MemoryJudge()
     if session.prediction is not None and session.serving is not None:
         prediction, process, default = session.prediction, session.serving, session.default_args
         # The process starts up while text is counted.
         process.submit(process.rehearsals.start_simulated_gpu)
-        requests = make_trace(corpus, served.texts.split, most=MOST_IN_A_RUN)
+        requests = make_trace(corpus, texts.split, answer_tokens=reserve, most=MOST_IN_A_RUN)
         cut = cut_for_serving(Path(served.resolved.path), session.scratch)
         serving = BackgroundTraffic(prediction, process, requests, cut)
         concurrency = job.policy.concurrency
         judge = RehearsalJudge(prediction, default, concurrency, progress, serving.wait_for_figures)
         if process.own_process:
             serving.start(default)
-    decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, judge, served.texts)
+    decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, judge, texts)
     table, counts, floor = decision.table, decision.counts, decision.cache_floor()
     cache = size_cache(corpus.accesses, table, counts, floor, opened, job.policy)
     decision = decision.with_cache(cache)
     decision = at_chosen_values(drop_idle_settings(decision, budgets, progress), budgets, progress)
     budget, refused = budget_your_config(session.yours, budgets)
-    reserve, texts = job.policy.text_reserve_tokens, served.texts
     # The context of an encoder-decoder model holds no items.
     chatted = () if opened.encoder_decoder else table.modalities()
     chats = {m: texts.chat(corpus.prompts, m, reserve) for m in chatted}

@@ -16,8 +16,9 @@ from mmcalib.checks.limits import CACHE
 from mmcalib.corpus.chat import ChatRequest
 from mmcalib.decision.texts import Texts
 from mmcalib.derive.demand import thin_steps
+from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.memory import RehearsedMemory
-from mmcalib.domain.traffic import ANSWER_TOKENS, Arrivals, SplitPrompt, Trace, Traffic
+from mmcalib.domain.traffic import Arrivals, SplitPrompt, Trace, Traffic
 from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.vllm_config import configured_context, loading_args, open_model
@@ -55,7 +56,7 @@ def rehearse_traffic(
     config: str | os.PathLike[str] | None = None,
     flags: Sequence[str] = (),
     arrivals: Arrivals | None = None,
-    answer_tokens: int = ANSWER_TOKENS,
+    answer_tokens: int = TEXT_RESERVE_TOKENS,
     allowed_root: Path | None = None,
     progress: Progress | None = None,
 ) -> Rehearsal:
@@ -257,8 +258,9 @@ def finish_serving(
     )
     detail = "; ".join(_describe_traffic(served, default))
     checks = [Check(LOAD_ON.of(gpu), served.status, detail, _remedy(served, starts_with))]
-    if serving.trace.no_answer_length:
-        checks.append(assumed_load_check(serving.trace.no_answer_length, ANSWER_TOKENS))
+    unsaid, tokens = serving.trace.no_answer_length, serving.trace.answer_tokens
+    if unsaid and tokens == TEXT_RESERVE_TOKENS:
+        checks.append(assumed_load_check(unsaid, tokens))
     return document, checks
 
 

@@ -15,9 +15,10 @@ from mmcalib.census.accesses import Access
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.corpus.chat import ChatRequest
+from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.shape_columns import Column
 from mmcalib.domain.shapes import weight
-from mmcalib.domain.traffic import ANSWER_TOKENS, SplitPrompt, Trace, TrafficItem, TrafficRequest
+from mmcalib.domain.traffic import SplitPrompt, Trace, TrafficItem, TrafficRequest
 from mmcalib.errors import UsageError
 from mmcalib.text import number, plural
 from mmcalib.workflows.corpus import LoadedCorpus
@@ -88,7 +89,7 @@ def single_item_traffic(census: Census, answer_tokens: int, most: int, seed: int
         "one item per request, in random order",
         f"{TEXT_TOKENS} tokens of text and answers of {number(answer_tokens)} tokens",
     )
-    return Trace(requests, assumptions, len(requests))
+    return Trace(requests, assumptions, len(requests), answer_tokens)
 
 
 def random_traffic(
@@ -121,7 +122,7 @@ def random_traffic(
     if uncounted := sum(many for entry, many in kinds if entry.signature not in texts):
         few = plural(uncounted, "request")
         assumptions.append(f"one token per {_TOKEN_BYTES} bytes of text in {few}")
-    return Trace(tuple(requests), tuple(assumptions), unsaid)
+    return Trace(tuple(requests), tuple(assumptions), unsaid, answer_tokens)
 
 
 def _items(census: Census, most: int, seed: int) -> Iterator[TrafficItem]:
@@ -161,7 +162,7 @@ def make_trace(
     corpus: LoadedCorpus,
     split: Split,
     *,
-    answer_tokens: int = ANSWER_TOKENS,
+    answer_tokens: int = TEXT_RESERVE_TOKENS,
     most: int = MOST_REQUESTS,
     seed: int = 0,
     timed: bool = False,
@@ -208,7 +209,7 @@ def make_trace(
         notes.append(f"answers of {number(answer_tokens)} tokens to {plural(unsaid, 'request')}")
     if missing := sum(access.origin not in prompts for access in chosen):
         notes.append(f"{TEXT_TOKENS} tokens of text in {plural(missing, 'request')}")
-    return Trace(tuple(requests), tuple(notes), unsaid)
+    return Trace(tuple(requests), tuple(notes), unsaid, answer_tokens)
 
 
 def _timestamps(corpus: LoadedCorpus, every: Sequence[Access]) -> dict[str, float]:

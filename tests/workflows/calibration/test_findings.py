@@ -251,7 +251,7 @@ def test_an_assumed_answer_matters_where_the_context_is_made_to_fit() -> None:
 
 def test_images_that_the_model_s_default_makes_smaller_are_named() -> None:
     huge = ImageShape(8400, 2800)
-    found = checks(corpus([], [[A, huge]]))["model's image size limit"]
+    found = checks(corpus([], [[A, huge]]))["model's size limit"]
     assert found.status == "warn"
     limit = "the model's default images_kwargs.size.longest_edge 12,845,056"
     assert found.detail.startswith(f"1 of 2 images shrinks to {limit}")
@@ -260,8 +260,8 @@ def test_images_that_the_model_s_default_makes_smaller_are_named() -> None:
     assert found.remedy.startswith("--prefer detail sets 23,520,000: ")
     assert "30,000 at most" in found.remedy
     raised = checks(corpus([], [[A, huge]]), Policy(prefer="detail"))
-    assert raised["model's image size limit"].status == "pass"
-    assert checks(corpus([], [[A]]))["model's image size limit"].status == "pass"
+    assert raised["model's size limit"].status == "pass"
+    assert checks(corpus([], [[A]]))["model's size limit"].status == "pass"
 
 
 def test_a_count_of_what_the_model_does_not_take_is_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from mmcalib.workflows.corpus import LoadedCorpus, read_corpus
 from mmcalib.workflows.run.prepare import (
     check_server,
     check_sizes,
+    count_as_loaded,
     drop_refused,
     required_environment,
 )
@@ -88,6 +90,20 @@ def test_a_rate_that_takes_gigabytes_never_comes_to_vllm() -> None:
     with pytest.raises(CorpusError) as caught:
         drop_refused(corpus(odd), SERVER)
     assert caught.value.hint == "resample to 16 kHz"
+
+
+def test_packed_sound_counts_once_per_channel() -> None:
+    """PCM in a MOV: vLLM's loader counts each sample once per channel."""
+    packed = Encoding(channels=2, sample_format="s16")
+    whole = corpus((SHORT, "a.wav", Encoding(channels=2)), (SHORT, "b.mov", packed))
+    found = count_as_loaded(whole, SERVER)
+    twice = AudioShape(32_000, 16_000)
+    assert {e.shape: e.exemplars for e in found.census.shapes()} == {
+        SHORT: ("a.wav",),
+        twice: ("b.mov",),
+    }
+    assert [(s.signature.shapes, s.count) for s in found.prompts.signatures()] == [((twice,), 2)]
+    assert count_as_loaded(whole, replace(SERVER, torchcodec=True)) is whole
 
 
 def test_a_recording_is_read_again_for_its_sound(tmp_path: Path) -> None:

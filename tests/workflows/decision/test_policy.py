@@ -233,6 +233,21 @@ def test_detail_goes_as_far_above_the_default_as_memory_allows() -> None:
     assert decide(read, Policy(max_model_len=65_536)).table.costs[huge].tokens == 16_133
 
 
+def test_detail_raises_the_cap_of_a_whole_clip() -> None:
+    """By default 32 frames have 768 cells each, not all 50 × 40."""
+    video = replace(area_knob("video"), value=768 * 32 * UNIT)
+    clip, policy = VideoShape(300, 30.0, 10.0, 1400, 1120), Policy(prefer="detail")
+    read, model = corpus([clip, STAMP]), opened(knobs=(video,))
+    usual, found = (decide(read, p, model, host=VolumeHost) for p in (Policy(), policy))
+    assert usual.table.costs[clip].tokens <= 16 * 768 < 16 * 2000 == found.table.costs[clip].tokens
+    assert found.budget.encoder_cache_size >= 16 * 2000
+    (reason,) = (e.reason for e in evidence(found, model, policy) if "longest" in e.setting)
+    assert reason.startswith("detail of 1 video; default")
+    (check,) = (c for c in check_decision(read, {}, usual, Policy()) if c.code == "MM025")
+    assert (check.status, check.names) == ("warn", (path_of(clip),))
+    assert check.remedy.startswith(f"--prefer detail sets {2000 * 32 * UNIT:,}: ")
+
+
 def test_detail_ends_with_the_context() -> None:
     huge = ImageShape(8400, 2800)
     found = decide(corpus([PAGE, huge]), Policy(prefer="detail", max_model_len=28_000))

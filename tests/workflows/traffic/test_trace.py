@@ -64,9 +64,9 @@ def test_equal_texts_are_one_and_are_counted_once() -> None:
 def test_what_requests_do_not_say_is_assumed() -> None:
     found = make_trace(asking(corpus([], [[SMALL]]), "a b"), refuse)
     assert found.requests[0].text_tokens == TEXT_TOKENS
-    assert found.requests[0].answer_tokens == 256
+    assert found.requests[0].answer_tokens == 1024
     assert found.assumptions == (
-        "answers of 256 tokens to 1 request",
+        "answers of 1,024 tokens to 1 request",
         f"{TEXT_TOKENS} tokens of text in 1 request",
     )
 
@@ -78,7 +78,7 @@ def test_requests_that_are_counted_alone_come_by_chance() -> None:
     assert len({item.content for request in found.requests for item in request.items}) == 5
     assert found.assumptions == (
         "random order, no repeated items: a census keeps neither",
-        "answers of 256 tokens to 4 requests",
+        "answers of 1,024 tokens to 4 requests",
     )
 
 
