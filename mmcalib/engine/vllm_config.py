@@ -158,6 +158,7 @@ def _successor(knob: RetiredKnob) -> str:
 
 # These need a GPU. Neither tokens nor the encoder budget depend on them.
 GPU_ONLY = (
+    *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "device_ids"),
     # vLLM checks most of these against the number of GPUs.
     *("prefill_context_parallel_size", "decode_context_parallel_size", "dcp_q_replicate"),
     *("dcp_kv_cache_interleave_size", "cp_kv_cache_interleave_size", "nnodes", "node_rank"),
@@ -168,8 +169,6 @@ GPU_ONLY = (
     *("numa_bind_nodes", "numa_bind_cpus", "ray_workers_use_nsight"),
     *("enable_sleep_mode", "enable_cumem_allocator"),
     *("distributed_executor_backend", "enable_expert_parallel", "mm_encoder_tp_mode"),
-    *("enable_hc_sp", "enable_batch_sharded_sampling", "ray_workers_use_nsight", "numa_bind"),
-    *("numa_bind_nodes", "numa_bind_cpus", "enable_sleep_mode", "enable_cumem_allocator"),
     *("gpu_memory_utilization", "kv_cache_memory_bytes", "kv_cache_dtype", "cpu_offload_gb"),
     *("attention_backend", "mm_encoder_attn_backend", "mm_processor_device"),
     *("quantization", "load_format"),
