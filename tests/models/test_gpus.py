@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib import resources
@@ -86,24 +87,18 @@ def test_case_and_separators_do_not_matter(data: st.DataObject) -> None:
     assert gpus.find_gpu(f" {typed} ").name == name
 
 
-def test_the_total_is_torchs_and_not_nvidia_smis() -> None:
-    """nvidia-smi prints 23034 MiB, 22.49 GiB, for an L4."""
-    assert round(gpus.find_gpu("L4").total_bytes / GIB, 2) == 22.03
-
-
 @pytest.mark.parametrize(
-    ("name", "gib"), [("H100-SXM", 79.19), ("A100-80G", 79.25), ("T4", 14.56), ("GB10", 121.69)]
+    ("name", "gib"),
+    [("H100-SXM", 79.19), ("A100-80G", 79.25), ("T4", 14.56), ("GB10", 121.69), ("L4", 22.03)],
 )
 def test_totals_are_those_that_vllm_and_torch_log(name: str, gib: float) -> None:
+    """And not nvidia-smi's: it prints 23034 MiB, 22.49 GiB, for an L4."""
     assert round(gpus.find_gpu(name).total_bytes / GIB, 2) == gib
 
 
-def test_only_the_amd_ones_are_memory_only() -> None:
+def test_only_amd_ones_are_memory_only_and_systems_on_a_chip_unified() -> None:
     memory_only = {gpu.name for gpu in gpus.catalogue_gpus() if gpu.memory_only}
     assert memory_only == {"MI250X", "MI300X", "MI325X"}
-
-
-def test_only_systems_on_a_chip_are_unified() -> None:
     unified = {gpu.name for gpu in gpus.catalogue_gpus() if gpu.unified}
     assert unified == {"GB10", "Jetson-AGX-Orin-64G"}
 
@@ -181,32 +176,25 @@ def test_an_amd_gpu_is_not_to_be_described_as_one_of_nvidia(name: str) -> None:
     assert "--capability" not in caught.value.hint
 
 
-@pytest.mark.parametrize("memory", ["24", "GiB", "-24GiB", "24GiBs", "٢٤GiB"])
-def test_memory_that_is_no_number_with_a_unit_is_refused(memory: str) -> None:
-    with pytest.raises(UsageError, match="a number and a unit") as caught:
-        gpus.describe_gpu(memory, "8.9")
-    assert "--gpu-memory 24GiB" in caught.value.hint
+UNITS = ("24", "GiB", "-24GiB", "24GiBs", "٢٤GiB")
+SPELLINGS = ("89", "sm_89", "8.90", "-8.9")
 
 
-@pytest.mark.parametrize("memory", ["0GiB", "24MiB", "24000GiB"])
-def test_memory_that_no_gpu_has_is_refused(memory: str) -> None:
-    with pytest.raises(UsageError, match="no GPU has"):
-        gpus.describe_gpu(memory, "8.9")
-
-
-@pytest.mark.parametrize("capability", ["89", "sm_89", "8.90", "-8.9"])
-def test_a_capability_that_is_not_two_numbers_is_refused(capability: str) -> None:
-    with pytest.raises(UsageError, match=r"looks like 8\.9") as caught:
-        gpus.describe_gpu("24GiB", capability)
-    assert "--capability 8.9" in caught.value.hint
-
-
-@pytest.mark.parametrize("capability", ["6.1", "8.1", "99.0"])
-def test_a_capability_that_vllm_does_not_run_on_is_refused(capability: str) -> None:
-    with pytest.raises(UsageError, match=f"of compute capability {capability}") as caught:
-        gpus.describe_gpu("24GiB", capability)
-    assert "7.0" in caught.value.hint
-    assert "12.1" in caught.value.hint
+@pytest.mark.parametrize(
+    ("memory", "capability", "says", "hint"),
+    [
+        *((one, "8.9", "a number and a unit", "--gpu-memory 24GiB") for one in UNITS),
+        *((one, "8.9", "no GPU has", "") for one in ("0GiB", "24MiB", "24000GiB")),
+        *(("24GiB", one, "looks like 8.9", "--capability 8.9") for one in SPELLINGS),
+        *(("24GiB", c, f"capability {c}", r"7\.0.*12\.1") for c in ("6.1", "8.1", "99.0")),
+    ],
+)
+def test_figures_that_no_gpu_has_are_refused(
+    memory: str, capability: str, says: str, hint: str
+) -> None:
+    with pytest.raises(UsageError, match=says) as caught:
+        gpus.describe_gpu(memory, capability)
+    assert re.search(hint, caught.value.hint)
 
 
 L4_BYTES = 22563 * 2**20
@@ -283,12 +271,9 @@ def test_a_machine_without_gpus_says_so() -> None:
     assert not gpus.has_gpu(lambda: Pretended(0))
 
 
-def test_libcuda_is_asked_with_pointers() -> None:
+def test_libcuda_is_asked_with_pointers_and_handles() -> None:
     assert gpus.detect_gpu(lambda: gpus.CudaDriver(Libcuda())) == L4
-
-
-def test_a_handle_and_not_an_ordinal_is_asked_about() -> None:
-    assert gpus.CudaDriver(Libcuda()).total_bytes(1) == L4_BYTES + 1
+    assert gpus.CudaDriver(Libcuda()).total_bytes(1) == L4_BYTES + 1, "not by the ordinal"
 
 
 @pytest.mark.parametrize(
