@@ -67,25 +67,20 @@ def test_cublaslt(torch_version: tuple[int, int], size_config: str | None, expec
     assert cublaslt_workspace_bytes(torch_version, size_config) == expected
 
 
-def test_one_workspace_for_each_library() -> None:
+@pytest.mark.parametrize(
+    ("torch_version", "operations", "expected"),
+    [
+        ((2, 11), "aten.mm.default aten.bmm.default mm aten::baddbmm", 32 * MIB),
+        ((2, 11), "aten.mm.default aten.addmm.default", 33 * MIB),
+        ((2, 13), "aten.addmm.default aten.mm.default", 32 * MIB),
+        ((2, 13), "aten.convolution.default", 0),
+    ],
+)
+def test_libraries_have_one_workspace_each_until_torch_2_12(
+    torch_version: tuple[int, int], operations: str, expected: int
+) -> None:
     allocator = CachingAllocator()
-    workspaces = Workspaces(allocator, (9, 0), (2, 11))
-    for operation in ("aten.mm.default", "aten.bmm.default", "mm", "aten::baddbmm"):
+    workspaces = Workspaces(allocator, (9, 0), torch_version)
+    for operation in operations.split():
         workspaces.use(operation)
-    assert allocator.allocated_bytes == 32 * MIB
-    workspaces.use("aten.addmm.default")
-    assert allocator.allocated_bytes == 33 * MIB
-
-
-def test_libraries_share_it_from_torch_2_12_on() -> None:
-    allocator = CachingAllocator()
-    workspaces = Workspaces(allocator, (9, 0), (2, 13))
-    workspaces.use("aten.addmm.default")
-    workspaces.use("aten.mm.default")
-    assert allocator.allocated_bytes == 32 * MIB
-
-
-def test_a_convolution_needs_none() -> None:
-    allocator = CachingAllocator()
-    Workspaces(allocator, (9, 0), (2, 13)).use("aten.convolution.default")
-    assert allocator.allocated_bytes == 0
+    assert allocator.allocated_bytes == expected
