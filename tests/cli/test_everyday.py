@@ -22,12 +22,12 @@ from mmcalib.models import gpus
 from mmcalib.models.catalogue import bundled_models
 from mmcalib.report.markdown import issue
 from mmcalib.results.part import CheckResult
+from tests.conftest import ROOT
 from tests.report.example import calibration
 from tests.report.test_rehearsal_report import one as rehearsed_by
 from tests.schemas import fits
 from tests.workflows.rehearsals import GIB
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
 
 
@@ -36,12 +36,6 @@ def kept(folder: Path, **changed: object) -> Calibration:
     made = calibration().model_copy(update=changed)
     made.save(folder / "calibration.json")
     return made
-
-
-def test_short_spellings(cli) -> None:
-    assert cli("-V").out == cli("--version").out != ""
-    assert cli("-h").out == cli("--help").out != ""
-    assert cli("scan", "-h").out == cli("scan", "--help").out != ""
 
 
 def test_a_locale_without_its_characters_ends_nothing(tmp_path: Path) -> None:

@@ -14,27 +14,21 @@ import pytest
 import typer.main
 
 from mmcalib.cli.app import app
-
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.conftest import ROOT
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_has_help_and_every_command_an_example(name: str, cli) -> None:
-    assert [option.opts for option in COMMANDS[name].params if not option.help] == []
+def test_every_option_has_a_sentence_of_help_and_every_command_an_example(name: str, cli) -> None:
+    for option in COMMANDS[name].params:
+        assert all(spelling == spelling.lower() and "_" not in spelling for spelling in option.opts)
+        assert (option.help or "").endswith("."), option.opts
     said = cli(name, "--help")
     assert said.code == 0
     assert f"Example: mmcalib {name}" in said.out
     assert said.err == ""
     assert max(map(len, said.out.splitlines())) <= 80
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_options_are_spelled_with_dashes_and_their_help_is_a_sentence(name: str) -> None:
-    for option in COMMANDS[name].params:
-        assert all(spelling == spelling.lower() and "_" not in spelling for spelling in option.opts)
-        assert option.help.endswith("."), option.opts
 
 
 def test_the_root_shows_its_commands(cli) -> None:
@@ -58,10 +52,12 @@ def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
     assert [shown[name] for name in sorted(words)] == [None] * len(words)
 
 
-def test_help_and_version_may_be_typed_as_commands(cli) -> None:
+def test_help_and_version_may_be_commands_or_one_letter(cli) -> None:
     assert cli("help", "run").out == cli("run", "--help").out
     assert cli("help").out == cli("--help").out
-    assert cli("version").out == cli("--version").out
+    assert cli("version").out == cli("--version").out == cli("-V").out != ""
+    assert cli("-h").out == cli("--help").out != ""
+    assert cli("scan", "-h").out == cli("scan", "--help").out != ""
 
 
 @pytest.fixture

@@ -20,45 +20,11 @@ from mmcalib.report import CONFIGURATION_NAMES, REPORT_NAMES
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.report import REPORTS
 from mmcalib.workflows.run.session import Job
+from tests.conftest import ROOT
 from tests.corpus.media import request
 from tests.report.example import calibration
 
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
-
-
-@pytest.mark.parametrize(
-    ("words", "says", "hint"),
-    [
-        (["--count", "image"], "--count image is not MODALITY=N", "--count image=4"),
-        (["--conversation", "image"], "--count image is not MODALITY=N", "--count image=4"),
-        (["--count", "image=-1"], "--count image=-1", "--count image=4"),
-        (["--count", "pictures=1"], "--count pictures=1", "--count image=4"),
-        (["--coverage", "0"], "--coverage 0.0 is not a share", "--coverage 0.99"),
-        (["--coverage", "nan"], "--coverage nan is not a share", "--coverage 0.99"),
-        (["--coverage", "text=1"], "--coverage text=1 is not a share", "image=0.99"),
-        (["--coverage", "1", "--coverage", "image=1"], "--coverage 1 is not a share", ""),
-        (["--max-model-len", "short"], "--max-model-len short is not a token count", "or fit"),
-        (["--min-image-pixels", "0"], "--min-image-pixels must be at least 1, not 0", ""),
-        (["--concurrency", "0"], "--concurrency must be a number above 0", "16"),
-        (["--ram-budget", "lots"], "--ram-budget lots is not a size", "--ram-budget 16GiB"),
-        (["--max-model-len", "-5"], "--max-model-len must be at least 1, not -5", ""),
-        (["--text-reserve-tokens", "-1"], "--text-reserve-tokens must not be negative", ""),
-        (["--allowed-local-media-path", "none"], "none is not a folder", ""),
-    ],
-)
-def test_a_wrong_option_is_a_usage_error(words, says: str, hint: str, cli, media, tmp_path) -> None:
-    ended = cli("run", "--model", MODEL, "--data", media, "--out", "out", *words)
-    assert (ended.code, ended.out) == (2, "")
-    assert ends_well(ended.err)
-    assert says in ended.err
-    assert hint in ended.err
-    assert not (tmp_path / "out").exists(), "nothing is made before the words are understood"
-
-
-@pytest.mark.parametrize("seconds", ["-1", "nan"])
-def test_a_startup_budget_is_a_time(seconds: str) -> None:
-    with pytest.raises(UsageError):
-        asked(startup_budget_s=float(seconds))
 
 
 def asked(**said: object) -> RunOptions:
@@ -169,8 +135,6 @@ def test_media_options_reach_the_policy() -> None:
     assert job.policy.media_io_kwargs == {"video": {"fps": 1}}
 
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-
 RUN = f"run --model {MODEL}"
 
 ON_L4 = f"--model {MODEL} --gpu L4"
@@ -216,6 +180,20 @@ MISTAKES = [
     (f"{RUN} --data media --gpu L44", 2, "did you mean L4", "--gpu-memory 24GiB"),
     (f"{RUN} --data media --concurrency 4", 2, "--concurrency needs --gpu", "--gpu L4"),
     (f"{RUN} --data media --count cats=4", 2, "--count cats=4", "--count image=4"),
+    (f"{RUN} --data media --count image", 2, "image is not MODALITY=N", "--count image=4"),
+    (f"{RUN} --data media --conversation image", 2, "image is not MODALITY=N", "--count image=4"),
+    (f"{RUN} --data media --count image=-1", 2, "--count image=-1", "--count image=4"),
+    (f"{RUN} --data media --coverage 0", 2, "--coverage 0.0 is not a share", "--coverage 0.99"),
+    (f"{RUN} --data media --coverage nan", 2, "--coverage nan is not a share", "--coverage 0.99"),
+    (f"{RUN} --data media --coverage text=1", 2, "text=1 is not a share", "image=0.99"),
+    (f"{RUN} --data media --coverage 1 --coverage image=1", 2, "--coverage 1 is not a share", ""),
+    (f"{RUN} --data media --min-image-pixels 0", 2, "must be at least 1, not 0", ""),
+    (f"{RUN} --data media --concurrency 0", 2, "--concurrency must be a number above 0", "16"),
+    (f"{RUN} --data media --ram-budget lots", 2, "lots is not a size", "--ram-budget 16GiB"),
+    (f"{RUN} --data media --max-model-len -5", 2, "must be at least 1, not -5", ""),
+    (f"{RUN} --data media --text-reserve-tokens -1", 2, "must not be negative", ""),
+    (f"{RUN} --data media --allowed-local-media-path none", 2, "none is not a folder", ""),
+    (f"{RUN} --data media --startup-budget nan", 2, "--startup-budget must be", "--startup"),
     (f"{RUN} --data media --out full", 2, "full is not empty", "--force, or --out another"),
     (f"{RUN} --data media --out a.txt", 2, "a.txt is a file", "--out another folder"),
     (f"{RUN} --data nowhere", 1, "folder not found", "--data DIR"),
@@ -270,12 +248,7 @@ MISTAKES = [
     ("validate --config c.yaml --gpu Abacus", 2, "Abacus", "--gpu"),
     ("report kept --data nowhere", 2, "--data nowhere: no such file or folder", "--data"),
     ("report kept --out . --force", 2, "is a folder", "--out"),
-    (
-        "report kept --emit toml",
-        2,
-        "it takes yaml, args, docker",
-        "--emit args",
-    ),
+    ("report kept --emit toml", 2, "it takes yaml, args, docker", "--emit args"),
     ("run --model m --data x --emit toml", 2, "--emit toml is unknown; it takes", "--emit args"),
     ("report kept --emit args --json", 2, "", "--out engine.args"),
     ("doctor extra", 2, "unexpected extra argument", "mmcalib doctor --help"),
@@ -320,6 +293,7 @@ def test_a_mistake_is_one_line_and_the_next_thing_to_type(
     assert ended.code == code
     assert (ended.out != "") == ("--json" in typed), "then the error is a document"
     assert ends_well(ended.err), ended.err
+    assert not (desk / "out").exists(), "nothing is made before the words are understood"
     *_, error, hint = ended.err.splitlines()
     assert says in error
     assert remedy in hint
