@@ -92,9 +92,7 @@ NAMES = ("a.jpg", "a.png", "b/c.jpg", "b/d/e.jpg", "b/d/.f.jpg", "b2/c.jpg", ".g
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     for name in NAMES:
-        path = tmp_path / "media" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"x")
+        touch(tmp_path / "media" / name)
     return tmp_path / "media"
 
 
