@@ -13,12 +13,12 @@ import yaml
 from rich.console import Console
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.checks.catalogue import RUN_COMPLETION
-from mmcalib.cli.output import FILES, check_output_dir, finish, save
+from mmcalib.cli.output import FILES, OTHER_FORMS, check_output_dir, finish, save
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.model import Server
 from mmcalib.engine.environment import serve_command
 from mmcalib.errors import VerdictError
+from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.workflows.run.session import RunOutcome
 from tests.report.example import calibration
 from tests.report.hostile import NAMES, named
@@ -46,22 +46,13 @@ def test_claiming_makes_nothing(tmp_path: Path) -> None:
 
 
 def test_the_first_result_takes_the_place_of_earlier_ones(tmp_path: Path) -> None:
-    for name in (*FILES, "mine.txt"):
+    for name in (*FILES, *OTHER_FORMS, "mine.txt"):
         (tmp_path / name).write_text("old")
     save(RunOutcome(skipped=[Skipped("a.jpg", "truncated")]), tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["mine.txt", "skipped.jsonl"]
     assert json.loads((tmp_path / "skipped.jsonl").read_text())["path"] == "a.jpg"
     save(RunOutcome(calibration=calibration()), tmp_path)
     assert Calibration.load(tmp_path / "calibration.json") == calibration()
-
-
-def unfinished(*others: str) -> Calibration:
-    found = calibration()
-    checks = [
-        found.checks[1].model_copy(update={"name": name, "status": "fail"})
-        for name in (*others, RUN_COMPLETION.name)
-    ]
-    return found.model_copy(update={"verdict": "fail", "checks": [found.checks[0], *checks]})
 
 
 def test_a_good_end_writes_the_config_and_says_how_to_serve(tmp_path: Path) -> None:
@@ -146,6 +137,13 @@ def test_names_of_any_kind_reach_every_file(name: str, tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == sorted(FILES)
     for file in FILES:
         (tmp_path / file).read_bytes().decode("utf-8", errors="strict")
+
+
+def test_a_run_writes_the_forms_beside_the_file(tmp_path: Path) -> None:
+    leave(calibration(), tmp_path, quiet=True, emit=["args", "yaml", "python", "args"])
+    assert (tmp_path / "engine.args").read_text() == CONFIGURATIONS["args"].render(calibration())
+    assert (tmp_path / "engine.py").exists()
+    assert not (tmp_path / "engine.env").exists()
 
 
 def test_the_serve_command_is_one_line(tmp_path: Path) -> None:

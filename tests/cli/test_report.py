@@ -7,13 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from mmcalib.cli.output import finish, save
 from mmcalib.domain.model import Server
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.results.part import CheckResult
-from mmcalib.workflows.run.session import RunOutcome
 from tests.report.example import calibration
 
 
@@ -129,27 +126,3 @@ def test_force_emits_it_with_a_warning(cli, failed: Path) -> None:
     assert said.code == 0
     assert said.out.startswith("# The verdict is fail: prompt length")
     assert "warning: this configuration failed its checks" in said.err
-
-
-def test_a_run_writes_the_forms_beside_the_file(tmp_path: Path) -> None:
-    finish(
-        calibration(),
-        tmp_path,
-        Console(quiet=True),
-        as_json=False,
-        quiet=True,
-        strict=False,
-        thumbnails=False,
-        emit=["args", "yaml", "python", "args"],
-    )
-    assert (tmp_path / "engine.args").read_text() == CONFIGURATIONS["args"].render(calibration())
-    assert (tmp_path / "engine.py").exists()
-    assert not (tmp_path / "engine.env").exists()
-
-
-def test_a_later_run_removes_forms_that_it_does_not_write(tmp_path: Path) -> None:
-    """They would say something else than its engine.yaml."""
-    (tmp_path / "engine.args").write_text("of an earlier run")
-    (tmp_path / "mine.txt").write_text("mine")
-    save(RunOutcome(), tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.txt", "skipped.jsonl"]

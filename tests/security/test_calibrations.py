@@ -20,7 +20,6 @@ from PIL import Image
 from rich.console import Console
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.cli.output import finish
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.errors import MmcalibError, OutputError, UsageError
 from mmcalib.report.configurations import CONFIGURATIONS
@@ -28,6 +27,7 @@ from mmcalib.report.html.items import Roots
 from mmcalib.report.report import Report, html, md
 from mmcalib.report.summary import summary
 from tests.cli.conftest import Cli
+from tests.cli.test_output import leave
 from tests.report.example import calibration
 
 PICTURE = "data:image/"
@@ -305,16 +305,7 @@ def test_it_is_one_line_on_the_terminal(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize("emit", [["args", "env", "k8s", "python"], ["python", "env"]])
 def test_forms_are_written_all_or_none(tmp_path: Path, emit: list[str]) -> None:
     with pytest.raises(OutputError, match="--emit env"):
-        finish(
-            configured(model="/models/a\nb"),
-            tmp_path,
-            Console(quiet=True),
-            as_json=False,
-            quiet=True,
-            strict=False,
-            thumbnails=False,
-            emit=emit,
-        )
+        leave(configured(model="/models/a\nb"), tmp_path, quiet=True, emit=emit)
     written = sorted(os.listdir(tmp_path))
     assert written == ["engine.yaml", "report.html", "report.md"]
     assert yaml.safe_load((tmp_path / "engine.yaml").read_text())["model"] == "/models/a\nb"
