@@ -357,8 +357,6 @@ def test_answers_come_before_the_next_line_is_read_and_inline_media_go(
 
 
 def test_neither_torch_nor_vllm_is_needed(kept: Path, new: Path) -> None:
-    import subprocess
-
     code = (
         "import sys, mmcalib; from mmcalib.cli import main\n"
         f"sys.argv = ['mmcalib', 'check', '--calibration', {str(kept)!r}, {str(new)!r}]\n"

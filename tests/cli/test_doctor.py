@@ -31,9 +31,9 @@ from mmcalib.workflows.doctor import (
     probe_host,
     probe_hub,
 )
+from tests.conftest import ROOT
 from tests.corpus.serving import serving
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 GIB = 2**30
 
 without_vllm = pytest.mark.skipif(

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from mmcalib.cli.app import during_interrupt
+from tests.conftest import ROOT
 from tests.corpus.serving import serving
 from tests.processes import wait_until
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 # Stands where the hub's client would be, and takes its time.
 SLOW_HUB = "import pathlib, time; pathlib.Path({mark!r}).touch(); time.sleep(60)"
 

@@ -15,10 +15,10 @@ import pytest
 import soundfile
 from PIL import Image
 
+from tests.conftest import ROOT
 from tests.corpus.media import request
 from tests.media.hostile import noise_image, video
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 INLINE = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQ"
     "AAAABJRU5ErkJggg=="

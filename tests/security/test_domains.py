@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from pathlib import Path
@@ -21,6 +19,7 @@ from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.media.probe import probe
 from mmcalib.storage.location import allow_hosts, is_allowed
 from tests.corpus.media import png
+from tests.corpus.tars import tar
 from tests.e2e.media import clip
 from tests.security.servers import Connection, server
 
@@ -47,14 +46,9 @@ def test_what_one_thread_allows_no_other_reads() -> None:
     assert (is_allowed(url), copied.run(is_allowed, url)) == (False, True)
 
 
-def test_a_reader_of_archives_knows_no_hosts_of_before() -> None:
+def test_a_reader_of_archives_knows_no_hosts_of_before(tmp_path: Path) -> None:
     """One that is idle is kept, with what it was begun with."""
-    with io.BytesIO() as file:
-        with tarfile.open(fileobj=file, mode="w") as tar:
-            member = tarfile.TarInfo("a.png")
-            member.size = len(PICTURE)
-            tar.addfile(member, io.BytesIO(PICTURE))
-        data = file.getvalue()
+    data = tar(tmp_path / "a.tar", ("a.png", PICTURE)).read_bytes()
     with server(lambda connection: connection.answer_range(data)) as host:
         url = f"{host.url}/a.tar"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -266,8 +267,6 @@ def test_nowhere_to_write_is_one_error(tmpdir: Path, monkeypatch) -> None:
 
 
 def test_copies_of_inline_media_are_their_owners_alone(tmp_path: Path) -> None:
-    import io
-
     folder = tmp_path / "cache" / "inline"
     folder.mkdir(parents=True)
     folder.chmod(0o777)
