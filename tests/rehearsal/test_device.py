@@ -109,10 +109,7 @@ def test_moving_to_the_same_dtype_is_an_alias_and_to_another_a_copy(gpu: Imagina
 
 
 def test_a_convolution_holds_cudnn_s_copies(gpu: ImaginaryGpu) -> None:
-    """Workspaces that cuDNN 9.19 plans for an A100, RTX 4090, RTX 5090 or B200.
-
-    The allocator may add up to 1 MiB, which it does not split off a block.
-    """
+    """cuDNN 9.19's for an A100, RTX 4090, RTX 5090 and B200; blocks keep up to 1 MiB unsplit."""
     x, filters = activation(500, 480, 64, 50), activation(480, 480, 3, 3)
     output_bytes = x.nbytes // 4
 

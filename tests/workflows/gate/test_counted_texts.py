@@ -57,7 +57,7 @@ def test_words_and_items_are_counted(tmp_path: Path) -> None:
     assert counting.why == ""
 
 
-def test_a_fork_counts_by_a_process_of_its_own(tmp_path: Path) -> None:
+def test_a_fork_or_a_copy_counts_by_a_process_of_its_own(tmp_path: Path) -> None:
     """Workers of a pool once took each other's answers from the pipe that they had inherited."""
     counting = TextCounter(folder_of(tmp_path), HOW, "openai")
     assert counting.tokens(says("a")) == 2
@@ -73,13 +73,7 @@ def test_a_fork_counts_by_a_process_of_its_own(tmp_path: Path) -> None:
     assert dict(answers.get() for _ in children) == {10: {11}, 20: {21}, 30: {31}}
     for child in children:
         child.join()
-    assert counting.tokens(says("a a")) == 3
-
-
-def test_a_copy_counts_by_a_process_of_its_own(tmp_path: Path) -> None:
-    counting = TextCounter(folder_of(tmp_path), HOW, "openai")
-    assert counting.tokens(says("a")) == 2
-    assert copy.deepcopy(counting).tokens(says("a a")) == 3
+    assert counting.tokens(says("a a")) == copy.deepcopy(counting).tokens(says("a a")) == 3
 
 
 @pytest.mark.parametrize(

@@ -58,23 +58,16 @@ def test_less_kv_cache_fails_unless_the_user_asked_for_it(
     assert (check.id, check.status) == (BETTER, status)
 
 
-def test_a_default_that_does_not_start_is_beaten() -> None:
+def test_a_default_that_does_not_start_is_beaten_and_the_rest_is_another_checks_matter() -> None:
     assert compared(NO_START, with_tokens(10)).status == "pass"
-
-
-def test_what_does_not_start_is_another_checks_matter() -> None:
     assert compared(BEFORE, NO_START) is None
     assert compared(None, BEFORE) is None
 
 
 def test_steps_that_go_beyond_the_reserve_are_worse() -> None:
     """The default leaves some of its reserve, the calibrated one takes more than it has."""
-    traffic = ServedTraffic(
-        gpu="L4",
-        calibrated=figures(peak_bytes=2 * GIB),
-        default=figures(),
-        assumptions=[],
-    )
+    after = figures(peak_bytes=2 * GIB)
+    traffic = ServedTraffic(gpu="L4", calibrated=after, default=figures(), assumptions=[])
     check = compared(BEFORE, with_tokens(120_000), traffic=traffic)
     assert check.status == "fail"
     assert "reserve left under load" in check.detail
@@ -82,12 +75,7 @@ def test_steps_that_go_beyond_the_reserve_are_worse() -> None:
 
 @pytest.mark.parametrize(
     ("preemptions", "steps", "batch", "status"),
-    [
-        (3, 90, 2048, "pass"),
-        (3, 110, 2048, "fail"),
-        (3, 90, 4096, "fail"),
-        (2, 110, 4096, "pass"),
-    ],
+    [(3, 90, 2048, "pass"), (3, 110, 2048, "fail"), (3, 90, 4096, "fail"), (2, 110, 4096, "pass")],
 )
 def test_more_preemptions_are_worse_unless_the_same_steps_serve_sooner(
     preemptions: int, steps: int, batch: int, status: str

@@ -36,15 +36,9 @@ def test_the_heaviest_fill_a_step_and_every_other_kind_is_taken_in() -> None:
 def test_a_step_that_memory_does_not_hold_is_not_replayed(tmp_path: Path) -> None:
     read = corpus([], [[LARGE], [MIDDLE]])
     decision = decide(read)
-    started: Any = SimpleNamespace(
-        figures=SimpleNamespace(
-            encoder_seconds_per_token=None,
-            profile_estimate_s=0.0,
-            profile_s=None,
-            most_step_tokens=500,
-            budget_tokens=8000,
-        )
-    )
+    seconds = {"encoder_seconds_per_token": None, "profile_estimate_s": 0.0, "profile_s": None}
+    figures = SimpleNamespace(**seconds, most_step_tokens=500, budget_tokens=8000)
+    started: Any = SimpleNamespace(figures=figures)
     burst = replay.choose_burst(read.prompts, decision, started, 90.0, tmp_path, pretended)
     assert [prompt.item_tokens for prompt in burst.prompts] == [(400,)]
     assert (burst.too_heavy, burst.made_up) == (1, 0)
@@ -76,14 +70,15 @@ def test_a_model_that_cannot_chat_is_asked_nothing_and_only_a_limit_is_to_be_rai
     silent = BurstResult((PromptOutcome("r.jsonl:1", no_template, 0, ()),), 1.0, 0)
     check = replay.replay_check(found, silent, 8000)
     assert (check.status, "no chat template" in check.detail) == ("skip", True)
-    cures = {}
-    for words in ("At most 1 image(s) may be provided in one prompt.", "unknown role"):
+    for words, cure in (
+        (
+            "At most 1 image(s) may be provided in one prompt.",
+            "raise the limit that the error names",
+        ),
+        ("unknown role", "correct these requests, or --validate startup"),
+    ):
         refused = BurstResult((PromptOutcome("r.jsonl:1", words, 0, ()),), 1.0, 0)
-        cures[words] = replay.replay_check(found, refused, 8000).remedy
-    assert list(cures.values()) == [
-        "raise the limit that the error names",
-        "correct these requests, or --validate startup",
-    ]
+        assert replay.replay_check(found, refused, 8000).remedy == cure
 
 
 def test_a_corpus_too_small_to_fill_a_step_is_filled_with_blanks_of_its_shapes(tmp_path) -> None:
