@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,7 +20,7 @@ from mmcalib.decision.texts import Texts
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.shapes import Modality, Shape
+from mmcalib.domain.shapes import ImageShape, Modality, Shape
 from mmcalib.progress import Silent
 from mmcalib.workflows.corpus import LoadedCorpus
 from tests.workflows.fake_host import FakeHost, opened
@@ -42,6 +43,12 @@ def corpus(
         log.add(Prompt(f"r.jsonl:{number}", items), request)
     left_out = tuple(Skipped(f"/media/bad{n}.jpg", "truncated") for n in range(skipped))
     return LoadedCorpus(census, prompts, left_out, census.items(), accesses=log.accesses())
+
+
+def many_images(number: int) -> list[ImageShape]:
+    chance = random.Random(5)
+    sizes = {(chance.randint(60, 3_000), chance.randint(60, 3_000)) for _ in range(number)}
+    return [ImageShape(*size) for size in sorted(sizes)]
 
 
 def pretended(media: Iterable[tuple[Modality, str]]) -> list[str | Skipped]:

@@ -132,6 +132,13 @@ class FakeHost:
         return self._files[subject.path]
 
 
+class Uncounted(FakeHost):
+    """Of a model for which vLLM has no count."""
+
+    def count(self, request: CountEmbeds) -> EmbedCounts:
+        return EmbedCounts((None,) * len(request.subjects), ((),) * len(request.subjects))
+
+
 class Miscounting(FakeHost):
     """Whose count knows nothing of a cap: right by default, wrong under any setting."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -21,12 +20,13 @@ from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import CountEmbeds, EmbedCounts, Measure, Measured
 from mmcalib.errors import VllmRefused
 from mmcalib.progress import Silent
-from tests.workflows.corpora import corpus, decide
+from tests.workflows.corpora import corpus, decide, many_images
 from tests.workflows.fake_host import (
     FRAMES,
     KNOBS,
     FakeHost,
     Miscounting,
+    Uncounted,
     VolumeHost,
     area_knob,
     cap,
@@ -37,13 +37,6 @@ SHAPES = [ImageShape(200 + 37 * n, 3000 - 61 * n) for n in range(40)]
 CLIPS = [VideoShape(60 + n, 30.0, 2.0 + n / 30, 300 + 29 * n, 240) for n in range(40)]
 EDGES = st.integers(30, 4000)
 PHOTOS = st.lists(st.builds(ImageShape, EDGES, EDGES), min_size=9, max_size=20, unique=True)
-
-
-class Uncounted(FakeHost):
-    """Of a model for which vLLM has no count."""
-
-    def count(self, request: CountEmbeds) -> EmbedCounts:
-        return EmbedCounts((None,) * len(request.subjects), ((),) * len(request.subjects))
 
 
 class Unable(FakeHost):
@@ -118,9 +111,7 @@ class HalfUncounted(HalfCap, Uncounted):
 
 @pytest.mark.parametrize("hosts", [(FakeHost, Uncounted), (HalfCap, HalfUncounted)])
 def test_of_many_shapes_those_are_counted_that_a_value_changes(hosts) -> None:
-    chance = random.Random(8)
-    many = {ImageShape(chance.randint(60, 2000), chance.randint(60, 2000)) for _ in range(2_500)}
-    shapes: list[Shape] = [*sorted(many, key=lambda s: (s.width_px, s.height_px))]
+    shapes: list[Shape] = [*many_images(2_500)]
     counting, measuring = hosts
     assert points(shapes, counting) == points(shapes, measuring)
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from mmcalib.checks.facts import Decision
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from tests.workflows.corpora import corpus, decide
-from tests.workflows.fake_host import opened
 
 PAGE = ImageShape(2800, 2240)  # 8,000 tokens
 SOUND = AudioShape(480_000, 16_000)
@@ -23,11 +22,11 @@ def less_for_large_steps(decision: Decision) -> int:
 
 
 def test_a_step_is_rounded_down_where_that_leaves_more_kv_cache() -> None:
-    up = decide(corpus([SOUND]), model=opened(chunks=True))
+    up = decide(corpus([SOUND]))
     item = up.budget.max_tokens_per_item["audio"]
     assert 2048 / item > 1
     assert batch(up) == -(-2048 // item) * item
-    down = decide(corpus([SOUND]), model=opened(chunks=True), kv_tokens=less_for_large_steps)
+    down = decide(corpus([SOUND]), kv_tokens=less_for_large_steps)
     assert batch(down) == 2048 // item * item
     assert down.adequacy.passes
 
@@ -36,14 +35,9 @@ def test_whole_items_are_worth_two_per_cent_of_the_kv_cache() -> None:
     def nearly_the_same(decision: Decision) -> int:
         return 100_000 - (batch(decision) > 2048)
 
-    found = decide(corpus([SOUND]), model=opened(chunks=True), kv_tokens=nearly_the_same)
+    found = decide(corpus([SOUND]), kv_tokens=nearly_the_same)
     assert batch(found) > 2048
-    found = decide(
-        corpus([SOUND]),
-        model=opened(chunks=True),
-        kv_tokens=nearly_the_same,
-        default_kv_tokens=100_000,
-    )
+    found = decide(corpus([SOUND]), kv_tokens=nearly_the_same, default_kv_tokens=100_000)
     assert batch(found) <= 2048, "less than vLLM's defaults is never taken"
 
 
@@ -51,7 +45,6 @@ def test_one_that_serves_the_corpus_worse_than_the_defaults_is_passed_over() -> 
     def decided(*worse: int) -> Decision:
         return decide(
             corpus([SOUND]),
-            model=opened(chunks=True),
             kv_tokens=less_for_large_steps,
             default_kv_tokens=70_000,
             serves_worse=lambda one: batch(one) in worse,
@@ -72,7 +65,6 @@ def test_vllms_own_largest_items_stay_where_every_size_hint_serves_worse() -> No
     def decided(default_kv_tokens: int) -> Decision:
         return decide(
             corpus([SOUND]),
-            model=opened(chunks=True),
             kv_tokens=lambda one: 80_000 if one.hints else 70_000,
             default_kv_tokens=default_kv_tokens,
             serves_worse=lambda one: bool(one.hints),

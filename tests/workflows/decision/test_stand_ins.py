@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,10 +14,10 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import ImageShape, Shape
 from mmcalib.engine.messages import Blank, CountEmbeds, EmbedCounts, Measure, Measured
-from tests.workflows.corpora import corpus, decide
-from tests.workflows.fake_host import FakeHost
+from tests.workflows.corpora import corpus, decide, many_images
+from tests.workflows.fake_host import FakeHost, Uncounted
 
-MANY = 1_000
+SHAPES = many_images(1_000)
 
 
 class Counting(FakeHost):
@@ -34,11 +33,6 @@ class Counting(FakeHost):
         elif doing == "measuring costs":
             type(self).again += tuple(blanks)
         return super().measure(request, doing)
-
-
-class Uncounted(Counting):
-    def count(self, request: CountEmbeds) -> EmbedCounts:
-        return EmbedCounts((None,) * len(request.subjects), ((),) * len(request.subjects))
 
 
 class OneTooMany(Counting):
@@ -59,24 +53,18 @@ class OddBytes(Counting):
         return replace(found, tensor_bytes=found.tensor_bytes + int(odd))
 
 
-def shapes(number: int = MANY) -> list[ImageShape]:
-    chance = random.Random(3)
-    sizes = {(chance.randint(60, 3_000), chance.randint(60, 3_000)) for _ in range(number)}
-    return [ImageShape(*size) for size in sorted(sizes)]
-
-
 def known(table: CostTable) -> dict[Shape, tuple[int, int, int, int]]:
     return {s: (c.tokens, c.embeds, c.tensor_bytes, c.count) for s, c in table.costs.items()}
 
 
 @pytest.fixture(scope="module")
 def processed():
-    return decide(corpus(shapes()), host=Uncounted)
+    return decide(corpus(SHAPES), host=Uncounted)
 
 
 def test_counting_gives_what_processing_gives(processed) -> None:
     Counting.processed = ()
-    found = decide(corpus(shapes()), host=Counting)
+    found = decide(corpus(SHAPES), host=Counting)
     assert len(set(Counting.processed)) == PROBES
     assert found.default_table.witnesses == {"image": PROBES}
     assert {c.basis for c in found.default_table.costs.values()} == {"real", "blank", "counted"}
@@ -96,7 +84,7 @@ def test_under_the_chosen_setting_what_it_changes_is_witnessed_and_little_else(
 ) -> None:
     Counting.again = ()
     policy = Policy(max_tokens_per_item=at_most)
-    found = decide(corpus(shapes()), host=Counting, policy=policy)
+    found = decide(corpus(SHAPES), host=Counting, policy=policy)
     before = {s: c.embeds for s, c in found.default_table.costs.items()}
     moved = {s for s, c in found.table.costs.items() if c.embeds != before[s]}
     again: set[Shape] = set(Counting.again)
@@ -104,7 +92,7 @@ def test_under_the_chosen_setting_what_it_changes_is_witnessed_and_little_else(
     assert len(again & moved) == min(PROBES, len(moved))
     left = len(before) - len(moved)
     assert len(again - moved) == min(PROBES_AGAIN, left)
-    whole = decide(corpus(shapes()), host=Uncounted, policy=policy)
+    whole = decide(corpus(SHAPES), host=Uncounted, policy=policy)
     assert known(found.table) == known(whole.table)
 
 
@@ -122,15 +110,15 @@ class OneTooManyAgain(Counting):
 def test_a_count_that_is_wrong_under_the_chosen_setting_alone_is_not_used() -> None:
     OneTooManyAgain.again = ()
     policy = Policy(max_tokens_per_item=600)
-    found = decide(corpus(shapes()), host=OneTooManyAgain, policy=policy)
-    assert set(OneTooManyAgain.again) == set(shapes())
+    found = decide(corpus(SHAPES), host=OneTooManyAgain, policy=policy)
+    assert set(OneTooManyAgain.again) == set(SHAPES)
     assert found.table.witnesses == {}
 
 
 @pytest.mark.parametrize("host", [OneTooMany, OddBytes])
 def test_one_disagreement_and_all_are_processed(host: type[Counting]) -> None:
     host.processed = ()
-    found = decide(corpus(shapes()), host=host)
+    found = decide(corpus(SHAPES), host=host)
     assert found.default_table.witnesses == {}
-    assert set(host.processed) == set(shapes())
+    assert set(host.processed) == set(SHAPES)
     assert not any(c.basis == "counted" for c in found.default_table.costs.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -21,7 +20,7 @@ from mmcalib.engine.messages import Blank, Measure, Measured
 from mmcalib.errors import EngineDied, EngineError, VllmRefused
 from mmcalib.progress import Silent
 from mmcalib.results.costs import Costs, build_gate
-from tests.workflows.corpora import corpus, decide, path_of
+from tests.workflows.corpora import corpus, decide, many_images, path_of
 from tests.workflows.fake_host import AUDIO_HZ, EDGE, UNIT, FakeHost, cap, opened
 
 A, B = ImageShape(280, 280), ImageShape(560, 280)
@@ -139,12 +138,6 @@ def test_a_failed_question_leaves_no_rule_and_a_dead_engine_ends_the_run() -> No
         proven([A], Failing)
 
 
-def many_shapes(number: int) -> list[ImageShape]:
-    chance = random.Random(5)
-    found = {(chance.randint(60, 3_000), chance.randint(60, 3_000)) for _ in range(number)}
-    return [ImageShape(*size) for size in sorted(found)]
-
-
 def kept(found: list[ImageShape], odd: ImageShape | None = None) -> tuple[Decision, Costs]:
     files = {path_of(odd): ImageShape(280, 280)} if odd else None
     decision = decide(corpus(found), host=Resizing, files=files)
@@ -154,7 +147,7 @@ def kept(found: list[ImageShape], odd: ImageShape | None = None) -> tuple[Decisi
 
 
 def test_the_gate_knows_each_to_the_token_all_the_same() -> None:
-    decision, found = kept(many_shapes(2_500))
+    decision, found = kept(many_images(2_500))
     part = found.modalities["image"]
     assert part.unlisted is not None
     assert len(part.known) == 1_000
@@ -169,14 +162,14 @@ def test_the_gate_knows_each_to_the_token_all_the_same() -> None:
 
 
 def test_the_document_does_not_grow() -> None:
-    _, few = kept(many_shapes(1_500))
-    _, many = kept(many_shapes(6_000))
+    _, few = kept(many_images(1_500))
+    _, many = kept(many_images(6_000))
     assert len(many.model_dump_json()) < 1.1 * len(few.model_dump_json())
 
 
 def test_an_item_that_is_not_what_its_header_says_is_listed() -> None:
-    odd = min(many_shapes(1_500), key=lambda s: s.width_px * s.height_px)
-    decision, found = kept(many_shapes(1_500), odd)
+    odd = min(many_images(1_500), key=lambda s: s.width_px * s.height_px)
+    decision, found = kept(many_images(1_500), odd)
     assert decision.table.mismatches
     assert odd in [one.shape for one in found.modalities["image"].known]
 
@@ -184,7 +177,7 @@ def test_an_item_that_is_not_what_its_header_says_is_listed() -> None:
 def test_where_a_rule_only_bounds_them_very_many_are_not_listed() -> None:
     """As of models that cut images into tiles: lists would grow without end."""
     for number, listed in ((2_500, None), (20_500, 1_000)):
-        decision = decide(corpus(many_shapes(number)), host=Resizing)
+        decision = decide(corpus(many_images(number)), host=Resizing)
         every = len(decision.table.costs)
         rule = ProvenRule(Ceiling(20_000, 20_000, 3_000, 200.0), every, exact=False)
         found = list_costs(decision, Policy(), {"image": rule}, NO_TEXTS)
