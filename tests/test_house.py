@@ -51,11 +51,11 @@ SHORT = {
 }
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
-    "modules": 225,
-    "product lines": 46_635,
+    "modules": 222,
+    "product lines": 46_569,
     "test files": 181,
-    "test lines": 39_289,
-    "words of docs": 18_960,
+    "test lines": 39_263,
+    "words of docs": 18_947,
     "words of CHANGELOG": 300,
     "lines of README": 120,
     "options of run": 41,
