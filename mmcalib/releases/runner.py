@@ -94,7 +94,7 @@ def warm_up_sampler(worker: Any) -> None:
     model, sampler = worker.vllm_config.model_config, worker.model_runner.sampler
     limits = worker.vllm_config.scheduler_config
     requests = min(limits.max_num_seqs, limits.max_num_batched_tokens // 2)
-    # Before 0.32 it takes the prompt's length too.
+    # That of older releases, such as 0.29, takes the prompt's length too.
     length = (1,) if "prompt_len" in signature(sampler.add_request).parameters else ()
     for index in range(requests):
         sampler.add_request(index, *length, SamplingParams.for_sampler_warmup())

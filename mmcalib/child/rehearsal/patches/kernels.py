@@ -18,6 +18,7 @@ import torch
 
 from mmcalib.child.rehearsal.device import NoFakeImplementation
 from mmcalib.child.rehearsal.ledger import Ledger
+from mmcalib.child.rehearsal.patches.flashinfer import get_device_sm_count
 from mmcalib.child.rehearsal.scratch import radix_sort_scratch_bytes
 from mmcalib.releases import targets
 from mmcalib.releases.targets import FLASH_ATTENTION, OUTPUTS, WRITE_ONLY, find, replace
@@ -239,9 +240,8 @@ def flash_attn_varlen_func(
         out = q.new_empty((tokens, heads, v.shape[-1]))
     lse = q.new_empty((heads, tokens), dtype=torch.float32)
     if not (causal or num_splits):
-        multiprocessors = torch.cuda.get_device_properties(q.device).multi_processor_count
         work = len(cu_seqlens_q) - 1, heads, int(max_seqlen_q), head_size
-        if (splits := key_splits(fa_version, multiprocessors, *work)) > 1:
+        if (splits := key_splits(fa_version, get_device_sm_count(q.device), *work)) > 1:
             q.new_empty((splits, heads, tokens, v.shape[-1] + 1), dtype=torch.float32)
     return (out, lse) if return_softmax_lse else out
 
