@@ -345,9 +345,12 @@ def _commands(root: yaml.Node, text: str) -> list[_Command]:
         fields = _fields(path[-1])
         environment = dict(_environment(fields))
         words, starts = _after_vllm_serve(_container_words(fields, text, environment))
+        # vLLM's own file has `dtype` too, so only `modelURL` around it makes a chart.
+        is_chart = any("modelURL" in _fields(mapping) for mapping in path)
+        chart = _CHART if is_chart or fields.keys() & (_CHART.keys() - {"dtype"}) else {}
         chart_words = [
             Span(word, node.start_mark.index, _end(node), "field")
-            for key, name in _CHART.items()
+            for key, name in chart.items()
             if isinstance(node := fields.get(key), yaml.ScalarNode)
             for word in serve_option(name, yaml.safe_load(node.value))
         ]

@@ -242,6 +242,20 @@ def test_a_diff_of_a_deployment_is_of_its_lines(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("dtype", ["", "dtype: auto\n", "dtype: bfloat16\n"])
+def test_vllm_s_own_file_with_a_dtype_is_no_chart(tmp_path: Path, dtype: str) -> None:
+    text = f"model: {MODEL}\n{dtype}max-model-len: 8192\nmax-num-seqs: 4\n"
+    found = read(tmp_path, "engine.yaml", text)
+    assert found.settings == yaml.safe_load(text)
+    assert (found.config, found.file_flags) == (tmp_path / "engine.yaml", ())
+
+
+def test_a_chart_with_only_a_dtype_is_a_chart(tmp_path: Path) -> None:
+    text = f"modelSpec:\n- modelURL: {MODEL}\n  vllmConfig: {{dtype: float16}}\n"
+    found = read(tmp_path, "values.yaml", text)
+    assert (found.model, found.file_flags) == (MODEL, ("--dtype", "float16"))
+
+
 def test_vllm_s_own_file_keeps_its_comments(tmp_path: Path) -> None:
     text = (
         f"# ours\nmodel: {MODEL}\nlimit-mm-per-prompt: {{image: 2, video: 0}}\n"
