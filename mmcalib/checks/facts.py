@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal, get_args
 
 from mmcalib.checks.check import RemedyStyle
 from mmcalib.derive.costs import CostTable
@@ -56,11 +56,25 @@ class Explored:
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
 
+RemedyCost = Literal["nothing", "KV cache", "speed", "requests"]
+# The one that a user would miss least first.
+REMEDY_COSTS: Final[tuple[RemedyCost, ...]] = get_args(RemedyCost)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Engine arguments that a remedy has set, what they cost, and what they are for."""
+
+    values: Mapping[str, Any] = field(hash=False)
+    cost: RemedyCost
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision(JudgedConfig):
     """The configuration to emit, and its sources. `chosen` has one point of each knob that has an
     effect. `forced` says why the policy's own choice did not work, `forced_by` what was too small;
-    `rounding` is how the step was rounded to whole items.
+    `rounding` is how the step was rounded to whole items; `remedies` made it serve.
     """
 
     default_table: CostTable
@@ -78,6 +92,7 @@ class Decision(JudgedConfig):
     forced_by: Literal["", "context", "memory"] = ""
     effects: tuple[Effect, ...] = ()
     rounding: Rounding = "up"
+    remedies: tuple[Applied, ...] = ()
     cache: DecidedCache = NOT_SIZED
 
     @property

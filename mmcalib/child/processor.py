@@ -346,6 +346,9 @@ def _dummy_size(processor: Any, modality: Modality) -> dict[str, int]:
     if modality == "image":
         width, height = first.size
         return {"width": int(width), "height": int(height)}
+    if isinstance(first, list):  # MiniCPM-V's clip is a list of pictures.
+        width, height = first[0].size
+        return {"num_frames": len(first), "width": int(width), "height": int(height)}
     frames, width, height = sampled_size(first if isinstance(first, tuple) else (first, {}))
     return {"num_frames": frames, "width": width, "height": height}
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.checks.facts import Decision, Explored
+from mmcalib.checks.facts import REMEDY_COSTS, Applied, Decision, Explored
 from mmcalib.decision.explore import BudgetSource, explore, has_any_effect, relevant_knobs
 from mmcalib.decision.measure import Sample, measure, remeasure
 from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
@@ -45,8 +45,13 @@ class DecisionBuilder:
     default_budget: Budget
     default_error: str
     texts: Texts
+    remedies: tuple[Applied, ...] = ()
     # By setting: some candidates differ only in the step.
     _tables: dict[str, tuple[CostTable, list[Skipped]]] = field(default_factory=dict, repr=False)
+
+    def with_remedy(self, remedy: Applied) -> DecisionBuilder:
+        budgets = self.budgets.with_values(remedy.values)
+        return replace(self, budgets=budgets, remedies=(*self.remedies, remedy))
 
     def candidates(self, at_most: int | None = None) -> Iterator[Decision]:
         """Yield configurations of equal quality, the cheapest budget first: the smallest caps that
@@ -127,6 +132,7 @@ class DecisionBuilder:
             unreadable=tuple(unreadable),
             longest=longest,
             rounding=rounding,
+            remedies=self.remedies,
         )
 
     def _table(self, setting: Setting) -> tuple[CostTable, list[Skipped]]:
@@ -281,12 +287,12 @@ class MemoryJudge:
     """Judges configurations by the memory of the GPU to serve on; without one, budgets decide."""
 
     def rejects(self, decision: Decision) -> str:
-        """Return the reason why the GPU rejects the configuration, or an empty string."""
+        """Return why the configuration does not serve on the GPU, or an empty string."""
         return ""
 
-    def most_sequences(self, decision: Decision) -> int | None:
-        """Return the `max_num_seqs` with which vLLM starts if it rejects its default, else None."""
-        return None
+    def remedies(self, decision: Decision) -> Iterable[Applied]:
+        """Yield remedies for a rejected configuration, the one that costs least first."""
+        return ()
 
     def kv_tokens(self, decision: Decision) -> int | None:
         """Return tokens of the KV cache: 0 if vLLM would not start, None if unknown."""
@@ -313,7 +319,8 @@ def decide(
     """Measure the corpus under the default, explore each knob, and choose a configuration.
 
     Among equal quality the one with the most KV cache wins, if requests run no worse than by
-    default. If the context or the judge rejects it, items shrink by the fewest steps that help.
+    default. If the judge rejects it, remedies are applied. If none
+    helps, or the context rejects it, items shrink by the fewest steps that help.
     """
     base = budgets.policy.loader_setting
     default, unreadable = measure(budgets.host, census, base, sample, progress, budgets.files)
@@ -347,23 +354,24 @@ def decide(
         default_error=default_error,
         texts=texts,
     )
-    default_step = budgets.opened.serve_defaults["max_num_batched_tokens"]
-    ranked = _roomiest_first(builder.candidates(), judge, default_step)
-    if budgets.policy.max_num_seqs is None and (fewer := judge.most_sequences(ranked[0])):
-        budgets = replace(budgets, given={**budgets.given, "max_num_seqs": fewer})
-        builder = replace(builder, budgets=budgets)
-        ranked = _roomiest_first(builder.candidates(), judge, default_step)
+    ranked = _rank(builder, judge)
     first = ranked[0]
     too_long = _too_long(first)
     reason = too_long or judge.rejects(first)
     if not reason:
         return _first_that_serves(ranked, judge) or _with_own_items(builder, judge, first) or first
-    by_level: dict[int, list[Decision]] = {}
+    if not too_long and (found := _with_remedies(builder, judge, ranked)):
+        return found
+    by_level: dict[int, Decision | None] = {}
 
     def fits(at_most: int) -> bool:
-        by_level[at_most] = _roomiest_first(builder.candidates(at_most), judge, default_step)
-        best = by_level[at_most][0]
-        return not (_too_long(best) or judge.rejects(best))
+        ranked = _rank(builder, judge, at_most)
+        found = None
+        if not _too_long(ranked[0]):
+            found = _first_that_serves(ranked, judge)
+            found = found or _with_remedies(builder, judge, ranked, at_most)
+        by_level[at_most] = found
+        return found is not None
 
     # Smaller items take no more memory, except for profiles rounded to whole items. So if any step
     # fits, the last one does, and bisection finds the first. Each try takes seconds.
@@ -372,21 +380,20 @@ def decide(
     if not steps or not fits(steps[-1]):
         return first
     most = steps[bisect_left(steps, True, hi=len(steps) - 1, key=fits)]
-    chosen = _first_that_serves(by_level[most], judge) or by_level[most][0]
+    chosen = by_level[most]
+    assert chosen is not None
     return replace(chosen, forced=reason, forced_by="context" if too_long else "memory")
 
 
-def _roomiest_first(
-    candidates: Iterable[Decision], judge: MemoryJudge, default_step: int
+def _rank(
+    builder: DecisionBuilder, judge: MemoryJudge, at_most: int | None = None
 ) -> list[Decision]:
     """Rank candidates: first those with nearly the largest KV cache, at least the default's, the
-    step nearest to vLLM's default first; then the others with at least the default's cache.
-
-    If none exceeds the default, return only vLLM's own items and step; without a GPU, only the
-    first candidate.
+    step nearest to vLLM's default first; then the others. If none exceeds the default, vLLM's own
+    items and step come first; without a GPU, only the first candidate.
     """
     rated: list[tuple[Decision, int]] = []
-    for decision in candidates:
+    for decision in builder.candidates(at_most):
         tokens = judge.kv_tokens(decision)
         if tokens is None:
             return [rated[0][0] if rated else decision]
@@ -394,19 +401,76 @@ def _roomiest_first(
     most, default = max(tokens for _, tokens in rated), judge.default_kv_tokens()
     last = rated[-1][0]
     plain = last.rounding == "none" and last.setting == last.default_table.setting
-    if 0 < most <= default and plain:
-        return [last]
     least = min(most, max(most * _NEARLY_AS_LARGE, default))
     enough = [decision for decision, tokens in rated if tokens >= least]
     capped = [decision for decision in enough if decision is not last or not plain]
-    name = "max_num_batched_tokens"
-    ranked = sorted(capped or enough, key=lambda one: abs(one.engine_args[name] - default_step))
+    name, usual = "max_num_batched_tokens", builder.budgets.opened.serve_defaults
+    ranked = sorted(capped or enough, key=lambda one: abs(one.engine_args[name] - usual[name]))
+    if 0 < most <= default and plain:
+        ranked = [last]
     done = {id(one) for one in ranked}
-    return [*ranked, *(one for one, tokens in rated if tokens >= default and id(one) not in done)]
+    # Those with at least the default's cache in their order, then the others by theirs.
+    rest = sorted(rated, key=lambda pair: max(0, default - pair[1]))
+    return [*ranked, *(decision for decision, _ in rest if id(decision) not in done)]
 
 
 def _first_that_serves(ranked: Sequence[Decision], judge: MemoryJudge) -> Decision | None:
-    return next((d for d in ranked if not (judge.rejects(d) or judge.serves_worse(d))), None)
+    """Return the first that serves and neither holds nor serves less than vLLM's defaults."""
+    least = judge.default_kv_tokens()
+    return next(
+        (
+            one
+            for one in ranked
+            if (judge.kv_tokens(one) or least) >= least
+            and not judge.rejects(one)
+            and not judge.serves_worse(one)
+        ),
+        None,
+    )
+
+
+# Configurations with remedies to try, and how many remedies one may have.
+_MOST_TRIED: Final = 12
+_MOST_REMEDIES: Final = 3
+
+
+def _with_remedies(
+    builder: DecisionBuilder,
+    judge: MemoryJudge,
+    ranked: Sequence[Decision],
+    at_most: int | None = None,
+) -> Decision | None:
+    """Return a configuration that serves: the first, or the one with the fewest remedies, of these
+    at the least cost, and of these with the most KV cache. None if there is none.
+    """
+    if not judge.rejects(ranked[0]):
+        return ranked[0]
+    cost = REMEDY_COSTS.index("KV cache")
+    best = next((one for one in ranked if not judge.rejects(one)), None)
+    tried, level = 0, [(builder, ranked[0])]
+    for _ in range(_MOST_REMEDIES):
+        deeper = []
+        for before, rejected in level:
+            for remedy in judge.remedies(rejected):
+                its_cost = REMEDY_COSTS.index(remedy.cost)
+                if tried == _MOST_TRIED or (best is not None and its_cost > cost):
+                    break
+                tried += 1
+                remedied = before.with_remedy(remedy)
+                candidates = _rank(remedied, judge, at_most)
+                serving = next((one for one in candidates if not judge.rejects(one)), None)
+                deeper.append((remedied, candidates[0]))
+                if serving is None or _too_long(serving):
+                    continue
+                more = best is None or (judge.kv_tokens(serving) or 0) > (
+                    judge.kv_tokens(best) or 0
+                )
+                if its_cost < cost or more:
+                    best, cost = serving, its_cost
+        if best is not None:
+            return best
+        level = deeper
+    return None
 
 
 def _with_own_items(

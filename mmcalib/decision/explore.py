@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -56,6 +56,12 @@ class BudgetSource:
             if (value := getattr(self.policy, name)) is not None:
                 args[name] = value
         return {**args, **self.given}
+
+    def with_values(self, values: Mapping[str, Any]) -> BudgetSource:
+        """Return a source whose configurations have these engine arguments of a remedy."""
+        own = {name: value for name, value in values.items() if name != "max_model_len"}
+        context = values.get("max_model_len", self.context_tokens)
+        return replace(self, policy=replace(self.policy, **own), context_tokens=context)
 
     def step_tokens(self, args: Mapping[str, Any], largest_embeds: int) -> int:
         """Return tokens per step: as given, or vLLM's default rounded to whole largest items."""

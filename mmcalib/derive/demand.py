@@ -12,7 +12,7 @@ import numpy as np
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.limits import MIN_RESERVE_RATIO
 from mmcalib.derive.logs import OutOfMemory, Phase
-from mmcalib.domain.memory import Budget, RehearsedMemory
+from mmcalib.domain.memory import Budget, RehearsedMemory, floor_utilization
 from mmcalib.domain.shapes import Modality
 from mmcalib.domain.traffic import TrafficStep
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
@@ -95,13 +95,17 @@ Demand = WorstStep | LanguageStep | PromptsStep | MergeStep
 @dataclass(frozen=True, slots=True)
 class Shortfall:
     """Bytes that the costliest demand takes above the reserve: the profile's plus `spare_bytes` of
-    KV cache. `outside_bytes` stay free outside all that vLLM reserves.
+    KV cache. `outside_bytes` of the GPU's `total_bytes` stay free outside the `requested_bytes`
+    that vLLM divides; `kv_cache_bytes` of these are its KV cache.
     """
 
     reserved_bytes: int
     worst: Demand
     outside_bytes: int
     spare_bytes: int = 0
+    requested_bytes: int = 0
+    total_bytes: int = 0
+    kv_cache_bytes: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -126,6 +130,11 @@ class Shortfall:
     def fits_outside(self) -> bool:
         """True if the memory outside the reserve has room for it."""
         return self.nbytes <= self.outside_bytes
+
+    @property
+    def holds(self) -> bool:
+        """True if the demand has room, reserved or not."""
+        return self.passes or self.fits_outside
 
     @property
     def unreserved_bytes(self) -> int:
@@ -335,10 +344,10 @@ class EngineSettings:
 
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
-    kv_cache_memory_bytes: int | None = None
+    gpu_memory_utilization: float | None = None
 
     @property
-    def values(self) -> dict[str, int]:
+    def values(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
@@ -413,6 +422,27 @@ def raise_reserve(
             return EngineSettings(max_num_seqs=seqs) if seqs > budget.max_num_seqs else None
 
 
+def leave_room(
+    shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]
+) -> EngineSettings | None:
+    """Leave the demand free outside vLLM's share of the GPU. If all sequences would take more than
+    half of the KV cache, first allow only those that leave half.
+    """
+    worst = shortfall.worst
+    if isinstance(worst, WorstStep) and worst.items:
+        # The number of items exceeds the reserve.
+        room = shortfall.reserved_bytes + shortfall.kv_cache_bytes // 2 - worst.resident.nbytes
+        count = _per_prompt(worst, counts)
+        half = max(1, int(room * worst.items / worst.peak_bytes) // count)
+        if half < budget.max_num_seqs and half * count < worst.items:
+            return EngineSettings(max_num_seqs=half)
+    if not shortfall.total_bytes:
+        return None
+    less = shortfall.nbytes - shortfall.outside_bytes + VLLM_SLACK_BYTES
+    utilization = floor_utilization(shortfall.requested_bytes - less, shortfall.total_bytes)
+    return EngineSettings(gpu_memory_utilization=utilization) if utilization > 0 else None
+
+
 # Below this share of the possible sequences, shrink the step instead.
 _FEWEST: Final = 1 / 4
 
@@ -462,16 +492,13 @@ class Headroom:
     @property
     def reserving_utilization(self) -> float:
         """The `gpu_memory_utilization` that leaves room for the excess, in hundredths."""
-        return self._hundredths(self.requested_bytes - max(0, -self.nbytes))
+        return floor_utilization(self.requested_bytes - max(0, -self.nbytes), self.total_bytes)
 
     @property
     def fitting_utilization(self) -> float | None:
         """The `gpu_memory_utilization` in hundredths that fits the highest step, if any does."""
         room = self.requested_bytes + self.outside_bytes + self.nbytes + VLLM_SLACK_BYTES
-        return None if self.fits or room <= 0 else self._hundredths(room) or None
-
-    def _hundredths(self, nbytes: int) -> float:
-        return math.floor(nbytes / self.total_bytes * 100) / 100
+        return None if self.fits else floor_utilization(room, self.total_bytes) or None
 
 
 def thin_steps(steps: Sequence[TrafficStep], most: int) -> Iterator[tuple[int, TrafficStep]]:

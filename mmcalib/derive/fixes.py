@@ -256,7 +256,7 @@ UTILIZATION: Final = "gpu_memory_utilization"
 SIZE_HINT: Final = "size hint"
 HOST_ONLY: Final = "host memory only"
 # For a GPU that serves nothing else; driver and display need some hundred MiB.
-_MOST_UTILIZATION: Final = 0.95
+MOST_UTILIZATION: Final = 0.95
 _MODEL_LENS: Final = (32_768, 16_384, 8_192, 4_096)
 # Size hints to try if the media are unknown.
 _HINTS: Final[Mapping[str, Mapping[str, int]]] = {
@@ -320,7 +320,7 @@ def _levels(
 
 def _utilization(unfixed: FixContext) -> Iterator[Fix]:
     memory, now = unfixed.facts.memory, unfixed.engine_args.get(UTILIZATION, GPU_MEMORY_UTILIZATION)
-    most = min(_MOST_UTILIZATION, memory.most_utilization)
+    most = min(MOST_UTILIZATION, memory.most_utilization)
     left = ((now - most) * memory.total_bytes + memory.outside_bytes) / GIB
     if most > now:
         price = f"if nothing else starts on the GPU: {left:.2f} GiB stay free"

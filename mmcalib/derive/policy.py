@@ -52,6 +52,18 @@ class Policy:
         return None if self.max_model_len == FIT else self.max_model_len
 
     @property
+    def given_values(self) -> dict[str, Any]:
+        """The engine values that are set."""
+        names = (
+            "max_model_len",
+            "max_num_batched_tokens",
+            "max_num_seqs",
+            "gpu_memory_utilization",
+        )
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
     def keeps_quality(self) -> bool:
         """True if no item may shrink for more throughput."""
         return self.prefer != "throughput" and self.max_tokens_per_item is None

@@ -140,6 +140,11 @@ class EncoderOutputs:
 GRAPHS: Final = "CUDA graphs"
 
 
+def floor_utilization(nbytes: int, total_bytes: int) -> float:
+    """The `gpu_memory_utilization` in hundredths that takes at most `nbytes` of the GPU."""
+    return max(0, math.floor(100 * nbytes / total_bytes) / 100)
+
+
 @dataclass(frozen=True, slots=True)
 class Allocation:
     """Memory that a start takes outside vLLM's reserve."""
@@ -271,7 +276,7 @@ class RehearsedMemory:
     def most_utilization(self) -> float:
         """The highest `gpu_memory_utilization` in hundredths with which nothing runs out."""
         room = self._free_bytes - self.needed_outside_bytes
-        return max(0, math.floor(100 * room / self.total_bytes) / 100)
+        return floor_utilization(room, self.total_bytes)
 
     @property
     def prefill(self) -> PromptsPeak | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -12,9 +11,11 @@ from mmcalib.checks import catalogue as ids
 from mmcalib.checks.catalogue import CheckId
 from mmcalib.checks.check import Check, Status
 from mmcalib.checks.facts import JudgedConfig
+from mmcalib.checks.limits import LIMIT, size_hint
 from mmcalib.derive.demand import Demand, LanguageStep, MergeStep, PromptsStep, Shortfall, WorstStep
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.memory import RehearsedMemory
+from mmcalib.domain.memory import RehearsedMemory, floor_utilization
+from mmcalib.domain.shapes import MODALITIES
 from mmcalib.engine.messages import EngineStarted
 from mmcalib.engine.vllm_config import CHANGE_SETTING, refusal_text
 from mmcalib.errors import ConfigRejected
@@ -198,10 +199,15 @@ def outside_check(after: RehearsedMemory) -> Iterator[Check]:
 
 
 def comparison_check(
-    predicted: Predicted, traffic: ServedTraffic | None, decision: JudgedConfig, policy: Policy
+    predicted: Predicted,
+    traffic: ServedTraffic | None,
+    decision: JudgedConfig,
+    policy: Policy,
+    default_problem: str = "",
 ) -> Check | None:
     """Compare the tuned settings with vLLM's defaults; None if not rehearsed. Fails if memory or
-    concurrency is worse and no option of the user explains it.
+    concurrency is worse, no option of the user explains it, and the defaults serve the corpus;
+    `default_problem` says why they do not.
     """
     before, after = predicted.default, predicted.calibrated
     if before is None or after is None or after.kv_cache_tokens is None:
@@ -211,6 +217,9 @@ def comparison_check(
         return Check(ids.BETTER, "pass", detail)
     figures = list(_compared(before, after, traffic))
     summary = ", ".join(f"{name} {figure}" for name, figure, _ in figures) + ", rehearsed"
+    if default_problem:
+        detail = f"vLLM's defaults {default_problem}; these settings do not, at this price: "
+        return Check(ids.BETTER, "pass", detail + summary)
     worse = [name for name, _, is_worse in figures if is_worse]
     if not worse:
         turned = {"mm_processor_kwargs", "media_io_kwargs"} & decision.engine_args.keys()
@@ -286,18 +295,22 @@ def reserved_check(
     decision: JudgedConfig,
     *,
     allow_under_reserve: bool,
-    cures: Sequence[str] = (),
+    remedies: Sequence[str] = (),
 ) -> Check | None:
-    """The reserve in bytes; None if a step was not rehearsed. `cures` are rehearsed fixes."""
+    """The reserve in bytes; None if a step was not rehearsed. `remedies` are rehearsed.
+
+    Warns if the step exceeds the reserve and fits in what stays free outside it. Fails if not, or
+    if a setting shrinks the profile and not the step.
+    """
     found, after = predicted_shortfall(predicted, decision), predicted.calibrated
     if found is None or after is None:
         return None
-    profiled = gib(found.reserved_bytes - found.spare_bytes)
-    spare = f", and {gib(found.spare_bytes)} are free beside the KV cache"
-    detail = f"{_describe(found.worst)}; the profile reserves {profiled}, rehearsed"
-    worst = found.worst
+    worst, total = found.worst, found.total_bytes
     names = (worst.exemplar,) if isinstance(worst, WorstStep) and worst.exemplar else ()
-    detail += spare if found.spare_bytes else ""
+    profiled = gib(found.reserved_bytes - found.spare_bytes)
+    detail = f"{_describe(worst)}; the profile reserves {profiled}, rehearsed"
+    if found.spare_bytes:
+        detail += f", and {gib(found.spare_bytes)} are free beside the KV cache"
     # What does not start leaves no memory to divide.
     if found.passes and found.is_tight and after.kv_cache_tokens is not None:
         detail += (
@@ -305,29 +318,28 @@ def reserved_check(
             "fragmentation and kernels, too little under load"
         )
         # Room for vLLM's own slack.
-        room = after.requested_bytes + after.outside_bytes - VLLM_SLACK_BYTES
-        roomy = math.floor(100 * room / after.total_bytes) / 100
+        roomy = floor_utilization(
+            after.requested_bytes + after.outside_bytes - VLLM_SLACK_BYTES, total
+        )
         remedy = f"--gpu-memory-utilization {roomy:g}"
         return Check(ids.MEMORY_RESERVE, "warn", detail, remedy, names)
     if found.passes:
         beyond = found.nbytes >> 20
         detail += f"; {beyond} MiB more fit in vLLM's own slack" if beyond > 0 else ""
         return Check(ids.MEMORY_RESERVE, "pass", detail, names=names)
-    if found.fits_outside and (unreserved := found.unreserved_bytes):
-        owner = "workspaces of kernels"
-        if isinstance(worst, PromptsStep):
-            owner = "states and scratch of recurrent layers, vllm#52872"
-        elif "FLASHINFER" in after.attention:
-            owner = "FlashInfer's workspace"
-        detail += f"; vLLM does not reserve {gib(unreserved)} of it ({owner}), and "
-        detail += f"gpu_memory_utilization leaves {gib(found.outside_bytes)}"
-        lower = (after.requested_bytes - found.nbytes) / after.total_bytes
-        keeps = f"--gpu-memory-utilization {math.floor(100 * lower) / 100:g}"
-        return Check(ids.MEMORY_RESERVE, "warn", detail, ", or ".join(cures) or keeps, names)
-    where = "out of memory under load"
-    if found.fits_outside:
-        where = "it takes memory that --gpu-memory-utilization leaves free"
-    other = "a smaller --max-tokens-per-item or --max-num-batched-tokens"
+    args = decision.engine_args
+    hinted = any(size_hint(args.get(LIMIT) or {}, modality) for modality in MODALITIES)
+    made = (hinted or args.get("skip_mm_profiling")) and not decision.adequacy.passes
+    if found.fits_outside and not made:
+        detail += f"; vLLM does not reserve {gib(found.unreserved_bytes or found.nbytes)} of it"
+        detail += f"{_owner(worst, after)}, and the start leaves {gib(found.outside_bytes)} free "
+        detail += "outside its reserve, where it fits"
+        keeps = floor_utilization(after.requested_bytes - found.nbytes, total)
+        remedy = f"--gpu-memory-utilization {keeps:g} if something else uses that memory"
+        return Check(ids.MEMORY_RESERVE, "warn", detail, ", or ".join(remedies) or remedy, names)
+    needed = gib(after.requested_bytes + found.nbytes)
+    other = f"a GPU with {needed} for vLLM, a smaller --max-tokens-per-item or "
+    other += "--max-num-batched-tokens"
     budget = decision.budget
     if 2 * budget.max_tokens_per_item.get("video", 0) > budget.max_model_len:
         # vLLM's largest video fills the context.
@@ -335,10 +347,20 @@ def reserved_check(
     return Check(
         ids.MEMORY_RESERVE,
         "warn" if allow_under_reserve else "fail",
-        f"under-reserved by {gib(found.nbytes)}: {detail}; {where}",
-        f"{', or '.join(cures) or other}, or --allow-under-reserve",
+        f"under-reserved by {gib(found.nbytes)}: {detail}; out of memory under load",
+        f"{', or '.join(remedies) or other}, or --allow-under-reserve",
         names,
     )
+
+
+def _owner(worst: Demand, after: RehearsedMemory) -> str:
+    """Say what takes memory that no profile of vLLM includes; empty for items themselves."""
+    if isinstance(worst, PromptsStep):
+        return " (states and scratch of recurrent layers, vllm#52872)"
+    if not isinstance(worst, WorstStep) or not worst.kept_bytes:
+        return ""
+    flashinfer = "FLASHINFER" in after.attention
+    return " (FlashInfer's workspace)" if flashinfer else " (workspaces of kernels)"
 
 
 def predicted_shortfall(predicted: Predicted, decision: JudgedConfig) -> Shortfall | None:

@@ -4,43 +4,73 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from mmcalib.checks.catalogue import FIXED_KV_CACHE
 from mmcalib.checks.check import Check
-from mmcalib.checks.facts import Decision, Explored, JudgedConfig
+from mmcalib.checks.facts import Applied, Decision, Explored, JudgedConfig, RemedyCost
 from mmcalib.decision.decide import MemoryJudge
-from mmcalib.derive.demand import FixedKvCache, fix_kv_cache_size
+from mmcalib.derive.demand import FixedKvCache, Shortfall, fix_kv_cache_size
+from mmcalib.derive.fixes import MOST_UTILIZATION, UTILIZATION
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.errors import MmcalibError, VerdictError
 from mmcalib.memory.checks import predicted_shortfall, serves_worse, steps_are_larger
 from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Predicted, Steps
-from mmcalib.memory.worst_steps import RehearseAll, encoder_steps, worst_step_configs
+from mmcalib.memory.worst_steps import (
+    RehearseAll,
+    encoder_steps,
+    find_remedies,
+    rehearse_worst_steps,
+    worst_step_configs,
+)
 from mmcalib.progress import Progress
-from mmcalib.releases.constants import VLLM_SLACK_BYTES
+from mmcalib.releases.constants import (
+    GPU_MEMORY_UTILIZATION,
+    SMALL_GPU_BATCHED_TOKENS,
+    VLLM_SLACK_BYTES,
+)
 from mmcalib.results.calibration import Evidence
 from mmcalib.results.memory import TrafficFigures
-from mmcalib.text import gib, room
+from mmcalib.text import gib, plural, room
 
 # vLLM's errors (0.28 to 0.33): too little KV cache for a request, too few blocks for sequences.
-_NEEDED: Final = re.compile(r"\(([\d.]+ GiB) KV cache is needed")
+_NEEDED: Final = re.compile(r"\(([\d.]+) GiB KV cache is needed")
 _FEWER: Final = re.compile(r"max_num_seqs to at most ([1-9]\d*)")
 _LONGEST: Final = re.compile(r"estimated maximum model length is ([1-9]\d*)")
+# What rehearsals promised too much of (a published start had 793 blocks, rehearsed 826 and 830).
+_ROUNDED: Final = 0.97
+# Contexts that mmcalib proposes are whole thousands.
+_CONTEXT_STEP: Final = 1_024
 
 
 def most_sequences(rehearsed: RehearsedMemory) -> int | None:
-    """Return the `max_num_seqs` that vLLM's error suggests, if any."""
+    """Return a `max_num_seqs` safely below the one that vLLM's error suggests, if any."""
     fewer = _FEWER.search(rehearsed.problem)
-    return int(fewer[1]) if fewer else None
+    return max(1, min(int(fewer[1]) - 1, int(int(fewer[1]) * _ROUNDED))) if fewer else None
 
 
-def reject_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str) -> None:
-    """Raise VerdictError if no limits let vLLM start; call it in `prediction`'s thread."""
+def longest_context(rehearsed: RehearsedMemory) -> int | None:
+    """Return a context safely below the one that vLLM's error suggests, if any."""
+    longest = _LONGEST.search(rehearsed.problem)
+    most = int(int(longest[1]) * _ROUNDED) if longest else 0
+    return most // _CONTEXT_STEP * _CONTEXT_STEP or most or None
+
+
+def reject_too_small(
+    prediction: MemoryPrediction, args: EngineArgs, model: str, *, utilization: float | None
+) -> None:
+    """Raise VerdictError if no limits let vLLM start; call it in `prediction`'s thread.
+
+    `utilization` is the user's `gpu_memory_utilization`; without one mmcalib may raise it.
+    """
     args = {**prediction.base, **args, "skip_mm_profiling": True}
     try:
         best = prediction.rehearsals.rehearse(args)
+        if best.kv_cache_tokens is None and utilization is None and not best.refusal:
+            args[UTILIZATION] = min(MOST_UTILIZATION, best.most_utilization)
+            best = prediction.rehearsals.rehearse(args)
         modalities = best.budget.max_items_per_prompt if best.budget else {}
         # vLLM does not load the encoder of a modality that is off.
         for served in modalities if len(modalities) > 1 and not best.refusal else ():
@@ -58,15 +88,15 @@ def reject_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str)
         )
     if best.kv_cache_tokens is not None or best.budget is None or most_sequences(best):
         return
-    gpu, needed, longest = prediction.gpu, *(p.search(best.problem) for p in (_NEEDED, _LONGEST))
+    gpu, needed, longest = prediction.gpu, _NEEDED.search(best.problem), longest_context(best)
     weights, rest = gib(best.weights_bytes), "no room for a KV cache"
     if best.kv_cache_bytes > 0:
         request = f"one request of {best.budget.max_model_len:,} tokens"
         rest = f"{gib(best.kv_cache_bytes)} for the KV cache before any media; {request} needs "
-        rest += needed[1] if needed else "more"
+        rest += f"{needed[1]} GiB" if needed else "more"
     raise VerdictError(
         f"{model} does not fit on {gpu.name}: its weights, {weights}, leave {rest}",
-        hint=(f"--max-model-len {longest[1]} or less, " if longest else "")
+        hint=(f"--max-model-len {longest} or less, " if longest else "")
         + f"a larger --gpu, or a fix from mmcalib plan --model {model} {gpu.flags}",
     )
 
@@ -74,7 +104,8 @@ def reject_too_small(prediction: MemoryPrediction, args: EngineArgs, model: str)
 @dataclass(frozen=True, slots=True)
 class RehearsalJudge(MemoryJudge):
     """Judges decisions by rehearsals on one GPU. The KV cache must hold `concurrency` sequences.
-    `serve` serves the corpus' requests, and returns None if vLLM would not start.
+    `serve` serves the corpus' requests, and returns None if vLLM would not start. `given` are the
+    engine arguments that the user has set; without `reserves` the reserve decides nothing.
     """
 
     prediction: MemoryPrediction
@@ -82,9 +113,13 @@ class RehearsalJudge(MemoryJudge):
     concurrency: float | None
     progress: Progress
     serve: Callable[[EngineArgs, RehearsedMemory | None], TrafficFigures | None]
+    given: Container[str] = ()
+    reserves: bool = True
 
     def rejects(self, decision: Decision) -> str:
-        """Say why it cannot start or holds too few sequences; empty if it passes or is unknown."""
+        """Say why it cannot start, holds too few sequences, or runs out of memory under load; empty
+        if it serves or that is unknown.
+        """
         gpu, rehearsed = self.prediction.gpu.name, self._rehearse(decision.engine_args)
         if rehearsed is None:
             return ""
@@ -96,11 +131,10 @@ class RehearsalJudge(MemoryJudge):
         most, wanted = rehearsed.max_concurrency, self.concurrency
         if wanted is not None and most < wanted:
             return f"only {most:.1f} of {wanted:g} sequences would fit on {gpu}"
+        short = self._shortfall(decision)
+        if short is not None and not short.holds:
+            return f"the largest step would take {gib(short.nbytes)} more than {gpu} has reserved"
         return ""
-
-    def most_sequences(self, decision: Decision) -> int | None:
-        rehearsed = self._rehearse(decision.engine_args)
-        return most_sequences(rehearsed) if rehearsed else None
 
     def kv_tokens(self, decision: Decision) -> int | None:
         rehearsed = self._rehearse(decision.engine_args)
@@ -120,6 +154,64 @@ class RehearsalJudge(MemoryJudge):
             default = self._serve(self.default, before)
             return serves_worse(default, served, larger_steps=larger)
 
+    def remedies(self, decision: Decision) -> Iterator[Applied]:
+        rehearsed = self._rehearse(decision.engine_args)
+        if rehearsed is None:
+            return
+        short = self._shortfall(decision) if rehearsed.max_concurrency is not None else None
+        found = self._start(decision, rehearsed)
+        if short is not None and not short.holds:
+            found = self._leave_room(short, decision)
+        for one in found:
+            if not any(name in self.given for name in one.values):
+                yield one
+
+    def _start(self, decision: Decision, rehearsed: RehearsedMemory) -> Iterator[Applied]:
+        """Yield what may let vLLM start, or hold more sequences: first what costs nothing."""
+        gpu, budget = self.prediction.gpu.name, decision.budget
+        if fewer := most_sequences(rehearsed):
+            why = (
+                "vLLM would not start with its default: recurrent layers need a block per sequence"
+            )
+            yield Applied({"max_num_seqs": fewer}, "speed", why)
+            return
+        now = decision.engine_args.get(UTILIZATION, GPU_MEMORY_UTILIZATION)
+        most = min(MOST_UTILIZATION, rehearsed.most_utilization)
+        if most > now:
+            why = f"vLLM would not start on {gpu} with {now:g}; nothing else may use that memory"
+            yield Applied({UTILIZATION: most}, "nothing", why)
+        largest = max(decision.table.largest_embeds, *budget.max_tokens_per_item.values(), 0)
+        batch = max(SMALL_GPU_BATCHED_TOKENS, largest)
+        if batch < budget.max_num_batched_tokens:
+            why = f"a larger step leaves too little KV cache on {gpu}: slower first answers"
+            yield Applied({"max_num_batched_tokens": batch}, "speed", why)
+        longest, needed = longest_context(rehearsed), decision.longest
+        if longest and (needed is None or needed.needed_tokens <= longest):
+            why = f"the longest that fits on {gpu}; the model's own is {budget.max_model_len:,}"
+            yield Applied({"max_model_len": longest}, "requests", why)
+
+    def _leave_room(self, short: Shortfall, decision: Decision) -> Iterator[Applied]:
+        """Yield what leaves memory for the largest step: first what costs KV cache, then speed."""
+        ask = rehearse_with_progress(self.prediction, self.progress)
+        seqs, batch = decision.budget.max_num_seqs, decision.budget.max_num_batched_tokens
+        for remedy in find_remedies(short, decision, ask):
+            why = f"leaves memory for the largest step, which lacks {gib(short.nbytes)} without it"
+            fewer = (remedy.engine.max_num_seqs or seqs) < seqs
+            slower = (remedy.engine.max_num_batched_tokens or batch) < batch
+            cost: RemedyCost = "speed" if fewer or slower else "KV cache"
+            yield Applied(remedy.engine.values, cost, why)
+
+    def _shortfall(self, decision: Decision) -> Shortfall | None:
+        """Return the shortfall of the costliest step; None if unknown or of no interest."""
+        if not self.reserves:
+            return None
+        ask = rehearse_with_progress(self.prediction, self.progress)
+        (after,) = ask([decision.engine_args], encoder_steps(decision))
+        steps = rehearse_worst_steps(decision, ask)
+        return predicted_shortfall(
+            Predicted(self.prediction.gpu, None, after, steps=steps), decision
+        )
+
     def _serve(self, args: EngineArgs, started: RehearsedMemory | None) -> TrafficFigures | None:
         try:
             return self.serve(args, started)
@@ -129,6 +221,33 @@ class RehearsalJudge(MemoryJudge):
     def _rehearse(self, engine_args: EngineArgs) -> RehearsedMemory | None:
         with self.progress.step(f"rehearsing on {self.prediction.gpu.name}"):
             return rehearse_trial(self.prediction, engine_args)
+
+
+def find_default_problem(
+    predicted: Predicted, default: EngineArgs, decision: Decision, ask: RehearseAll
+) -> str:
+    """Say why vLLM's defaults do not serve the corpus; empty if they do or that is unknown. Asks
+    for their worst steps only if they hold more KV cache than the decision.
+    """
+    before, after, table = predicted.default, predicted.calibrated, decision.default_table
+    if before is None or after is None or before.kv_cache_tokens is None:
+        return ""
+    limit, admitted = (b.encoder_budget_tokens for b in (decision.default_budget, decision.budget))
+    columns = [table.columns_of(modality) for modality in table.modalities()]
+    over = sum(int(c.counts[(c.embeds > limit) & (c.embeds <= admitted)].sum()) for c in columns)
+    if over:
+        return f"reject {over:,} of {plural(sum(c.item_count() for c in columns), 'item')}"
+    if before.kv_cache_tokens <= (after.kv_cache_tokens or 0):
+        return ""
+    budget = decision.default_budget
+    judged = JudgedConfig(
+        dict(default), decision.counts, budget, budget, decision.adequacy, decision.default_table
+    )
+    steps = rehearse_worst_steps(judged, ask)
+    short = predicted_shortfall(Predicted(predicted.gpu, None, before, steps=steps), judged)
+    if short is None or short.holds:
+        return ""
+    return f"run out of memory under load: {gib(short.nbytes - short.outside_bytes)} are missing"
 
 
 def start_rehearsals(prediction: MemoryPrediction, default: EngineArgs, decision: Decision) -> None:

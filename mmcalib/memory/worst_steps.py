@@ -87,6 +87,9 @@ def find_shortfall(
         worst=max(list_demands(decision, calibrated, steps), key=lambda one: one.nbytes),
         outside_bytes=calibrated.outside_for_steps_bytes,
         spare_bytes=calibrated.spare_bytes,
+        requested_bytes=calibrated.requested_bytes,
+        total_bytes=calibrated.total_bytes,
+        kv_cache_bytes=max(0, calibrated.kv_cache_bytes),
     )
 
 
@@ -148,9 +151,13 @@ RehearseAll = Callable[
 _TRIES: Final = 3
 
 
+# The first two cost KV cache, the last one speed.
+_REMEDIES: Final = (demand.raise_reserve, demand.leave_room, demand.shrink_step)
+
+
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """Settings with which the reserve check passes, their shortfall and their rehearsal."""
+    """Settings with which the costliest step has room, its shortfall and their rehearsal."""
 
     engine: demand.EngineSettings
     shortfall: demand.Shortfall
@@ -160,12 +167,12 @@ class Remedy:
 def find_remedies(
     first: demand.Shortfall, decision: JudgedConfig, ask: RehearseAll
 ) -> Iterator[Remedy]:
-    """Yield remedies that pass, retained storage included: smaller steps, then a larger reserve."""
+    """Yield the remedies that hold, retained storage included, at most one of each kind."""
     counts = decision.items_per_prompt
-    for cure in (demand.shrink_step, demand.raise_reserve):
+    for propose in _REMEDIES:
         budget, short, engine = decision.budget, first, demand.EngineSettings()
         for _ in range(_TRIES):
-            step = cure(short, budget, counts)
+            step = propose(short, budget, counts)
             if step is None:
                 break
             engine = demand.EngineSettings(**{**engine.values, **step.values})
@@ -174,38 +181,9 @@ def find_remedies(
                 break
             budget, new_short, rehearsed = answer
             short = _with_last_batch(new_short, budget, counts, rehearsed)
-            if short.passes:
+            if short.passes or (engine.gpu_memory_utilization and short.holds):
                 yield Remedy(engine, new_short, rehearsed)
                 break
-
-
-def shrink_kv_cache(
-    short: demand.Shortfall, before: RehearsedMemory, decision: JudgedConfig, ask: RehearseAll
-) -> Remedy | None:
-    """Shrink the KV cache by the shortfall; None if too little of it is left. If all sequences
-    would take more than half of the cache, allow only those that leave half.
-    """
-    step, seqs = short.worst, None
-    if isinstance(step, demand.WorstStep) and step.items:
-        # The number of items exceeds the reserve.
-        room = short.reserved_bytes + before.kv_cache_bytes // 2 - step.resident.nbytes
-        count = decision.counts[step.modality].value or 1
-        half = max(1, int(room * step.items / step.peak_bytes) // count)
-        if half < decision.budget.max_num_seqs and half * count < step.items:
-            seqs = half
-    if seqs is not None:
-        fewer = _rehearse_with(demand.EngineSettings(max_num_seqs=seqs), decision, ask)
-        if fewer is None:
-            return None
-        _, short, before = fewer
-    pool = demand.fix_kv_cache_size(before, max(0, short.nbytes))
-    if pool is None:
-        return None
-    engine = demand.EngineSettings(seqs, kv_cache_memory_bytes=pool.kv_cache_memory_bytes)
-    answer = _rehearse_with(engine, decision, ask)
-    if answer is None or not answer[1].passes:
-        return None
-    return Remedy(engine, *answer[1:])
 
 
 def _with_last_batch(

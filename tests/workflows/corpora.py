@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from mmcalib.census.accesses import AccessLog
 from mmcalib.census.census import Census, choose_sample
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.checks.facts import Decision
+from mmcalib.checks.facts import Applied, Decision
 from mmcalib.corpus.chat import ChatRequest, Prompt
 from mmcalib.decision.cache import size_cache
 from mmcalib.decision.decide import MemoryJudge
@@ -64,6 +64,10 @@ class PretendGpu(MemoryJudge):
     tokens: Callable[[Decision], int] | None
     default: int
     taken: Callable[[Decision], bool] | None
+    offered: Callable[[Decision], Iterable[Applied]] | None = None
+
+    def remedies(self, decision: Decision) -> Iterable[Applied]:
+        return self.offered(decision) if self.offered else ()
 
     def rejects(self, decision: Decision) -> str:
         return self.reason(decision) if self.reason else ""
@@ -89,6 +93,7 @@ def decide(
     default_kv_tokens: int = 0,
     serves_worse: Callable[[Decision], bool] | None = None,
     handed: Files = pretended,
+    remedies: Callable[[Decision], Iterable[Applied]] | None = None,
 ) -> Decision:
     """What mmcalib decides for the pretend model."""
     policy, model = policy or Policy(), model or opened()
@@ -98,7 +103,7 @@ def decide(
     there = host(model, {**known, **(files or {})})
     budgets = BudgetSource(there, model, "/models/pretend", policy, files=handed)  # type: ignore[arg-type]
     sample = choose_sample(read.census, 12)
-    judge = PretendGpu(rejects, kv_tokens, default_kv_tokens, serves_worse)
+    judge = PretendGpu(rejects, kv_tokens, default_kv_tokens, serves_worse, remedies)
     texts = Texts.of(there, model.modalities, read.texts)  # type: ignore[arg-type]
     decided = decide_it(read.census, read.prompts, sample, budgets, Silent(), judge, texts)
     return decided.with_cache(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +29,7 @@ from mmcalib.derive.fixes import (
 )
 from mmcalib.derive.limits import Count
 from mmcalib.derive.logs import StartupLog
-from mmcalib.domain.memory import Budget, RehearsedMemory
+from mmcalib.domain.memory import Budget, RehearsedMemory, floor_utilization
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.errors import EngineError
 from mmcalib.memory.checks import predicted_shortfall
@@ -318,8 +317,8 @@ def _lower_utilization(bench: FixTrials, judged: JudgedFixes) -> Iterator[Fix]:
     if bench.oom is None or bench.oom.before_kv_cache or not judged.lacking_bytes:
         return
     rehearsed = judged.rehearsed
-    share = (rehearsed.requested_bytes - judged.lacking_bytes) / rehearsed.total_bytes
-    utilization = math.floor(100 * share) / 100
+    room = rehearsed.requested_bytes - judged.lacking_bytes
+    utilization = floor_utilization(room, rehearsed.total_bytes)
     less = rehearsed.requested_bytes - round(utilization * rehearsed.total_bytes)
     fix = Fix(
         name=f"{UTILIZATION}={utilization:g}",

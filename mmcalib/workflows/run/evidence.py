@@ -172,15 +172,18 @@ def evidence(
     for media, options in policy.media_io_kwargs.items():
         for name, value in options.items():
             yield _user_evidence(f"media_io_kwargs.{media}.{name}", value, "--media-io-kwargs")
-    yield _context(decision, policy)
-    yield _batched(decision, opened, policy, gpu)
+    remedied: dict[str, Evidence | None] = {
+        name: Evidence(setting=name, value=value, label="rehearsed", reason=remedy.reason)
+        for remedy in decision.remedies
+        for name, value in remedy.values.items()
+    }
+    yield remedied.pop("max_model_len", None) or _context(decision, policy)
+    yield remedied.pop("max_num_batched_tokens", None) or _batched(decision, opened, policy, gpu)
+    yield from filter(None, remedied.values())
     given = {**{n: getattr(policy, n) for n in ("max_num_seqs", "gpu_memory_utilization")}, **given}
     for name, value in given.items():
         if value is not None:
             yield _user_evidence(name, value, flag(name))
-    if given["max_num_seqs"] is None and (most := decision.engine_args.get("max_num_seqs")):
-        reason = "vLLM would not start with its default: recurrent layers need a block per sequence"
-        yield Evidence(setting="max_num_seqs", value=most, label="rehearsed", reason=reason)
     yield from cache_evidence(decision)
 
 

@@ -19,7 +19,7 @@ from mmcalib.checks.check import Check
 from mmcalib.checks.limits import CACHE, LIMIT, count_limits, limit_options, normalize_limits
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.limits import compute_reserve
-from mmcalib.derive.policy import FIT, Policy
+from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality
@@ -297,13 +297,11 @@ class Session:
     @property
     def default_args(self) -> dict[str, Any]:
         """The user's engine arguments, which the default configuration has too."""
-        policy = self.job.policy
-        own = {
-            "max_model_len": policy.context_tokens,
-            "max_num_seqs": policy.max_num_seqs,
-            "gpu_memory_utilization": policy.gpu_memory_utilization,
-        }
-        return {**{name: value for name, value in own.items() if value is not None}, **self.given}
+        own = self.job.policy.given_values
+        own.pop("max_num_batched_tokens", None)
+        if self.job.policy.context_tokens is None:
+            own.pop("max_model_len", None)
+        return {**own, **self.given}
 
 
 @dataclass(slots=True)
@@ -400,13 +398,12 @@ def open_session(
         session = Session(job, host, prediction, scratch, progress, given, serving, yours)
         if prediction is not None:
             # The defaults with the smallest context that the policy may choose.
-            least, policy = session.default_args, job.policy
-            for name in ("max_num_batched_tokens", "max_num_seqs"):
-                if (value := getattr(policy, name)) is not None:
-                    least[name] = value
-            if policy.max_model_len == FIT:
+            policy = job.policy
+            least = {**session.default_args, **policy.given_values}
+            if policy.context_tokens is None:
                 least["max_model_len"] = max(1, policy.text_reserve_tokens)
-            fitting = partial(reject_too_small, prediction, least, resolved.id)
+            share = least.get("gpu_memory_utilization")
+            fitting = partial(reject_too_small, prediction, least, resolved.id, utilization=share)
             session = replace(session, fit=prediction.run_after(fitting))
             prediction.start(session.default_args)
             if yours is not None:

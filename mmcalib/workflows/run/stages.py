@@ -41,13 +41,14 @@ from mmcalib.memory.checks import (
 )
 from mmcalib.memory.predict import (
     RehearsalJudge,
+    find_default_problem,
     fix_kv_cache,
     rehearse_decision,
     rehearse_with_progress,
     start_rehearsals,
 )
 from mmcalib.memory.rehearse import Predicted
-from mmcalib.memory.worst_steps import RehearseAll, check_retention, find_remedies, shrink_kv_cache
+from mmcalib.memory.worst_steps import RehearseAll, check_retention, find_remedies
 from mmcalib.proof.prove import (
     Proof,
     ReplaySource,
@@ -58,7 +59,7 @@ from mmcalib.proof.prove import (
 )
 from mmcalib.proof.start import Launch
 from mmcalib.results.memory import EncoderBudget, ServedTraffic
-from mmcalib.text import flag, gib
+from mmcalib.text import flag
 from mmcalib.workflows.corpus import LoadedCorpus
 from mmcalib.workflows.judging import DECIDED_RULES, corpus_facts, judge, judge_memory
 from mmcalib.workflows.run.evidence import cache_checks
@@ -119,11 +120,20 @@ def derive(session: Session, served: Prepared) -> Derived:
         requests = make_trace(corpus, texts.split, answer_tokens=reserve, most=MOST_IN_A_RUN)
         cut = cut_for_serving(Path(served.resolved.path), session.scratch)
         serving = BackgroundTraffic(prediction, process, requests, cut)
-        concurrency = job.policy.concurrency
-        judge = RehearsalJudge(prediction, default, concurrency, progress, serving.wait_for_figures)
+        judge = RehearsalJudge(
+            prediction,
+            default,
+            job.policy.concurrency,
+            progress,
+            serving.wait_for_figures,
+            given={*session.given, *job.policy.given_values},
+            reserves=not (job.policy.allow_under_reserve or job.options.pin_kv_cache),
+        )
         if process.own_process:
             serving.start(default)
     decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, judge, texts)
+    for remedy in decision.remedies:
+        budgets = budgets.with_values(remedy.values)
     table, counts, floor = decision.table, decision.counts, decision.cache_floor()
     cache = size_cache(corpus.accesses, table, counts, floor, opened, job.policy)
     decision = decision.with_cache(cache)
@@ -263,7 +273,8 @@ def predict_memory(session: Session, reviewed: Review, proof: Proof) -> Predicte
     with progress.step(f"simulating requests on {predicted.gpu.name}"):
         traffic, more = finish_serving(serving, predicted, default, own, starts_with)
     checks += more
-    comparison = comparison_check(predicted, traffic, decision, job.policy)
+    problem = find_default_problem(predicted, default, decision, ask)
+    comparison = comparison_check(predicted, traffic, decision, job.policy, problem)
     checks += [comparison] if comparison is not None else []
     pool = pinned.pool if pinned else None
     yours = prediction.find_result(session.yours.engine_args) if session.yours else None
@@ -274,24 +285,18 @@ def _reserve_checks(
     predicted: Predicted, decision: Decision, policy: Policy, ask: RehearseAll, accesses: Accesses
 ) -> list[Check]:
     """Check the reserve in bytes, with options that pass, and retention; needs a rehearsal."""
-    short, before = predicted_shortfall(predicted, decision), predicted.calibrated
-    if short is None or before is None:
+    short, remedies = predicted_shortfall(predicted, decision), []
+    if short is None:
         return []
-    cures = []
-    if not short.passes:
-        for cure in find_remedies(short, decision, ask):
-            # `run` has these options, but not max_num_seqs: vLLM's flags follow `--`.
-            values = dict(cure.engine.values)
-            seqs = values.pop("max_num_seqs", None)
-            own = [f"{flag(name)} {value}" for name, value in values.items()]
-            cures.append(" ".join([*own, *([f"-- --max-num-seqs {seqs}"] if seqs else [])]))
-        if less := shrink_kv_cache(short, before, decision, ask):
-            seqs = less.engine.max_num_seqs
-            flags = f"--pin-kv-cache -- --max-num-seqs {seqs}" if seqs else "--pin-kv-cache"
-            rehearsed = less.rehearsed
-            size = f"{gib(rehearsed.kv_cache_bytes)}, {rehearsed.kv_cache_tokens:,} tokens"
-            cures.append(f"{flags}, which leaves a KV cache of {size}")
+    # Only what the user has set stands against these: `decide` applies all others.
+    for remedy in find_remedies(short, decision, ask) if not short.holds else ():
+        # `run` has these options, but for others vLLM's flags follow `--`.
+        values = dict(remedy.engine.values)
+        batch = values.pop("max_num_batched_tokens", None)
+        own = f"--max-num-batched-tokens {batch} " if batch else ""
+        flags = " ".join(f"{flag(name)} {value:g}" for name, value in values.items())
+        remedies.append(f"{own}{'-- ' if flags else ''}{flags}".strip())
     allowed = policy.allow_under_reserve
-    reserved = reserved_check(predicted, decision, allow_under_reserve=allowed, cures=cures)
+    reserved = reserved_check(predicted, decision, allow_under_reserve=allowed, remedies=remedies)
     retention = check_retention(predicted, decision, accesses)
     return [check for check in (reserved, retention) if check is not None]

@@ -52,7 +52,6 @@ from mmcalib.memory.worst_steps import (
     encoder_steps,
     find_remedies,
     rehearse_worst_steps,
-    shrink_kv_cache,
 )
 from mmcalib.models.checkpoint import vocab_size
 from mmcalib.models.cut import read_config
@@ -414,12 +413,11 @@ def _remedy(memory: ConfigMemory, subject: ValidatedConfig) -> str:
     if before.kv_cache_tokens is None:
         return plan_command(memory, subject)
     with subject.progress.step(f"rehearsing remedies on {memory.predicted.gpu.name}"):
-        # If the reserve fails in tokens, other cures shrink the item.
-        cures = list(find_remedies(short, subject, every)) if subject.adequacy.passes else []
-        less = None if cures else shrink_kv_cache(short, before, subject, every)
-    if cures:
-        cures.sort(key=lambda cure: -cure.rehearsed.kv_cache_bytes)
-        return "\n".join(_lines(cure, before) for cure in cures)
+        # If the reserve fails in tokens, other remedies shrink the item.
+        found = list(find_remedies(short, subject, every)) if subject.adequacy.passes else []
+    if found:
+        found.sort(key=lambda one: -one.rehearsed.kv_cache_bytes)
+        return "\n".join(_lines(one, before) for one in found)
     remedies = []
     worst = short.worst.modality if isinstance(short.worst, WorstStep) else None
     if worst is not None and worst != subject.budget.profiled_modality:
@@ -429,13 +427,13 @@ def _remedy(memory: ConfigMemory, subject: ValidatedConfig) -> str:
     lower = yaml_line("gpu_memory_utilization", spare.reserving_utilization)
     lost = gib(spare.requested_bytes - round(spare.reserving_utilization * spare.total_bytes))
     unreserved = f"{lower}  # costs {lost} of KV cache; leaves room but does not reserve it"
-    remedies.append(_lines(less, before) if less is not None else unreserved)
+    remedies.append(unreserved)
     return "\n".join(remedies)
 
 
-def _lines(cure: Remedy, before: RehearsedMemory) -> str:
-    lines = " and ".join(yaml_line(name, value) for name, value in cure.engine.values.items())
-    return f"{lines}  # {describe_kv_cache(before, cure.rehearsed)}"
+def _lines(remedy: Remedy, before: RehearsedMemory) -> str:
+    lines = " and ".join(yaml_line(name, value) for name, value in remedy.engine.values.items())
+    return f"{lines}  # {describe_kv_cache(before, remedy.rehearsed)}"
 
 
 def describe_kv_cache(before: RehearsedMemory, after: RehearsedMemory) -> str:

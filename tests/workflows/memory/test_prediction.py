@@ -108,7 +108,7 @@ class Pretended:
 
 def judged(gpu: Pretended) -> None:
     with MemoryPrediction(gpus.find_gpu("L4"), gpu, {"model": "p"}) as prediction:
-        reject_too_small(prediction, {"max_model_len": 32_768}, "a/b")
+        reject_too_small(prediction, {"max_model_len": 32_768}, "a/b", utilization=0.92)
 
 
 def test_what_starts_is_asked_once_and_without_its_media() -> None:
@@ -125,9 +125,21 @@ def test_one_that_does_not_says_what_fits() -> None:
         "media; one request of 32,768 tokens needs 4.5 GiB"
     )
     assert caught.value.hint == (
-        "--max-model-len 2500 or less, a larger --gpu, or a fix from "
+        "--max-model-len 2048 or less, a larger --gpu, or a fix from "
         "mmcalib plan --model a/b --gpu L4"
     )
+
+
+def test_memory_outside_the_default_share_is_tried_before_a_model_is_refused() -> None:
+    class Roomier(Pretended):
+        def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
+            self.left = 4.5 if engine_args.get("gpu_memory_utilization") == 0.95 else 4.0
+            return super().rehearse(engine_args, steps)
+
+    with MemoryPrediction(gpus.find_gpu("L4"), Roomier(4.0), {"model": "p"}) as prediction:
+        reject_too_small(prediction, {"max_model_len": 32_768}, "a/b", utilization=None)
+        with pytest.raises(VerdictError, match=r"4\.00 GiB for the KV cache"):
+            reject_too_small(prediction, {"max_model_len": 32_768}, "a/b", utilization=0.92)
 
 
 def test_an_encoder_that_need_not_be_loaded_is_not_held_against_it() -> None:
@@ -137,4 +149,4 @@ def test_an_encoder_that_need_not_be_loaded_is_not_held_against_it() -> None:
     assert limits == [{"image": 1, "audio": 0, "video": 0}, {"image": 0, "audio": 1, "video": 0}]
     with pytest.raises(VerdictError) as caught:
         judged(Pretended(2.5, image=3.5, audio=1.0))
-    assert caught.value.hint.startswith("--max-model-len 3500 or less")
+    assert caught.value.hint.startswith("--max-model-len 3072 or less")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,15 @@ from mmcalib.checks.check import Check, verdict
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.reserve import embeddings_only_check
 from mmcalib.derive.costs import CostTable, ItemCost
-from mmcalib.derive.demand import EngineSettings, LanguageStep, MergeStep, PromptsStep, WorstStep
+from mmcalib.derive.demand import (
+    EngineSettings,
+    LanguageStep,
+    MergeStep,
+    PromptsStep,
+    Shortfall,
+    WorstStep,
+    leave_room,
+)
 from mmcalib.derive.limits import Count, ProfileReserve
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import (
@@ -35,7 +44,7 @@ from mmcalib.memory.rehearse import Predicted
 from mmcalib.memory.worst_steps import RehearseAll, check_retention, encoder_steps, find_remedies
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
-from mmcalib.releases.constants import CONTEXT_BYTES
+from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 from mmcalib.workflows.judging import judge_memory
 from tests.derive.costed import table_of
 from tests.workflows.rehearsals import GIB, WIDTH, deepstack, limits, peaks, rehearsed
@@ -74,6 +83,11 @@ def served(budget: Budget, alone: int, each: int) -> RehearsedMemory:
     )
 
 
+def on_full_card(memory: RehearsedMemory) -> RehearsedMemory:
+    """Little more than vLLM's own slack stays free outside what vLLM takes."""
+    return replace(memory, requested_bytes=memory.total_bytes - 200 * MIB)
+
+
 def answers(alone: int, each: int) -> RehearseAll:
     """What the rehearsal of any values would say."""
 
@@ -93,13 +107,12 @@ def test_a_prompt_beyond_the_reserve_is_named_with_a_batch_that_passes() -> None
     found = checks.predicted_shortfall(at, FOUR)
     assert found is not None
     assert isinstance(found.worst, PromptsStep)
-    cures = list(find_remedies(found, FOUR, answers(140_000, MIB)))
-    (batch,) = [cure.engine.max_num_batched_tokens for cure in cures]
-    assert batch is not None
+    remedies = [one.engine for one in find_remedies(found, FOUR, answers(140_000, MIB))]
+    (batch,) = filter(None, [one.max_num_batched_tokens for one in remedies])
     assert batch < 16_384
     assert batch % 324 == 0
     check = checks.reserved_check(
-        at, FOUR, allow_under_reserve=False, cures=[f"--max-num-batched-tokens {batch}"]
+        at, FOUR, allow_under_reserve=False, remedies=[f"--max-num-batched-tokens {batch}"]
     )
     assert check is not None
     assert "of 4 prompts, as served, takes" in check.detail
@@ -127,7 +140,14 @@ def test_what_stays_resident_beside_the_language_model_decides() -> None:
     assert found is not None
     assert isinstance(found.worst, LanguageStep)
     assert found.nbytes == 15_088 * WIDTH == 494_403_584
-    check = checks.reserved_check(at, FOUR, allow_under_reserve=False, cures=["--one"])
+    check = checks.reserved_check(at, FOUR, allow_under_reserve=False)
+    assert check is not None
+    assert check.status == "warn"
+    assert "vLLM does not reserve 0.46 GiB of it" in check.detail
+    # 20 GiB less 0.46 of 22.
+    assert check.remedy.startswith("--gpu-memory-utilization 0.88 if")
+    full = predicted(FOUR, on_full_card(deepstack(FOUR.budget)))
+    check = checks.reserved_check(full, FOUR, allow_under_reserve=False, remedies=["--one"])
     assert check is not None
     assert check.status == "fail"
     assert "under-reserved by 0.46 GiB" in check.detail
@@ -166,14 +186,14 @@ def test_workspaces_that_stay_are_beside_the_encoder() -> None:
     assert check is not None
     assert "beside 1.00 GiB of kernels' workspaces" in check.detail
     assert (check.status, "vLLM does not reserve 1.00 GiB of it" in check.detail) == ("warn", True)
-    full_card = replace(after, requested_bytes=after.total_bytes)
-    crash = checks.reserved_check(predicted(config, full_card), config, allow_under_reserve=False)
+    on_full = predicted(config, on_full_card(after))
+    crash = checks.reserved_check(on_full, config, allow_under_reserve=False)
     assert crash is not None
     assert (crash.status, "out of memory under load" in crash.detail) == ("fail", True)
 
 
 @pytest.mark.parametrize(("shared", "batch"), [(False, 18 * 324), (True, 15 * 324)])
-def test_cures_pass_as_they_are_rehearsed(shared: bool, batch: int) -> None:
+def test_remedies_pass_as_they_are_rehearsed(shared: bool, batch: int) -> None:
     """Server conformance §3: the fix is derived; one cached view keeps four pictures' storage."""
     asked: list[Mapping[str, Any]] = []
 
@@ -182,13 +202,14 @@ def test_cures_pass_as_they_are_rehearsed(shared: bool, batch: int) -> None:
     ) -> list[RehearsedMemory | None]:
         asked.extend(every)
         batch = every[0].get("max_num_batched_tokens", 16_384)
-        after = deepstack(limits(batch, every[0].get("max_num_seqs", 4)))
+        after = on_full_card(deepstack(limits(batch, every[0].get("max_num_seqs", 4))))
         assert after.outputs is not None
         return [replace(after, outputs=replace(after.outputs, shared=shared)) for _ in every]
 
-    found = checks.predicted_shortfall(predicted(FOUR, deepstack(FOUR.budget)), FOUR)
+    full = on_full_card(deepstack(FOUR.budget))
+    found = checks.predicted_shortfall(predicted(FOUR, full), FOUR)
     assert found is not None
-    less, more = find_remedies(found, FOUR, ask)
+    more, less = find_remedies(found, FOUR, ask)
     assert less.engine == EngineSettings(max_num_batched_tokens=batch)
     assert more.engine == EngineSettings(max_num_seqs=51)
     assert less.shortfall.passes
@@ -242,7 +263,8 @@ def test_embeddings_alone_are_held_in_bytes(width: int, status: str) -> None:
     )
     config = config_of(alone)
     after = deepstack(alone, phases=peaks(0, GIB)[1:], activation_peak_bytes=GIB)
-    after = replace(after, encoder_tokens=0, outputs=EncoderOutputs(width), merge_peak_bytes=None)
+    outputs = EncoderOutputs(width)
+    after = on_full_card(replace(after, encoder_tokens=0, outputs=outputs, merge_peak_bytes=None))
     check = checks.reserved_check(Predicted(GPU, None, after), config, allow_under_reserve=False)
     assert check is not None
     assert check.status == status
@@ -351,3 +373,40 @@ def test_no_utilization_is_proposed_for_weights_beyond_the_gpu() -> None:
     check = checks.reserved_check(predicted(fits, huge), fits, allow_under_reserve=False)
     assert check is not None
     assert (check.status, check.remedy) == ("pass", "")
+
+
+def test_a_smaller_share_for_vllm_leaves_room_for_what_no_profile_reserves() -> None:
+    """Merging deepstack is in no profile, and only 2 GiB are free."""
+    big = deepstack(FOUR.budget, merge_peak_bytes=6 * GIB)
+    found = checks.predicted_shortfall(predicted(FOUR, big), FOUR)
+    assert found is not None
+    assert not found.holds
+    asked: list[Mapping[str, Any]] = []
+
+    def ask(every: Sequence[Mapping[str, Any]], first: Any) -> list[RehearsedMemory | None]:
+        asked.extend(every)
+        share = every[0].get("gpu_memory_utilization", 20 / 22)
+        requested = round(share * 22 * GIB)
+        less = 20 * GIB - requested
+        cache = big.kv_cache_bytes - less
+        return [replace(big, requested_bytes=requested, kv_cache_bytes=cache)] * len(every)
+
+    (remedy,) = find_remedies(found, FOUR, ask)
+    short = found.nbytes - found.outside_bytes + VLLM_SLACK_BYTES
+    expected = math.floor(100 * (20 * GIB - short) / (22 * GIB)) / 100
+    assert remedy.engine == EngineSettings(gpu_memory_utilization=expected)
+    assert remedy.shortfall.holds
+    assert not remedy.shortfall.passes
+
+
+@pytest.mark.parametrize(("cache", "seqs"), [(4 * GIB, 48), (30 * GIB, None)])
+def test_items_that_take_more_than_half_of_the_cache_come_from_fewer_sequences(
+    cache: int, seqs: int | None
+) -> None:
+    """256 short sounds, each padded to 48 MiB, beside a quarter of a GiB reserved."""
+    step = WorstStep("audio", 1_792, 12 * GIB, items=256, exemplar="punch.wav")
+    short = Shortfall(GIB // 4, step, 2 * GIB, 0, 20 * GIB, 22 * GIB, cache)
+    engine = leave_room(short, limits(2_250, 256, item=750, modality="audio"), {"audio": 1})
+    assert engine is not None
+    assert engine.max_num_seqs == seqs
+    assert (engine.gpu_memory_utilization is None) == (seqs is not None)

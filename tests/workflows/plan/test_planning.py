@@ -49,7 +49,9 @@ class DeepStack:
             raise VllmRefused("NotImplementedError: no kernel")
         seqs, batch = engine_args["max_num_seqs"], engine_args["max_num_batched_tokens"]
         left = 305_832 if (seqs, batch) == (4, 16_384) else self.mended_tokens
-        return deepstack(limits(batch, seqs), kv_cache_tokens=left)
+        # Little stays free outside what vLLM takes.
+        requested = 22 * GIB - (200 << 20)
+        return deepstack(limits(batch, seqs), kv_cache_tokens=left, requested_bytes=requested)
 
 
 def bench(args: Mapping[str, Any], goal: Goal | None = None, **how: Any) -> trials.FixTrials:

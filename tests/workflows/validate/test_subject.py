@@ -12,7 +12,7 @@ from mmcalib.checks import reserve
 from mmcalib.checks.catalogue import MEMORY_RESERVE, SIZE_HINT
 from mmcalib.checks.check import Check
 from mmcalib.decision.explore import BudgetSource
-from mmcalib.derive.limits import Count
+from mmcalib.derive.limits import Count, ProfileReserve
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import Modality
@@ -77,6 +77,7 @@ def test_a_hint_grows_until_its_item_fills_the_step_if_larger_ones_are_rejected(
 
 def test_bytes_decide_and_keep_the_cures_of_the_tokens() -> None:
     hinted = subject(limit_mm_per_prompt={"image": {"count": 1, "width": 512}})
+    hinted = replace(hinted, adequacy=ProfileReserve(324, 16_384))
     gpu = gpus.find_gpu("L4")
     worst: dict[Modality, RehearsedMemory] = {"image": rehearsed()}
     before = [
