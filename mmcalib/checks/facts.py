@@ -73,8 +73,9 @@ class Applied:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision(JudgedConfig):
     """The configuration to emit, and its sources. `chosen` has one point of each knob that has an
-    effect. `forced` says why the policy's own choice did not work, `forced_by` what was too small;
-    `rounding` is how the step was rounded to whole items; `remedies` made it serve.
+    effect. `forced` says why the policy's own choice did not work, `forced_by` what was too small,
+    and `unforced` what would make it work; `rounding` is how the step was rounded to whole items;
+    `remedies` made it serve.
     """
 
     default_table: CostTable
@@ -90,6 +91,7 @@ class Decision(JudgedConfig):
     refused_hints: dict[Modality, str]
     forced: str = ""
     forced_by: Literal["", "context", "memory"] = ""
+    unforced: str = ""
     effects: tuple[Effect, ...] = ()
     rounding: Rounding = "up"
     remedies: tuple[Applied, ...] = ()

@@ -155,7 +155,7 @@ def check_kept_whole(facts: CheckFacts) -> Iterator[Check]:
         parts = "; ".join(one.describe(m) for m, one in kept.items() if one.items_smaller)
         detail = f"{items:,} of {plural(total, 'item')} are downscaled: {parts}. Otherwise "
         names = (decision.forced,) if decision.forced_by == "context" else ()
-        remedy = _ROOM[decision.forced_by]
+        remedy = decision.unforced or _ROOM[decision.forced_by]
         yield Check(ids.DETAIL_KEPT, "warn", detail + decision.forced, remedy, names)
         return
     before, after = decision.default_table, facts.configuration.table

@@ -294,6 +294,10 @@ class MemoryJudge:
         """Yield remedies for a rejected configuration, the one that costs least first."""
         return ()
 
+    def would_serve(self, decision: Decision) -> str:
+        """Return what the user could set to make a rejected configuration serve, as shown."""
+        return ""
+
     def kv_tokens(self, decision: Decision) -> int | None:
         """Return tokens of the KV cache: 0 if vLLM would not start, None if unknown."""
         return None
@@ -382,7 +386,10 @@ def decide(
     most = steps[bisect_left(steps, True, hi=len(steps) - 1, key=fits)]
     chosen = by_level[most]
     assert chosen is not None
-    return replace(chosen, forced=reason, forced_by="context" if too_long else "memory")
+    if too_long:
+        return replace(chosen, forced=reason, forced_by="context")
+    unforced = judge.would_serve(first)
+    return replace(chosen, forced=reason, forced_by="memory", unforced=unforced)
 
 
 def _rank(

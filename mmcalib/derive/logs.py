@@ -62,7 +62,7 @@ class Failure:
 class StartupLog:
     """The last start in a log; None and empty if unknown. `engine_args` are the arguments set, with
     secrets; `max_model_len` and the two after it are the engine's; bytes are the smallest of all
-    workers.
+    workers; `most_sequences` is the `max_num_seqs` that vLLM's error allows.
     """
 
     vllm_version: str | None = None
@@ -74,6 +74,7 @@ class StartupLog:
     total_bytes: int | None = None
     free_bytes: int | None = None
     kv_cache_bytes: int | None = None
+    most_sequences: int | None = None
     failures: tuple[Failure, ...] = ()
     starts: int = 0
 
@@ -324,6 +325,7 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
         ("kv_cache_bytes", "Available KV cache memory:", rf"memory: {_SIZE}", _nbytes),
         # kv_cache_memory_bytes: vLLM did not profile for it.
         ("kv_cache_bytes", "specified by kv_cache_memory", rf"reserved ({_N} ?GiB) mem", _nbytes),
+        ("most_sequences", "lower max_num_seqs to at most", rf"seqs to at most ({_COUNT})", _count),
     )
 )
 
@@ -346,6 +348,7 @@ _FAILURES: Final[tuple[tuple[str, Phase | None, OutOfMemory | None], ...]] = (
     ("out of memory occurred when warming up", "profile: sampler", OutOfMemory()),
     ("No available memory for the cache blocks", "kv cache", None),
     ("To serve at least one request", "kv cache", None),
+    ("exceeds available Mamba cache blocks", "cuda graphs", None),
     ("on startup is less than", "start", None),
     ("Externally held weights on device", "start", None),
     ("frontend multimodal GPU decoding reserves", "kv cache", None),

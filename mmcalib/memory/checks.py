@@ -334,9 +334,8 @@ def reserved_check(
         detail += f"; vLLM does not reserve {gib(found.unreserved_bytes or found.nbytes)} of it"
         detail += f"{_owner(worst, after)}, and the start leaves {gib(found.outside_bytes)} free "
         detail += "outside its reserve, where it fits"
-        keeps = floor_utilization(after.requested_bytes - found.nbytes, total)
-        remedy = f"--gpu-memory-utilization {keeps:g} if something else uses that memory"
-        return Check(ids.MEMORY_RESERVE, "warn", detail, ", or ".join(remedies) or remedy, names)
+        remedy = "keep that memory free of other processes"
+        return Check(ids.MEMORY_RESERVE, "warn", detail, remedy, names)
     needed = gib(after.requested_bytes + found.nbytes)
     other = f"a GPU with {needed} for vLLM, a smaller --max-tokens-per-item or "
     other += "--max-num-batched-tokens"

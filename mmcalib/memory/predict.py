@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Final
 
 from mmcalib.checks.catalogue import FIXED_KV_CACHE
@@ -33,7 +35,7 @@ from mmcalib.releases.constants import (
 )
 from mmcalib.results.calibration import Evidence
 from mmcalib.results.memory import TrafficFigures
-from mmcalib.text import gib, plural, room
+from mmcalib.text import GIB, flag, gib, plural, room
 
 # vLLM's errors (0.28 to 0.33): too little KV cache for a request, too few blocks for sequences.
 _NEEDED: Final = re.compile(r"\(([\d.]+) GiB KV cache is needed")
@@ -41,6 +43,11 @@ _FEWER: Final = re.compile(r"max_num_seqs to at most ([1-9]\d*)")
 _LONGEST: Final = re.compile(r"estimated maximum model length is ([1-9]\d*)")
 # What rehearsals promised too much of (a published start had 793 blocks, rehearsed 826 and 830).
 _ROUNDED: Final = 0.97
+# vLLM names what a request needs only if some KV cache is left.
+_LITTLE: Final = 64 << 20
+# The most that first predictions for 15 starts were too high, as a share of the GPU (reports/gpu).
+_ERROR: Final = 0.0072
+_TRIES: Final = 4
 # Contexts that mmcalib proposes are whole thousands.
 _CONTEXT_STEP: Final = 1_024
 
@@ -175,11 +182,11 @@ class RehearsalJudge(MemoryJudge):
             )
             yield Applied({"max_num_seqs": fewer}, "speed", why)
             return
-        now = decision.engine_args.get(UTILIZATION, GPU_MEMORY_UTILIZATION)
-        most = min(MOST_UTILIZATION, rehearsed.most_utilization)
-        if most > now:
-            why = f"vLLM would not start on {gpu} with {now:g}; nothing else may use that memory"
-            yield Applied({UTILIZATION: most}, "nothing", why)
+        if UTILIZATION not in self.given and (share := self._fitting_utilization(decision)):
+            why = (
+                f"vLLM would not start on {gpu} with its default; nothing else may use that memory"
+            )
+            yield Applied({UTILIZATION: share}, "nothing", why)
         largest = max(decision.table.largest_embeds, *budget.max_tokens_per_item.values(), 0)
         batch = max(SMALL_GPU_BATCHED_TOKENS, largest)
         if batch < budget.max_num_batched_tokens:
@@ -189,6 +196,44 @@ class RehearsalJudge(MemoryJudge):
         if longest and (needed is None or needed.needed_tokens <= longest):
             why = f"the longest that fits on {gpu}; the model's own is {budget.max_model_len:,}"
             yield Applied({"max_model_len": longest}, "requests", why)
+
+    def would_serve(self, decision: Decision) -> str:
+        """Name the utilization, the context or the memory of a GPU with which it would serve."""
+        rehearsed, needed = self._rehearse(decision.engine_args), decision.longest
+        if rehearsed is None:
+            return ""
+        if share := self._fitting_utilization(decision):
+            return f"-- {flag(UTILIZATION)} {share:g} keeps all detail, rehearsed"
+        longest = longest_context(rehearsed)
+        if longest and (needed is None or needed.needed_tokens <= longest):
+            return f"--max-model-len {longest} keeps all detail, rehearsed"
+        nbytes = rehearsed.requested_bytes + self._lacking_bytes(rehearsed)
+        whole = gib(round(nbytes / GPU_MEMORY_UTILIZATION))
+        return f"a GPU with about {whole} keeps all detail (computed), or mmcalib plan"
+
+    def _fitting_utilization(self, decision: Decision) -> float | None:
+        """Return the least share of the GPU with which vLLM starts; None if more than is free."""
+        args = dict(decision.engine_args)
+        for _ in range(_TRIES):
+            answer = self._rehearse(args)
+            if answer is None or most_sequences(answer):
+                return None
+            if not (lacking := self._lacking_bytes(answer)):
+                return args.get(UTILIZATION)
+            share = (answer.requested_bytes + lacking) / answer.total_bytes + _ERROR
+            share = math.ceil(100 * share) / 100
+            if share > min(MOST_UTILIZATION, answer.most_utilization):
+                return None
+            args[UTILIZATION] = share
+        return None
+
+    def _lacking_bytes(self, answer: RehearsedMemory) -> int:
+        """Return the KV cache that one request, or the concurrency, lacks; 0 if nothing."""
+        if answer.max_concurrency is None:
+            needed = _NEEDED.search(answer.problem)
+            return round(float(needed[1]) * GIB if needed else _LITTLE) - answer.kv_cache_bytes
+        wanted = (self.concurrency or 0) / answer.max_concurrency
+        return max(0, round(answer.kv_cache_bytes * (wanted - 1)))
 
     def _leave_room(self, short: Shortfall, decision: Decision) -> Iterator[Applied]:
         """Yield what leaves memory for the largest step: first what costs KV cache, then speed."""
@@ -253,18 +298,19 @@ def find_default_problem(
 def start_rehearsals(prediction: MemoryPrediction, default: EngineArgs, decision: Decision) -> None:
     """Start all rehearsals of `rehearse_decision`; returns at once."""
     for args, steps in _wanted_configs(default, decision):
-        prediction.start(args, steps)
+        if args is not None:
+            prediction.start(args, steps)
 
 
 def rehearse_decision(
     prediction: MemoryPrediction, default: EngineArgs, decision: Decision, progress: Progress
 ) -> Predicted:
-    """Rehearse the default, the calibrated config, each modality's worst step and each point."""
+    """Rehearse the default, the calibrated config, each modality's worst step and some points."""
     configs = _wanted_configs(default, decision)
     answers: list[RehearsedMemory | None] = []
     with progress.step(f"rehearsing on {prediction.gpu.name}", len(configs)) as task:
         for args, steps in configs:
-            answers.append(prediction.rehearse_or_none(args, steps))
+            answers.append(None if args is None else prediction.rehearse_or_none(args, steps))
             task.advance()
     before, after, *others = answers
     modalities = [modality for modality, _ in worst_step_configs(decision)]
@@ -289,11 +335,30 @@ def rehearse_with_progress(prediction: MemoryPrediction, progress: Progress) -> 
     return every
 
 
-def _wanted_configs(default: EngineArgs, decision: Decision) -> list[tuple[EngineArgs, Steps]]:
-    """Return the configurations in this order: default, calibrated, worst steps, points."""
-    by_profile: dict[tuple[Any, ...], EngineArgs] = {}
-    points = [by_profile.setdefault(_profile(e), e.engine_args) for e in decision.explored]
+# Values of one option to rehearse besides the chosen one and the default: enough for a curve.
+_POINTS: Final = 6
+
+
+def _wanted_configs(
+    default: EngineArgs, decision: Decision
+) -> list[tuple[EngineArgs | None, Steps]]:
+    """Return the configurations in this order: default, calibrated, worst steps, points (None for
+    one that is not rehearsed).
+    """
     worst = [args for _, args in worst_step_configs(decision)]
+    points: list[EngineArgs | None] = []
+    by_profile: dict[tuple[Any, ...], EngineArgs] = {}
+    chosen = {(point.knob.name, point.value) for point in decision.chosen}
+    for _, group in groupby(decision.explored, key=lambda e: e.point.knob.name):
+        row = list(group)
+        every = -(-len({*map(_profile, row)}) // _POINTS)
+        for place, one in enumerate(row):
+            point, key = one.point, _profile(one)
+            kept = point.value == point.knob.value or (point.knob.name, point.value) in chosen
+            if key in by_profile or kept or place % every == 0 or place == len(row) - 1:
+                points.append(by_profile.setdefault(key, one.engine_args))
+            else:
+                points.append(None)
     return [
         (default, ()),
         (decision.engine_args, encoder_steps(decision)),

@@ -350,6 +350,15 @@ def highest_line(traffic: TrafficFigures) -> str:
     return f"{line}, for {', '.join(named[:_NAMED])}{more}"
 
 
+def holds_under_load(traffic: TrafficFigures | None) -> str:
+    """Whether every step of the requests has memory, in a cell of a table."""
+    if traffic is None:
+        return "—"
+    if traffic.status == "fail":
+        return f"no, {gib(-traffic.margin.nbytes - traffic.outside_bytes)} short"
+    return "yes" if traffic.status == "pass" else "yes, unreserved"
+
+
 def traffic_sentence(traffic: TrafficFigures) -> str:
     line = traffic_line(traffic)
     return f"{line[0].upper()}{line[1:]}."

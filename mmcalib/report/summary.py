@@ -13,6 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from mmcalib import text
+from mmcalib.checks.catalogue import DETAIL_KEPT
 from mmcalib.domain.knobs import Label
 from mmcalib.report import rows
 from mmcalib.results.calibration import SERVE, CalibrationDocument, Corpus, Evidence
@@ -152,12 +153,16 @@ def _compared_rows(calibration: CalibrationDocument) -> Iterator[rows.Row]:
         labels = max(_letter(part.label) for part in parts.values())
         yield "detail kept", "100%", *unknown, ", ".join(less) or "100%", labels
     if traffic := calibration.traffic:
-        refused = [
-            "—" if one is None else f"{len(one.refused)} of {one.requests:,}"
-            for one in (traffic.default, traffic.calibrated)
-        ]
+        both = traffic.default, traffic.calibrated
         name = "requests rejected" if calibration.corpus.prompts else "prompts rejected"
+        refused = [
+            "—" if one is None else f"{len(one.refused)} of {one.requests:,}" for one in both
+        ]
         yield name, refused[0], *unknown, refused[1], "r"
+        # A failure takes the room of one line.
+        if calibration.verdict == "pass":
+            holds = [rows.holds_under_load(one) for one in both]
+            yield "holds under load", holds[0], *unknown, holds[1], "r"
 
 
 def _settings(calibration: CalibrationDocument) -> Iterator[rows.Row]:
@@ -295,7 +300,12 @@ def _tail(
         words = re.sub(r" · [\d,]+ warnings?", "", rows.verdict_of(calibration))
         verdict = f"PASS{took}{words.removeprefix('pass')}."
         command = f"Serve:  {text.printable(serve)}"
-        if len(f"{verdict} {command}") <= width:
+        shrunk = next((c for c in calibration.checks if c.code == DETAIL_KEPT.code), None)
+        if shrunk is not None and shrunk.status == "warn":
+            yield from _wrapped(verdict, "", 2, width)
+            yield from _wrapped(f"→ {shrunk.remedies[0]}", "  ", 2, width)
+            yield Text(command, "bold")
+        elif len(f"{verdict} {command}") <= width:
             yield Text(f"{verdict} {command}", "bold")
         else:
             yield from _wrapped(verdict, "", 2, width)

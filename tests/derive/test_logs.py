@@ -165,6 +165,12 @@ def test_a_failed_start_says_where_and_of_what(name: str) -> None:
 # Messages as they stand in issues (vllm#15457, xinference#4926, PR 36814, ms-swift's FAQ, ...).
 MESSAGES: list[tuple[str, Phase | None, OutOfMemory | None]] = [
     (
+        "ValueError: max_num_seqs (256) exceeds available Mamba cache blocks (108). Each decode "
+        "sequence requires one Mamba cache block, so CUDA graph capture cannot proceed.",
+        "cuda graphs",
+        None,
+    ),
+    (
         "ValueError: To serve at least one request with the models's max seq len (262144), (36.0 "
         "GiB KV cache is needed, which is larger than the available KV cache memory (6.94 GiB). "
         "Based on the available memory, the estimated maximum model length is 50512. Try",
@@ -211,6 +217,11 @@ def test_a_message_alone_is_enough(
 ) -> None:
     (found,) = read_log([message]).failures
     assert (found.phase, found.oom) == (phase, oom)
+
+
+def test_the_sequences_that_vllm_allows_are_a_fact_of_the_log() -> None:
+    line = "Please lower max_num_seqs to at most 108 or increase gpu_memory_utilization."
+    assert read_log([line]).most_sequences == 108
 
 
 def test_a_message_that_was_wrapped_is_put_together() -> None:

@@ -156,12 +156,14 @@ def _figure(
 ) -> chart.PageFigure:
     memory = calibration.memory.calibrated
     places = [_kv_tokens(point, memory) for point in points]
-    by_memory = None not in places
+    by_memory = any(at is not None for at in places)
     if not by_memory:
         places = [max(1.0, point.encoder_budget_tokens) for point in points]
+    # Of many values only some are rehearsed.
     spots = [
-        (p, at or 0.0, p.mean_enlargement if p.mean_enlargement > 1 else p.mean_retention)
+        (p, at, p.mean_enlargement if p.mean_enlargement > 1 else p.mean_retention)
         for p, at in zip(points, places, strict=True)
+        if at is not None
     ]
     # The KV cache has to hold one request of full length.
     least = float(calibration.engine_config.get("max_model_len") or 0)

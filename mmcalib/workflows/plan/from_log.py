@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mmcalib.derive.demand import ObservedOom
+from mmcalib.derive.fixes import Constraints, Fix
 from mmcalib.derive.logs import StartupLog, read_log
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.errors import UsageError
@@ -77,6 +78,16 @@ def read_server_log(path: Path) -> ServerLog:
         effective=tuple(effective),
         ignored=tuple(sorted(args.keys() - REHEARSED_ARGUMENTS - _SERVER_ARGUMENTS)),
     )
+
+
+def stated_fixes(server_log: ServerLog, constraints: Constraints) -> tuple[Fix, ...]:
+    """Return the fix that the log's own error names: a measured limit, which no plan exceeds."""
+    most, name = server_log.log.most_sequences, "max_num_seqs"
+    if most is None:
+        return ()
+    price = f"at most {most} requests run at once: the log's server has a block for each"
+    fix = Fix(f"{name}={most}", name, {name: most}, "speed", price)
+    return (fix,) if constraints.allows(fix) else ()
 
 
 def describe_log(

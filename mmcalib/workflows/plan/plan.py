@@ -193,7 +193,9 @@ def plan(
         if server_log is not None:
             args = {**server_log.engine_args, **args}
         resolved = _find_model(args, server_log)
-        bench = FixTrials(prediction, {**args, "model": resolved.path}, target, constraints)
+        stated = from_log.stated_fixes(server_log, constraints) if server_log is not None else ()
+        all_args = {**args, "model": resolved.path}
+        bench = FixTrials(prediction, all_args, target, constraints, required=stated)
         with progress.step(f"rehearsing on {device.name}"):
             base = bench.rehearse(())
             doubts: list[str] = []

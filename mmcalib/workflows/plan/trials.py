@@ -342,13 +342,13 @@ def without_trap_hints(bench: FixTrials) -> FixTrials:
     unhinted_memory, hinted_memory = cleaned.find_rehearsal(), bench.find_rehearsal()
     if cleaned is bench or unhinted_memory is None or hinted_memory is None:
         return bench
-    (fix,) = cleaned.required
+    *before_it, fix = cleaned.required
     less = hinted_memory.kv_cache_bytes - unhinted_memory.kv_cache_bytes
     if less > 0:
         fix = replace(fix, cost="KV cache", price=f"{gib(less)} less: {fix.price}")
     elif bench.outcome(()).reached:
         return bench
-    return replace(bench, required=(fix,))
+    return replace(bench, required=(*before_it, fix))
 
 
 def _drop_hints(bench: FixTrials, modalities: Sequence[Modality]) -> FixTrials:
@@ -367,7 +367,7 @@ def _drop_hints(bench: FixTrials, modalities: Sequence[Modality]) -> FixTrials:
     )
     if not without or not bench.constraints.allows(fix):
         return bench
-    unhinted_bench = replace(bench, required=(fix,))
+    unhinted_bench = replace(bench, required=(*bench.required, fix))
     unhinted_bench.outcome(())
     return unhinted_bench
 

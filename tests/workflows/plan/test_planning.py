@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mmcalib.derive.fix_search import SearchResult
-from mmcalib.derive.fixes import Facts, Fix, Goal
+from mmcalib.derive.fixes import NO_CONSTRAINTS, Facts, Fix, Goal, parse_constraints
 from mmcalib.derive.logs import Failure, OutOfMemory, Phase, StartupLog
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.domain.shapes import Modality
@@ -439,6 +439,18 @@ def test_what_the_engine_took_by_default_is_rehearsed_as_it_was(tmp_path: Path) 
         "defaults of the log's engine: max_num_batched_tokens=2048",
         "ignored arguments of the log: seed",
     ]
+
+
+def test_no_plan_exceeds_the_sequences_that_the_log_allows(tmp_path: Path) -> None:
+    line = (
+        "ValueError: max_num_seqs (256) exceeds available Mamba cache blocks (108). Please lower "
+    )
+    found = written(tmp_path, f"{line}max_num_seqs to at most 108 or increase it.")
+    (fix,) = from_log.stated_fixes(found, NO_CONSTRAINTS)
+    assert fix.changes == {"max_num_seqs": 108}
+    assert from_log.stated_fixes(found, parse_constraints(["max_num_seqs"])) == ()
+    at = trials.FixTrials(MemoryPrediction(GPU, DeepStack()), ROOMY, Goal(), required=(fix,))
+    assert at.args(())["max_num_seqs"] == 108
 
 
 def test_the_memory_that_other_processes_hold_is_read_from_the_log(tmp_path: Path) -> None:
