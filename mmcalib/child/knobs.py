@@ -181,8 +181,14 @@ def _crop_default(trial: Trial, name: str) -> Any:
     own = getattr(trial.part("image_processor"), name, None)
     if own is not None:
         return own
+    return _call_defaults(trial, "images_kwargs").get(name)
+
+
+def _call_defaults(trial: Trial, scope: str) -> Mapping[str, Any]:
+    """Return the options with which the whole processor calls its part for one modality."""
     accepted = getattr(trial.info.get_hf_processor(), "valid_processor_kwargs", None)
-    return getattr(accepted, "_defaults", {}).get("images_kwargs", {}).get(name)
+    defaults: Mapping[str, Any] = getattr(accepted, "_defaults", {}).get(scope, {})
+    return defaults
 
 
 def _frames(trial: Trial) -> Iterator[knobs.Knob]:
@@ -244,7 +250,9 @@ def _area_caps(
         return
     size = dict(getattr(part, "size", None) or {})
     most = size.get("longest_edge") or getattr(part, "max_pixels", None)
-    least = size.get("shortest_edge") or getattr(part, "min_pixels", None) or _LEAST_PX
+    # Qwen2.5-Omni's processor calls its video processor with another least area than it has.
+    least = dict(_call_defaults(trial, scope).get("size", {})).get("shortest_edge")
+    least = least or size.get("shortest_edge") or getattr(part, "min_pixels", None) or _LEAST_PX
     if not most or most < SMALLEST_AREA_PX:
         return
     patch_px, merge = getattr(part, "patch_size", None), getattr(part, "merge_size", None)

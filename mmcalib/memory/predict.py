@@ -300,29 +300,24 @@ def start_rehearsals(prediction: MemoryPrediction, default: EngineArgs, decision
     for args, steps in _wanted_configs(default, decision):
         if args is not None:
             prediction.start(args, steps)
+    for _, worst in worst_step_configs(decision):
+        prediction.start(worst)
 
 
 def rehearse_decision(
     prediction: MemoryPrediction, default: EngineArgs, decision: Decision, progress: Progress
 ) -> Predicted:
     """Rehearse the default, the calibrated config, each modality's worst step and some points."""
+    worst = rehearse_worst_steps(decision, rehearse_with_progress(prediction, progress))
     configs = _wanted_configs(default, decision)
     answers: list[RehearsedMemory | None] = []
     with progress.step(f"rehearsing on {prediction.gpu.name}", len(configs)) as task:
         for args, steps in configs:
             answers.append(None if args is None else prediction.rehearse_or_none(args, steps))
             task.advance()
-    before, after, *others = answers
-    modalities = [modality for modality, _ in worst_step_configs(decision)]
-    worst = zip(modalities, others, strict=False)
-    return Predicted(
-        gpu=prediction.gpu,
-        default=before,
-        calibrated=after,
-        points=tuple(others[len(modalities) :]),
-        steps={modality: step for modality, step in worst if step is not None},
-        failure=prediction.failure,
-    )
+    before, after, *points = answers
+    failure = prediction.failure
+    return Predicted(prediction.gpu, before, after, tuple(points), worst, failure)
 
 
 def rehearse_with_progress(prediction: MemoryPrediction, progress: Progress) -> RehearseAll:
@@ -342,10 +337,7 @@ _POINTS: Final = 6
 def _wanted_configs(
     default: EngineArgs, decision: Decision
 ) -> list[tuple[EngineArgs | None, Steps]]:
-    """Return the configurations in this order: default, calibrated, worst steps, points (None for
-    one that is not rehearsed).
-    """
-    worst = [args for _, args in worst_step_configs(decision)]
+    """Return the configurations: default, calibrated, points (None for one not rehearsed)."""
     points: list[EngineArgs | None] = []
     by_profile: dict[tuple[Any, ...], EngineArgs] = {}
     chosen = {(point.knob.name, point.value) for point in decision.chosen}
@@ -362,7 +354,7 @@ def _wanted_configs(
     return [
         (default, ()),
         (decision.engine_args, encoder_steps(decision)),
-        *((args, ()) for args in (*worst, *points)),
+        *((args, ()) for args in points),
     ]
 
 

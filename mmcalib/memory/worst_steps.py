@@ -18,12 +18,15 @@ from mmcalib.checks.catalogue import CACHE_RETENTION
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.derive import demand
-from mmcalib.domain.memory import Budget, EncoderStep, RehearsedMemory
-from mmcalib.domain.shapes import Modality
+from mmcalib.domain.memory import Budget, EncoderStep, PhasePeak, RehearsedMemory
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.text import gib, number
 
+# Of a dummy, which has frames and samples only.
+_FPS: Final = 2
+_RATE_HZ: Final = 16_000
 # Phases of the profile that make up a step of the language model.
 _LANGUAGE: Final = ("language model", "sampler")
 
@@ -60,10 +63,49 @@ def _grow(hint: Mapping[str, int], share: float) -> dict[str, int]:
 def rehearse_worst_steps(
     decision: JudgedConfig, ask: RehearseAll
 ) -> dict[Modality, RehearsedMemory]:
-    """Rehearse the worst step of each served modality; failed rehearsals are omitted."""
+    """Rehearse the worst step of each served modality; failed rehearsals are omitted.
+
+    Some models need the encoder of a modality that is off (vLLM 0.32's MiniCPM-V 4.6 sends frames
+    through that of images): then the step runs after the configuration's own profile.
+    """
     every = list(worst_step_configs(decision))
-    steps = ask([args for _, args in every], ())
-    return {m: step for (m, _), step in zip(every, steps, strict=True) if step is not None}
+    answers = ask([args for _, args in every], ())
+    steps = {m: step for (m, _), step in zip(every, answers, strict=True) if step is not None}
+    own = tuple(_dummy_step(m, decision) for m, _ in every if m not in steps)
+    if own and all(own):
+        (after,) = ask([decision.engine_args], tuple(filter(None, own)))
+        for ran in after.steps if after else ():
+            if after is not None and ran.peak_bytes is not None:
+                phase = PhasePeak("encoder", ran.peak_bytes, 0, "", ())
+                steps[ran.step.shape.modality] = replace(
+                    after, phases=(phase,), encoder_tokens=ran.tokens or 0
+                )
+    return steps
+
+
+def _dummy_step(modality: Modality, decision: JudgedConfig) -> EncoderStep | None:
+    """Return a step full of vLLM's largest items of the modality; None if they are unknown."""
+    dummy = decision.plain.dummies.get(modality)
+    if dummy is None or not dummy.embeds or not dummy.size:
+        return None
+    items = max(1, _step_tokens(modality, decision) // dummy.embeds)
+    size = dummy.size
+    match modality:
+        case "image":
+            return EncoderStep(ImageShape(size["width"], size["height"]), items)
+        case "audio":
+            return EncoderStep(AudioShape(size["length"], _RATE_HZ), items)
+        case "video":
+            frames, fps = size["num_frames"], float(_FPS)
+            clip = VideoShape(frames, fps, frames / fps, size["width"], size["height"])
+            return EncoderStep(clip, items)
+
+
+def _step_tokens(modality: Modality, decision: JudgedConfig) -> int:
+    """Return the most tokens of the modality in a step: those of the items of all sequences."""
+    budget = decision.budget
+    most = decision.counts[modality].value * budget.largest_item(modality)
+    return min(budget.encoder_budget_tokens, budget.max_num_seqs * most)
 
 
 def find_excess_items(decision: JudgedConfig) -> dict[Modality, demand.Excess]:
@@ -104,9 +146,7 @@ def list_demands(
         return demand.Resident(max(0, budget.encoder_cache_size - tokens), width)
 
     for modality, step in steps.items():
-        # Scaled to a full step, which holds at most the items of all sequences.
-        most = decision.counts[modality].value * budget.largest_item(modality)
-        limit = min(budget.encoder_budget_tokens, budget.max_num_seqs * most)
+        limit = _step_tokens(modality, decision)  # Scaled to a full step.
         yield demand.worst_step(
             modality,
             step.encoder_peak_bytes or 0,
@@ -211,13 +251,11 @@ def _rehearse_with(
     """Rehearse serving with these values; None if vLLM would not start."""
     args = {**decision.engine_args, **engine.values}
     altered = replace(decision, engine_args=args, budget=_expected(decision.budget, engine))
-    every = list(worst_step_configs(altered))
-    configs = [altered.engine_args, *(args for _, args in every)]
-    first, *others = ask(configs, encoder_steps(altered))
+    (first,) = ask([altered.engine_args], encoder_steps(altered))
     if first is None or first.kv_cache_tokens is None or first.budget is None:
         return None
-    steps = {m: one for (m, _), one in zip(every, others, strict=True) if one is not None}
-    if len(steps) < len(every):
+    steps = rehearse_worst_steps(altered, ask)
+    if any(modality not in steps for modality, _ in worst_step_configs(altered)):
         return None
     # A rehearsal does not look for the largest clip.
     budget = replace(first.budget, largest_clip=decision.budget.largest_clip)

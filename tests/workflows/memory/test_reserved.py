@@ -111,8 +111,9 @@ def test_a_prompt_beyond_the_reserve_is_named_with_a_batch_that_passes() -> None
     (batch,) = filter(None, [one.max_num_batched_tokens for one in remedies])
     assert batch < 16_384
     assert batch % 324 == 0
+    full = predicted(FOUR, on_full_card(served(FOUR.budget, 140_000, MIB)))
     check = checks.reserved_check(
-        at, FOUR, allow_under_reserve=False, remedies=[f"--max-num-batched-tokens {batch}"]
+        full, FOUR, allow_under_reserve=False, remedies=[f"--max-num-batched-tokens {batch}"]
     )
     assert check is not None
     assert "of 4 prompts, as served, takes" in check.detail
