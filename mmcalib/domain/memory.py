@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mmcalib.domain.knobs import Label
-from mmcalib.domain.shapes import Modality, Shape
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.text import gib
 
 
@@ -18,6 +18,18 @@ class Dummy:
     embeds: int
     tensor_bytes: int
     size: dict[str, int]
+
+    def shape(self, modality: Modality, rate_hz: int | None = None, share: int = 1) -> Shape:
+        """A file of this size, its sides or length divided by `share`; two frames a second."""
+        size = self.size
+        if modality == "audio":
+            return AudioShape(max(1, size["length"] // share), rate_hz or 16_000)
+        sides = (size[side] // share for side in ("width", "height"))
+        width, height = (max(56, pixels - pixels % 2) for pixels in sides)
+        if modality == "image":
+            return ImageShape(width, height)
+        frames = size["num_frames"]
+        return VideoShape(frames, 2.0, frames / 2, width, height)
 
 
 @dataclass(frozen=True, slots=True)

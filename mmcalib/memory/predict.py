@@ -177,35 +177,29 @@ class RehearsalJudge(MemoryJudge):
         """Yield what may let vLLM start, or hold more sequences: first what costs nothing."""
         gpu, budget = self.prediction.gpu.name, decision.budget
         if fewer := most_sequences(rehearsed):
-            why = (
-                "vLLM would not start with its default: recurrent layers need a block per sequence"
-            )
+            why = "vLLM would not start with more: recurrent layers need a block per sequence"
             yield Applied({"max_num_seqs": fewer}, "speed", why)
             return
         if UTILIZATION not in self.given and (share := self._fitting_utilization(decision)):
-            why = (
-                f"vLLM would not start on {gpu} with its default; nothing else may use that memory"
-            )
+            why = f"vLLM would not start on {gpu} with less; nothing else may use that memory"
             yield Applied({UTILIZATION: share}, "nothing", why)
         largest = max(decision.table.largest_embeds, *budget.max_tokens_per_item.values(), 0)
         batch = max(SMALL_GPU_BATCHED_TOKENS, largest)
         if batch < budget.max_num_batched_tokens:
             why = f"a larger step leaves too little KV cache on {gpu}: slower first answers"
             yield Applied({"max_num_batched_tokens": batch}, "speed", why)
-        longest, needed = longest_context(rehearsed), decision.longest
-        if longest and (needed is None or needed.needed_tokens <= longest):
+        if longest := self._fitting_context(decision, rehearsed):
             why = f"the longest that fits on {gpu}; the model's own is {budget.max_model_len:,}"
             yield Applied({"max_model_len": longest}, "requests", why)
 
     def would_serve(self, decision: Decision) -> str:
         """Name the utilization, the context or the memory of a GPU with which it would serve."""
-        rehearsed, needed = self._rehearse(decision.engine_args), decision.longest
+        rehearsed = self._rehearse(decision.engine_args)
         if rehearsed is None:
             return ""
         if share := self._fitting_utilization(decision):
             return f"-- {flag(UTILIZATION)} {share:g} keeps all detail, rehearsed"
-        longest = longest_context(rehearsed)
-        if longest and (needed is None or needed.needed_tokens <= longest):
+        if longest := self._fitting_context(decision, rehearsed):
             return f"--max-model-len {longest} keeps all detail, rehearsed"
         nbytes = rehearsed.requested_bytes + self._lacking_bytes(rehearsed)
         whole = gib(round(nbytes / GPU_MEMORY_UTILIZATION))
@@ -227,6 +221,14 @@ class RehearsalJudge(MemoryJudge):
             args[UTILIZATION] = share
         return None
 
+    def _fitting_context(self, decision: Decision, rehearsed: RehearsedMemory) -> int | None:
+        """Return the longest context with which vLLM starts, if the corpus' prompts fit in it."""
+        longest, needed = longest_context(rehearsed), decision.longest
+        if longest is None or (needed is not None and needed.needed_tokens > longest):
+            return None
+        answer = self._rehearse({**decision.engine_args, "max_model_len": longest})
+        return longest if answer is not None and answer.max_concurrency is not None else None
+
     def _lacking_bytes(self, answer: RehearsedMemory) -> int:
         """Return the KV cache that one request, or the concurrency, lacks; 0 if nothing."""
         if answer.max_concurrency is None:
@@ -237,9 +239,8 @@ class RehearsalJudge(MemoryJudge):
 
     def _leave_room(self, short: Shortfall, decision: Decision) -> Iterator[Applied]:
         """Yield what leaves memory for the largest step: first what costs KV cache, then speed."""
-        ask = rehearse_with_progress(self.prediction, self.progress)
         seqs, batch = decision.budget.max_num_seqs, decision.budget.max_num_batched_tokens
-        for remedy in find_remedies(short, decision, ask):
+        for remedy in find_remedies(short, decision, self._rehearse_all):
             why = f"leaves memory for the largest step, which lacks {gib(short.nbytes)} without it"
             fewer = (remedy.engine.max_num_seqs or seqs) < seqs
             slower = (remedy.engine.max_num_batched_tokens or batch) < batch
@@ -250,18 +251,22 @@ class RehearsalJudge(MemoryJudge):
         """Return the shortfall of the costliest step; None if unknown or of no interest."""
         if not self.reserves:
             return None
-        ask = rehearse_with_progress(self.prediction, self.progress)
-        (after,) = ask([decision.engine_args], encoder_steps(decision))
-        steps = rehearse_worst_steps(decision, ask)
-        return predicted_shortfall(
-            Predicted(self.prediction.gpu, None, after, steps=steps), decision
-        )
+        (after,) = self._rehearse_all([decision.engine_args], encoder_steps(decision))
+        steps = rehearse_worst_steps(decision, self._rehearse_all)
+        found = Predicted(self.prediction.gpu, None, after, steps=steps)
+        return predicted_shortfall(found, decision)
 
     def _serve(self, args: EngineArgs, started: RehearsedMemory | None) -> TrafficFigures | None:
         try:
             return self.serve(args, started)
         except MmcalibError:
             return None
+
+    def _rehearse_all(
+        self, every: Sequence[EngineArgs], first: Steps
+    ) -> list[RehearsedMemory | None]:
+        with self.progress.step(f"rehearsing on {self.prediction.gpu.name}"):
+            return self.prediction.rehearse_all(every, first)
 
     def _rehearse(self, engine_args: EngineArgs) -> RehearsedMemory | None:
         with self.progress.step(f"rehearsing on {self.prediction.gpu.name}"):
@@ -330,7 +335,7 @@ def rehearse_with_progress(prediction: MemoryPrediction, progress: Progress) -> 
     return every
 
 
-# Values of one option to rehearse besides the chosen one and the default: enough for a curve.
+# Values of one option to rehearse: enough for a curve.
 _POINTS: Final = 6
 
 
@@ -340,22 +345,15 @@ def _wanted_configs(
     """Return the configurations: default, calibrated, points (None for one not rehearsed)."""
     points: list[EngineArgs | None] = []
     by_profile: dict[tuple[Any, ...], EngineArgs] = {}
-    chosen = {(point.knob.name, point.value) for point in decision.chosen}
     for _, group in groupby(decision.explored, key=lambda e: e.point.knob.name):
         row = list(group)
-        every = -(-len({*map(_profile, row)}) // _POINTS)
+        every = -(-len(row) // _POINTS)
         for place, one in enumerate(row):
-            point, key = one.point, _profile(one)
-            kept = point.value == point.knob.value or (point.knob.name, point.value) in chosen
-            if key in by_profile or kept or place % every == 0 or place == len(row) - 1:
-                points.append(by_profile.setdefault(key, one.engine_args))
-            else:
-                points.append(None)
-    return [
-        (default, ()),
-        (decision.engine_args, encoder_steps(decision)),
-        *((args, ()) for args in points),
-    ]
+            kept = place % every == 0 or one.engine_args == decision.engine_args
+            args = by_profile.setdefault(_profile(one), one.engine_args) if kept else None
+            points.append(args)
+    own = decision.engine_args, encoder_steps(decision)
+    return [(default, ()), own, *((args, ()) for args in points)]
 
 
 def rehearse_trial(prediction: MemoryPrediction, engine_args: EngineArgs) -> RehearsedMemory | None:

@@ -19,14 +19,11 @@ from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.derive import demand
 from mmcalib.domain.memory import Budget, EncoderStep, PhasePeak, RehearsedMemory
-from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape
+from mmcalib.domain.shapes import Modality
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.text import gib, number
 
-# Of a dummy, which has frames and samples only.
-_FPS: Final = 2
-_RATE_HZ: Final = 16_000
 # Phases of the profile that make up a step of the language model.
 _LANGUAGE: Final = ("language model", "sampler")
 
@@ -89,16 +86,7 @@ def _dummy_step(modality: Modality, decision: JudgedConfig) -> EncoderStep | Non
     if dummy is None or not dummy.embeds or not dummy.size:
         return None
     items = max(1, _step_tokens(modality, decision) // dummy.embeds)
-    size = dummy.size
-    match modality:
-        case "image":
-            return EncoderStep(ImageShape(size["width"], size["height"]), items)
-        case "audio":
-            return EncoderStep(AudioShape(size["length"], _RATE_HZ), items)
-        case "video":
-            frames, fps = size["num_frames"], float(_FPS)
-            clip = VideoShape(frames, fps, frames / fps, size["width"], size["height"])
-            return EncoderStep(clip, items)
+    return EncoderStep(dummy.shape(modality), items)
 
 
 def _step_tokens(modality: Modality, decision: JudgedConfig) -> int:

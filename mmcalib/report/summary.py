@@ -23,8 +23,8 @@ from mmcalib.results.part import CheckResult, first_failed
 MOST_LINES: Final = 25
 # A narrower terminal folds cells instead of cutting them.
 _NARROW: Final = 72
-# An empty line, a heading and two notes.
-_LEAST_NOTES: Final = 4
+# An empty line, a heading and a note.
+_LEAST_NOTES: Final = 3
 # A letter in the last column stands for one of these; a measured number has none.
 _LABELS: Final = ("rehearsed on a simulated GPU", "computed", "assumed", "given")
 # A longer reason leaves out the item that set the value.
@@ -238,7 +238,7 @@ def _notes(calibration: CalibrationDocument, room: int, width: int) -> Iterator[
     yours = list(_wrapped(rows.yours_note(calibration), "  ", 2, width))
     if not groups and not yours:
         return
-    most, shown = max(2, room - 2), list[Text]()
+    most, shown = max(1, room - 2), list[Text]()
     for lines, remedies in ((2, 1), (1, 1), (1, 0)):
         notes = (line for group in groups for line in _note(group, lines, remedies, width))
         shown = [*yours, *notes]

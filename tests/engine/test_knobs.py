@@ -119,6 +119,19 @@ def test_both_areas_may_be_capped_at_once(lab: Callable[[str], Lab], model_id: s
 
 
 @since(VLLM_0_33, QIANFAN)
+def test_a_cap_of_omni_s_clips_keeps_the_least_area_of_its_processor(
+    lab: Callable[[str], Lab],
+) -> None:
+    """It enlarges small frames more than its video processor alone would."""
+    omni = lab("Qwen/Qwen2.5-Omni-3B")
+    cap = found(omni)["videos_kwargs.size.longest_edge"]
+    assert isinstance(cap, AreaCap)
+    assert cap.least_px == 128 * 28 * 28
+    small = Blank(VideoShape(96, 24.0, 4.0, 320, 240))
+    usual = embeds(omni, small, Setting())
+    assert embeds(omni, small, frontier.setting_at(cap, 768 * 28 * 28)) == usual == 560
+
+
 def test_internvl_s_tiles(lab: Callable[[str], Lab]) -> None:
     """Whose processor refuses `images_kwargs`: the flat name is the one that is heeded."""
     opened = lab(INTERNVL)

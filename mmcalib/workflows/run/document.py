@@ -15,10 +15,10 @@ from mmcalib.derive.admission import ChatText, Gate, ShapeCost, fit_chat
 from mmcalib.derive.costs import CostTable, mean_cpu_s, quantile
 from mmcalib.derive.frontier import RatedPoint, find_dominated
 from mmcalib.derive.limits import compute_reserve
-from mmcalib.domain.memory import Budget, RehearsedMemory
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import AudioShape, Modality
 from mmcalib.errors import MmcalibError
-from mmcalib.memory.figures import budget_figures, memory_by_formula, memory_figures
+from mmcalib.memory.figures import budget_figures, memory_figures
 from mmcalib.memory.predict import pool_evidence
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.proof.prove import Proof, measured_memory, startup_figures
@@ -129,7 +129,7 @@ def build_calibration(
             calibrated=budget_figures(decision.budget, reserve, decision.table),
             yours=decided.budget_yours,
         ),
-        memory=_memories(decided, proof.started, predicted, memory.yours),
+        memory=_memories(proof.started, predicted, memory.yours),
         frontier=frontier_points(decision, predicted),
         startup=startup_figures(proof),
         checks=list(map(CheckResult.from_value, checks)),
@@ -181,7 +181,6 @@ def _yours(
 
 
 def _memories(
-    decided: Derived,
     started: Started | None,
     predicted: Predicted | None,
     yours: RehearsedMemory | MmcalibError | None = None,
@@ -192,18 +191,17 @@ def _memories(
     calibrated = measured_memory(started, own=True)
     if predicted is None:
         return Memories(default=default, calibrated=calibrated)
-    gpu, decision = predicted.gpu, decided.decision
-    path, problem = decided.prepared.resolved.path, str(predicted.failure)
+    gpu = predicted.gpu
     unrehearsed = Memory(gpu=gpu.name, note=str(yours)) if yours is not None else None
 
-    def figures(rehearsed: RehearsedMemory | None, budget: Budget, args: dict[str, Any]) -> Memory:
+    def figures(rehearsed: RehearsedMemory | None) -> Memory:
         if rehearsed is not None:
             return memory_figures(rehearsed, gpu)
-        return memory_by_formula(gpu, started, budget, args, path, problem)
+        return Memory(gpu=gpu.name, note=f"not rehearsed: {predicted.failure}")
 
     return Memories(
-        default=figures(predicted.default, decision.default_budget, {}),
-        calibrated=figures(predicted.calibrated, decision.budget, decision.engine_args),
+        default=figures(predicted.default),
+        calibrated=figures(predicted.calibrated),
         yours=memory_figures(yours, gpu) if isinstance(yours, RehearsedMemory) else unrehearsed,
         measured=calibrated if started else None,
     )

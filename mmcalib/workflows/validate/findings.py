@@ -29,9 +29,9 @@ from mmcalib.derive.fit import Fit
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.derive.processor_cache import cache_floor, cut_to_context, largest_item_bytes
 from mmcalib.domain.knobs import Setting
-from mmcalib.domain.memory import Budget, Dummy
+from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import Cost
-from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.domain.shapes import Modality, VideoShape
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Measure
 from mmcalib.engine.vllm_config import without_gpu_args
@@ -194,7 +194,6 @@ _SHARES: Final = (1, 2, 4)
 # Items of one size, and items in one prompt: enough large ones to fill a step.
 _MOST: Final = 24
 _MOST_IN_PROMPT: Final = 8
-_FPS: Final = 2
 
 
 def _synthetic_requests(
@@ -204,7 +203,8 @@ def _synthetic_requests(
     dummy, count = subject.plain.dummies.get(modality), subject.items_per_prompt[modality]
     if dummy is None or not count:
         return
-    shapes = list(_synthetic_shapes(modality, dummy, subject.opened.audio_rate_hz))
+    rate_hz = subject.opened.audio_rate_hz
+    shapes = [dummy.shape(modality, rate_hz, share) for share in _SHARES]
     measuring = Measure(subject.setting, tuple(map(Blank, shapes)))
     answers = subject.budgets.host.measure(measuring, "measuring synthetic items")
     step = subject.budget.encoder_budget_tokens
@@ -220,21 +220,6 @@ def _synthetic_requests(
             content: list[dict[str, Any]] = [text_part("Describe this." + "." * start)]
             content += [url_part(PART_OF[modality], url) for url in urls[start : start + together]]
             yield {"messages": [{"role": "user", "content": content}]}
-
-
-def _synthetic_shapes(modality: Modality, dummy: Dummy, rate_hz: int | None) -> Iterator[Shape]:
-    size = dummy.size
-    for share in _SHARES:
-        if modality == "audio":
-            yield AudioShape(max(1, size["length"] // share), rate_hz or 16_000)
-            continue
-        sides = (size[side] // share for side in ("width", "height"))
-        width, height = (max(56, pixels - pixels % 2) for pixels in sides)
-        if modality == "image":
-            yield ImageShape(width, height)
-            continue
-        frames = size["num_frames"]
-        yield VideoShape(frames, float(_FPS), frames / _FPS, width, height)
 
 
 def measure_minute_of_video(setting: Setting, host: EngineHost) -> Cost | None:

@@ -403,32 +403,25 @@ def plan_command(memory: ConfigMemory, subject: ValidatedConfig) -> str:
 
 
 def _remedy(memory: ConfigMemory, subject: ValidatedConfig) -> str:
-    """Return rehearsed settings that pass, else ways to leave room outside the reserve; `plan` for
-    what does not start.
+    """Return rehearsed settings that pass, after a limit of 0 for a modality that may not be
+    served; `plan` for what does not start.
     """
     short, before, every = subject.shortfall, memory.config, memory.prediction.rehearse_all
-    spare = find_headroom(subject)
-    if short is None or before is None or spare is None:
+    if short is None or before is None:
         return ""
-    if before.kv_cache_tokens is None:
-        return plan_command(memory, subject)
-    with subject.progress.step(f"rehearsing remedies on {memory.predicted.gpu.name}"):
-        # If the reserve fails in tokens, other remedies shrink the item.
-        found = list(find_remedies(short, subject, every)) if subject.adequacy.passes else []
-    if found:
-        found.sort(key=lambda one: -one.rehearsed.kv_cache_bytes)
-        return "\n".join(_lines(one, before) for one in found)
-    remedies = []
+    remedies, found = list[str](), list[Remedy]()
     worst = short.worst.modality if isinstance(short.worst, WorstStep) else None
-    if worst is not None and worst != subject.budget.profiled_modality:
-        limited = subject.engine_args.get(LIMIT) or {}
-        others = {m: count for m, count in limited.items() if m != worst}
-        remedies.append(f"{yaml_line(LIMIT, {**others, worst: 0})}  # if you serve no {worst}")
-    lower = yaml_line("gpu_memory_utilization", spare.reserving_utilization)
-    lost = gib(spare.requested_bytes - round(spare.reserving_utilization * spare.total_bytes))
-    unreserved = f"{lower}  # costs {lost} of KV cache; leaves room but does not reserve it"
-    remedies.append(unreserved)
-    return "\n".join(remedies)
+    if before.kv_cache_tokens is not None:
+        if worst is not None and worst != subject.budget.profiled_modality:
+            limited = {**(subject.engine_args.get(LIMIT) or {}), worst: 0}
+            remedies.append(f"{yaml_line(LIMIT, limited)}  # if you serve no {worst}")
+        # If the reserve fails in tokens, other remedies shrink the item.
+        if subject.adequacy.passes:
+            with subject.progress.step(f"rehearsing remedies on {memory.predicted.gpu.name}"):
+                found += find_remedies(short, subject, every)
+    found.sort(key=lambda one: -one.rehearsed.kv_cache_bytes)
+    remedies += [_lines(one, before) for one in found]
+    return "\n".join(remedies) or plan_command(memory, subject)
 
 
 def _lines(remedy: Remedy, before: RehearsedMemory) -> str:

@@ -1,9 +1,8 @@
-"""What is made of a rehearsal's figures, and the encoder's peak by formula, from configs alone."""
+"""What is made of a rehearsal's figures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,24 +11,15 @@ from mmcalib.domain.memory import WorkerMemory
 from mmcalib.engine.messages import EngineStarted
 from mmcalib.errors import VllmRefused
 from mmcalib.memory.checks import components, memory_checks
-from mmcalib.memory.figures import Encoder, encoder_of, memory_by_formula, memory_figures
+from mmcalib.memory.figures import memory_figures
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.models import gpus
-from mmcalib.models.catalogue import bundled_models, find_model
-from mmcalib.models.checkpoint import materialise
 from mmcalib.models.cut import Depths
 from mmcalib.proof.prove import measured_memory
 from mmcalib.proof.start import Started, _gpu_check
-from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
+from tests.workflows.rehearsals import GIB, rehearsed
 
 L4 = gpus.find_gpu("L4")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    geometry = find_model("Qwen/Qwen2.5-VL-3B-Instruct")
-    assert geometry is not None
-    return str(materialise(geometry, tmp_path_factory.mktemp("models") / "3b"))
 
 
 def total(parts: Sequence[int | None]) -> int:
@@ -61,31 +51,6 @@ def test_a_calibrated_configuration_that_would_not_start_fails() -> None:
     assert check.status == "fail"
     assert "No memory for KV cache" in check.detail
     assert "--max-model-len" in check.remedy
-
-
-def test_what_cannot_be_rehearsed_is_estimated_by_formula_and_says_so(model: str) -> None:
-    small = replace(
-        started(gpu()).figures, device="cpu", weights_bytes=GIB, kv_bytes_per_token=1024, gpu=None
-    )
-    found = memory_by_formula(
-        L4,
-        Started(small, Depths(2, 2), Depths(36, 32)),
-        BUDGET,
-        {},
-        model,
-        "no fake implementation",
-    )
-    assert (found.label, found.note) == (
-        "computed",
-        "by formula, not rehearsed: no fake implementation",
-    )
-    assert found.weights_bytes == 7 * GIB
-    assert found.kv_cache_bytes is not None
-    assert found.activation_peak_bytes is not None
-    assert found.kv_cache_bytes < L4.total_bytes - 7 * GIB - found.activation_peak_bytes
-    assert found.kv_cache_tokens == found.kv_cache_bytes // 36_864
-    unknown = memory_by_formula(L4, None, BUDGET, {}, model, "no start either")
-    assert (unknown.kv_cache_bytes, unknown.note) == (None, "not rehearsed: no start either")
 
 
 FOUND = rehearsed()
@@ -208,115 +173,3 @@ def test_a_model_that_cannot_be_rehearsed_is_skipped_with_the_reason() -> None:
 def test_the_pool_of_another_gpu_is_not_compared() -> None:
     larger = components(FOUND, started(gpu(total_bytes=80 * GIB)).figures)
     assert "KV pool" not in {one.name for one in larger}
-
-
-def config(model: str) -> dict[str, Any]:
-    geometry = find_model(model)
-    assert geometry is not None
-    return geometry.values("config")
-
-
-def test_the_largest_video_of_qwen25_vl() -> None:
-    encoder = encoder_of(config("Qwen/Qwen2.5-VL-3B-Instruct"), "video")
-    assert encoder is not None
-    # 4 patches a token: gate, up and product of 3,420, four streams of 1,280; 1,176 pixel bytes.
-    assert encoder.peak_bytes(1, 114_688) == 458_752 * (2 * (3 * 3420 + 4 * 1280) + 1176)
-
-
-@pytest.mark.parametrize(
-    ("model", "merged"),
-    [("mistralai/Mistral-Small-3.1-24B-Instruct-2503", 4), ("mistral-community/pixtral-12b", 1)],
-)
-def test_pixtral_merges_in_the_projector_or_not_at_all(model: str, merged: int) -> None:
-    whole = config(model)
-    encoder = encoder_of(whole, "image")
-    assert encoder is not None
-    pixels = 3 * whole["vision_config"]["patch_size"] ** 2
-    assert encoder.peak_bytes(2, 100) == 200 * merged * 2 * (
-        max(3 * 4096 + 4 * 1024, 12 * 1024) + pixels
-    )
-    assert encoder_of(whole, "video") is None
-
-
-def test_gemma4_pools_nine_patches_into_a_token() -> None:
-    encoder = encoder_of(config("google/gemma-4-31B-it"), "image")
-    assert encoder is not None
-    assert encoder == encoder_of(config("google/gemma-4-31B-it"), "video")
-    assert encoder.peak_bytes(1, 280) == 2520 * 2 * (3 * 4304 + 4 * 1152 + 768)
-
-
-def test_qwen2_vl_calls_its_width_otherwise() -> None:
-    encoder = encoder_of(config("Qwen/Qwen2-VL-2B-Instruct"), "image")
-    assert encoder is not None
-    assert (encoder.hidden, encoder.intermediate, encoder.gated) == (1280, 5120, False)
-
-
-def test_glm_4v_widens_to_its_output_and_not_to_what_its_merger_has() -> None:
-    encoder = encoder_of(config("zai-org/GLM-4.6V-Flash"), "video")
-    assert encoder is not None
-    assert (encoder.hidden, encoder.intermediate, encoder.gated) == (1536, 4096, True)
-    # Rehearsed on an H100 with 0.32: 267,696 patches at 10.36 GiB.
-    assert encoder.peak_bytes(1, 267_696 // 4) == pytest.approx(10.36 * 1024**3, rel=0.1)
-
-
-def test_taps_keep_merged_tokens_for_the_output() -> None:
-    encoder = encoder_of(config("Qwen/Qwen3-VL-8B-Instruct"), "image")
-    assert encoder is not None
-    # Rotated: 12 streams of 1,152. Three taps of 4,096 for each 4 patches, of 1,536 pixel bytes.
-    peak = encoder.peak_bytes(1, 16_384)
-    assert peak == 65_536 * (2 * (12 * 1152 + 3 * 4096 // 4) + 1536)
-    # Rehearsed on an H100: 2,408,579,584 bytes.
-    assert peak == pytest.approx(2_408_579_584, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("model", "tokens", "positions"),
-    [
-        ("google/gemma-3-4b-it", 256, 64 * 64),
-        ("llava-hf/llava-v1.6-mistral-7b-hf", 2928, 5 * 24 * 24),
-        ("OpenGVLab/InternVL2-2B", 3328, 13 * 32 * 32),
-    ],
-)
-def test_tiles_of_one_image(model: str, tokens: int, positions: int) -> None:
-    encoder = encoder_of(config(model), "image")
-    assert encoder is not None
-    per_position = 2 * (2 * encoder.intermediate + 4 * encoder.hidden + encoder.inputs)
-    assert encoder.peak_bytes(3, tokens) == 3 * positions * per_position
-
-
-def test_a_clip_is_as_wide_however_short() -> None:
-    encoder = encoder_of(config("openai/whisper-large-v3"), "audio")
-    assert encoder is not None
-    assert encoder.peak_bytes(1, 10) == encoder.peak_bytes(1, 1500) > 0
-
-
-def test_more_items_or_tokens_never_take_less() -> None:
-    encoder = Encoder(hidden=8, intermediate=32, gated=True, merge=4)
-    assert encoder.peak_bytes(2, 10) == encoder.peak_bytes(1, 20) > encoder.peak_bytes(1, 10)
-
-
-def test_every_bundled_family_is_known() -> None:
-    unknown = {
-        geometry.architecture
-        for geometry in bundled_models()
-        if not any(encoder_of(geometry.values("config"), m) for m in geometry.modalities)
-    }
-    assert unknown == {
-        # Two encoders, one behind the other.
-        *("DeepseekOCRForCausalLM", "DeepseekOCR2ForCausalLM", "UnlimitedOCRForCausalLM"),
-        # None: patches go to the language model as they are.
-        "Gemma4UnifiedForConditionalGeneration",
-        # Merges patches in steps of its own.
-        "MiniCPMV4_6ForConditionalGeneration",
-        # Of timm's, and one that is no transformer alone.
-        "Gemma3nForConditionalGeneration",
-        # Patches in any number, which no size of an image bounds.
-        "Lfm2VlForConditionalGeneration",
-        # In a section of its own.
-        "Ovis",
-    }
-
-
-def test_an_unknown_family_has_no_formula() -> None:
-    assert encoder_of({"vision_config": {"width": 3}}, "image") is None
-    assert encoder_of({}, "image") is None
