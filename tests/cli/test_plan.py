@@ -56,6 +56,19 @@ def test_a_log_that_does_not_say_enough_names_the_option(
     assert hint in ended.err
 
 
+def test_the_model_of_a_log_is_looked_for_before_vllm_reads_anything(cli, tmp_path: Path) -> None:
+    (tmp_path / "server.log").write_text(
+        "INFO 03-19 11:13:12 [utils.py:326] non-default args: {'model': '/home/me/.cache/"
+        "huggingface/hub/models--opendatalab--MinerU2.5-2509-1.2B/snapshots/895c3a49'}\n"
+        "INFO 03-19 11:13:17 [__init__.py:711] Resolved architecture: "
+        "Qwen2VLForConditionalGeneration\n"
+    )
+    ended = cli("plan", "--log", "server.log", "--gpu", "L4")
+    assert (ended.code, ended.out) == (1, "")
+    assert "cannot find the log's model: model opendatalab/MinerU2.5-2509-1.2B not" in ended.err
+    assert "such as Qwen/Qwen2-VL-2B-Instruct" in ended.err
+
+
 def tried(name: str, **more: object) -> TriedFix:
     values: dict[str, object] = {
         "name": name,

@@ -229,6 +229,18 @@ MISTAKES = [
     (f"rehearse {ON_L4} --answer-tokens 7", 2, "--answer-tokens needs", "--requests requests"),
     (f"rehearse {ON_L4} --step-ms 1", 2, "--step-ms needs --rate or", "--rate 2"),
     ("rehearse --gpu L4", 2, "no model given", "--model MODEL"),
+    *(
+        (
+            f"{command} --gpu L4",
+            1,
+            "3B-Instruct is not a folder on this machine",
+            f"--model {MODEL}",
+        )
+        for command in (
+            "plan --model /mnt/Qwen2.5-VL-3B-Instruct",
+            "validate --config compose.yaml",
+        )
+    ),
     (f"plan {ON_L4} --goal fast", 2, "is not a goal", "concurrency>=16"),
     (f"plan {ON_L4} --log none.log", 2, "No such file", "tee server.log"),
     ("validate", 2, "nothing to validate", "mmcalib validate engine.yaml"),
@@ -267,6 +279,8 @@ def desk(tmp_path: Path, media: Path) -> Path:
     (tmp_path / "bad.jsonl").write_text("{bad\n")
     (tmp_path / "bad.yaml").write_text("prefer: [\n")
     (tmp_path / "c.yaml").write_text("model: a/b\n")
+    image = "{image: vllm/vllm-openai, command: [--model, /mnt/Qwen2.5-VL-3B-Instruct]}"
+    (tmp_path / "compose.yaml").write_text(f"services: {{llm: {image}}}\n")
     (tmp_path / "kept").mkdir()
     calibration().save(tmp_path / "kept" / "calibration.json")
     return tmp_path
