@@ -106,7 +106,7 @@ def parse_line(line: bytes) -> tuple[ChatRequest, float | None]:
     if not isinstance(body, dict):
         raise BadRequest("not a chat request: not a JSON object")
     if sent_to and sent_to not in _CHAT_ENDPOINTS:
-        raise BadRequest(f"not a chat request: sent to the endpoint {sent_to}")
+        raise BadRequest(f"sent to the endpoint {sent_to}, not a chat request")
     endpoint = ""
     if sent_to == "messages" or (not sent_to and _is_anthropic(body)):
         body, endpoint = _chat_of_anthropic(body), "/v1/messages"
@@ -213,7 +213,7 @@ def _messages_of(body: Mapping[str, Any]) -> list[Message]:
         every = [message for turn in turns for message in (*_messages_of(turn), _NO_ANSWER)]
         return every[:-1]
     elif text := body.get("text") or body.get("texts"):
-        messages = ChatRequest.of_user([text_part(one) for one in _cells(text)]).messages
+        messages = ChatRequest.of_user([text_part(str(one)) for one in _cells(text)]).messages
     elif isinstance(body.get("content"), list):
         # vLLM's custom_image data sets have their own part type.
         parts = [_part_of_custom(part) for part in body["content"]]
@@ -240,10 +240,9 @@ _NO_ANSWER: Message = {"role": "assistant", "content": ""}
 def _cells(value: object) -> list[Any]:
     """Return a column's values; AIPerf may put them into the `contents` of named objects."""
     cells = value if isinstance(value, list) else [value]
-    objects = [
-        one["contents"] if isinstance(one, dict) and "contents" in one else [one] for one in cells
-    ]
-    return [each for one in objects for each in one]
+    inner = [one.get("contents") if isinstance(one, dict) else None for one in cells]
+    pairs = zip(cells, inner, strict=True)
+    return [each for one, its in pairs for each in (its if isinstance(its, list) else [one])]
 
 
 def _part_of_custom(part: object) -> object:
@@ -305,9 +304,8 @@ def _is_responses(line: Mapping[str, Any]) -> bool:
 
 def _is_langfuse(line: Mapping[str, Any]) -> bool:
     """True for an observation whose input is the messages."""
-    return bool({"traceId", "modelParameters"} & line.keys()) and isinstance(
-        _unpack_json(line.get("input")), list
-    )
+    is_own = bool({"traceId", "modelParameters"} & line.keys())
+    return is_own and isinstance(_unpack_json(line.get("input")), list)
 
 
 _ANTHROPIC_ONLY = ("redacted_thinking", "tool_use", "tool_result", "document")
@@ -364,13 +362,8 @@ def _chat_of_anthropic(body: dict[str, Any]) -> dict[str, Any]:
             chat.append({"role": role, **{name: value for name, value in turn.items() if value}})
     if words := _texts_of(system, ""):
         chat.insert(0, {"role": "system", "content": words})
-    names = {"name": "name", "description": "description", "parameters": "input_schema"}
-    tools = [
-        {name: tool.get(field) for name, field in names.items()}
-        for tool in map(_mapping, body.get("tools") or ())
-    ]
-    more = {"max_tokens": body.get("max_tokens"), **_tools(tools)}
     is_off = _mapping(body.get("tool_choice")).get("type") == "none"
+    more = {"max_tokens": body.get("max_tokens"), **_tools(body)}
     return {"messages": chat, **more, **({"tool_choice": "none"} if is_off else {})}
 
 
@@ -379,9 +372,15 @@ def _tool_call(name: object, function: object, arguments: object) -> dict[str, A
     return {"id": str(name), "type": "function", "function": called}
 
 
-def _tools(functions: list[Any]) -> dict[str, Any]:
-    tools = [{"type": "function", "function": one} for one in functions]
-    return {"tools": tools} if tools else {}
+def _tools(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tools of /v1/messages or /v1/responses as a chat has them."""
+    tools, own = body.get("tools"), ("type", "input_schema", "cache_control")
+    functions = [
+        {"parameters": tool.get("input_schema"), **{k: v for k, v in tool.items() if k not in own}}
+        for tool in (tools if isinstance(tools, list) else ())
+        if isinstance(tool, dict)
+    ]
+    return {"tools": [{"type": "function", "function": f} for f in functions]} if functions else {}
 
 
 def _image_of(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -405,8 +404,9 @@ def _chat_of_responses(body: Mapping[str, Any]) -> dict[str, Any]:
     messages: list[Message] = []
     if body.get("instructions"):
         messages.append({"role": "system", "content": body["instructions"]})
-    items = body.get("input")
-    for one in [{"role": "user", "content": items}] if isinstance(items, str) else items or ():
+    if isinstance(items := body.get("input"), str):
+        items = [{"role": "user", "content": items}]
+    for one in items if isinstance(items, list) else ():
         match one:
             case {"type": "function_call", "name": name, "arguments": arguments, **more}:
                 call = _tool_call(more.get("call_id"), name, arguments)
@@ -419,12 +419,8 @@ def _chat_of_responses(body: Mapping[str, Any]) -> dict[str, Any]:
             case {"role": role, "content": content}:
                 messages.append({"role": role, "content": _chat_parts(content)})
             case _:
-                raise BadRequest(f"input of type {one.get('type')} {NOT_MODELLED}")
-    tools = [
-        {name: value for name, value in tool.items() if name != "type"}
-        for tool in map(_mapping, body.get("tools") or ())
-    ]
-    return {"messages": messages, "max_tokens": body.get("max_output_tokens"), **_tools(tools)}
+                raise BadRequest(f"input of type {_mapping(one).get('type')} {NOT_MODELLED}")
+    return {"messages": messages, "max_tokens": body.get("max_output_tokens"), **_tools(body)}
 
 
 def _chat_parts(content: object) -> object:

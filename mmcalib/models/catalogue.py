@@ -151,9 +151,8 @@ def suggest_model(unknown: str, architecture: str | None = None) -> str:
         return f"--model {twin}" + (", the same name with other weights" if other else "")
     of_size = [name for name in names.values() if sizes <= set(_SIZE.findall(name))]
     longer = [name for name in of_size if wanted and wanted in name]
-    pool, least = of_size, _LEAST_RATIO
-    if architecture:
-        pool, least = of_size or list(names.values()), 0.0
+    pool = of_size or (list(names.values()) if architecture else [])
+    least = 0.0 if architecture else _LEAST_RATIO
     near = longer or difflib.get_close_matches(base, pool, n=1, cutoff=least)
     like = next((one for one, name in names.items() if name in near[:1]), None)
     return f"mmcalib list models shows the bundled ones, such as {like}" if like else ""

@@ -23,6 +23,7 @@ from PIL import Image
 from mmcalib.census.counter import count_corpus
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.grammar import Grammar
+from mmcalib.corpus.lines import BadRequest, parse_line
 from mmcalib.corpus.requests import Reading, RequestLines, RequestsSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape
@@ -203,7 +204,7 @@ def test_a_body_for_another_endpoint_is_no_chat(folder: Path, endpoint: str) -> 
         chat, skipped = source(folder, user("hello"), line).prompts()
         assert isinstance(chat, Prompt)
         assert isinstance(skipped, Skipped)
-        assert skipped.reason == f"not a chat request: sent to the endpoint {name}"
+        assert skipped.reason == f"sent to the endpoint {name}, not a chat request"
 
 
 def test_sessions_start_together_and_go_on_after_their_delays(folder: Path) -> None:
@@ -212,6 +213,29 @@ def test_sessions_start_together_and_go_on_after_their_delays(folder: Path) -> N
         for session, delay in (("a", 900), ("a", 500), ("b", 900), ("a", 1000), ("b", 250))
     ]
     assert [text.sent_s for text in source(folder, *lines).texts()] == [0.0, 0.5, 0.0, 1.5, 0.25]
+
+
+ODD: tuple[object, ...] = (None, 0, "", "a", [], [0], {}, {"type": "image"}, [{"role": 1}])
+
+
+@given(
+    st.fixed_dictionaries(
+        {"url": st.sampled_from(["/v1/messages", "/v1/responses", ""])},
+        optional={
+            name: st.sampled_from(ODD)
+            for name in (
+                *("messages", "input", "system", "tools", "turns", "texts", "images", "text"),
+                *("tool_choice", "captureData", "traceId", "delay", "output_length", "body"),
+            )
+        },
+    )
+)
+def test_odd_values_cost_only_their_line(line: dict[str, object]) -> None:
+    try:
+        request, _ = parse_line(json.dumps(line).encode())
+    except BadRequest:
+        return
+    assert request.messages
 
 
 @pytest.mark.parametrize(
