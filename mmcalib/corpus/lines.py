@@ -150,8 +150,9 @@ def _envelopes(line: Mapping[str, Any], deep: int = 4) -> list[Mapping[str, Any]
     if line.get("encoding") == "BASE64":
         line = {**line, "data": base64.b64decode(str(line.get("data"))).decode()}
     for name in _ENVELOPES if deep else ():
-        if inner := _envelopes(_mapping(line.get(name)), deep - 1):
-            return [line, *inner]
+        inner = _mapping(line.get(name))
+        if inner and (levels := _envelopes(inner, deep - 1)):
+            return [line, *levels]
     return []
 
 
