@@ -45,18 +45,20 @@ class RehearseOptions:
         """Raise UsageError for options that exclude each other."""
         unserved, jsonl = not self.requests, "--requests requests.jsonl"
         arrivals = (self.concurrency is not None) + (self.rate is not None) + self.timestamps
-        named = "--concurrency, --rate and --timestamps"
+        paces = "--concurrency, --rate and --timestamps"
         paced = self.rate is not None or self.timestamps
         answers, steps = self.answer_tokens != TEXT_RESERVE_TOKENS, self.step_ms != _STEP_MS
         both, one = self.config and self.compare, "--requests needs one configuration"
+        named = self.model or self.flags or self.config or self.compare
         for wrong, message, hint in (
             (self.data and unserved, "--data needs --requests", "mmcalib run tunes for your media"),
             (self.requests and self.compare, one, "--config FILE"),
-            (arrivals > 1, f"{named} exclude each other", "--concurrency 64"),
-            (arrivals and unserved, f"{named} need --requests", jsonl),
+            (arrivals > 1, f"{paces} exclude each other", "--concurrency 64"),
+            (arrivals and unserved, f"{paces} need --requests", jsonl),
             (answers and unserved, "--answer-tokens needs --requests", jsonl),
             (steps and not paced, "--step-ms needs --rate or --timestamps", "--rate 2"),
             (both, "--config and --compare exclude each other", "--compare FILE FILE"),
+            (not named, "no model given", "--model MODEL, or `model:` in --config"),
         ):
             if wrong:
                 raise UsageError(message, hint=hint)

@@ -1,12 +1,14 @@
 """Parse and check one line of a requests file: OpenAI chat messages.
 
-Accepts `{"messages": [...]}`, also in the envelope of a batch file, a proxy or LiteLLM; bodies of
-/v1/responses; rows of training sets with messages and media columns; and lines of vLLM's custom
-benchmarks and offline prompts, `{"prompt": ..., "image_files": [...]}`.
+Accepts `{"messages": [...]}`, also in the envelope of a batch file, a proxy or a log; bodies of
+/v1/responses and /v1/messages; rows of training sets with messages and media columns; and lines of
+AIPerf, `{"text": ..., "images": [...]}`, and of vLLM's custom benchmarks and offline prompts,
+`{"prompt": ..., "image_files": [...]}`.
 """
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import math
@@ -32,16 +34,26 @@ LONGEST_LINE_BYTES = 48 << 20
 # Commas and brackets, which base64 never has. Each may become a Python value of a hundred bytes.
 _MAX_VALUES = 200_000
 
-# Where batch files, proxies and LiteLLM put a request's body, possibly as a JSON string.
+# Where batch files, proxies, LiteLLM, Langfuse and SageMaker put a request's body, possibly as a
+# JSON string.
 _ENVELOPES = (
-    *("body", "request", "request_body", "payload"),
-    *("standard_logging_object", "proxy_server_request"),
+    *("body", "request", "request_body", "payload", "input"),
+    *("standard_logging_object", "proxy_server_request", "captureData", "endpointInput", "data"),
 )
-# Where LiteLLM puts a request's other fields.
-_PARAMETERS = "model_parameters"
+# Where LiteLLM and Langfuse put a request's other fields.
+_PARAMETERS = ("model_parameters", "modelParameters")
 # The default name in traces for vLLM's benchmarks (`TimedTrace` in
-# vllm/benchmarks/datasets/datasets.py, 0.32), and LiteLLM's name.
-_TIME_FIELDS = ("timestamp", "startTime")
+# vllm/benchmarks/datasets/datasets.py, 0.32), and the names of LiteLLM, Helicone and SageMaker.
+_TIME_FIELDS = ("timestamp", "startTime", "request_created_at", "inferenceTime")
+# Where a batch file, a proxy and Helicone name the endpoint.
+_ENDPOINT_FIELDS = ("url", "endpoint", "request_path", "path")
+_CHAT_ENDPOINTS = ("chat/completions", "chat", "responses", "messages")
+_ENDPOINT = re.compile(
+    rf"(?:^|/)({'|'.join(_CHAT_ENDPOINTS)}|embeddings?|embed|pooling|score|rerank|rankings|classify"
+    r"|moderations|transcriptions|translations|speech|generations|edits|count_tokens|tokenize)/?$"
+)
+# Fields of AIPerf's own lines, whose times are in milliseconds.
+_AIPERF = ("text", "texts", "turns")
 
 # vLLM rejects these fields unless the server has the flag, which voids every cap
 # (vllm/entrypoints/generate/base/protocol.py, 0.32).
@@ -81,7 +93,8 @@ def parse_line(line: bytes) -> tuple[ChatRequest, float | None]:
     try:
         # Given bytes, `json.loads` would also accept other encodings and lone surrogates.
         data = json.loads(line.decode())
-        body, sent_s = _open_envelopes(data) if isinstance(data, dict) else (data, None)
+        unknown: tuple[Any, str, float | None] = (data, "", None)
+        body, sent_to, sent_s = _open_envelopes(data) if isinstance(data, dict) else unknown
         if b"\\" in line and (b"\\ud" in line or b"\\uD" in line):
             json.dumps(body, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
@@ -92,12 +105,16 @@ def parse_line(line: bytes) -> tuple[ChatRequest, float | None]:
         raise BadRequest(f"not JSON: {error}") from error
     if not isinstance(body, dict):
         raise BadRequest("not a chat request: not a JSON object")
+    if sent_to and sent_to not in _CHAT_ENDPOINTS:
+        raise BadRequest(f"sent to the endpoint {sent_to}, not a chat request")
     endpoint = ""
-    if "messages" not in body and _is_responses(body):
+    if sent_to == "messages" or (not sent_to and _is_anthropic(body)):
+        body, endpoint = _chat_of_anthropic(body), "/v1/messages"
+    elif sent_to == "responses" or ("messages" not in body and _is_responses(body)):
         body, endpoint = _chat_of_responses(body), "/v1/responses"
     messages = _messages_of(body)
     row = messages is not body.get("messages")
-    columns = (*_COLUMNS, OFFLINE, *_PROMPTS)
+    columns = (*_COLUMNS, OFFLINE, *_PROMPTS, *_AIPERF)
     body = {name: value for name, value in body.items() if name not in columns}
     for name, flag in _UNTRUSTED.items():
         if body.get(name) or (name == "chat_template" and body.get(name) is not None):
@@ -105,23 +122,37 @@ def parse_line(line: bytes) -> tuple[ChatRequest, float | None]:
     return ChatRequest.of_body({**body, "messages": messages}, endpoint, row=row), sent_s
 
 
-def _open_envelopes(line: dict[str, Any]) -> tuple[dict[str, Any], float | None]:
-    """Return a line's request, and when it was sent according to the outermost time field."""
-    levels = _envelopes(line) or [line]
-    times = (seconds_of(one.get(name)) for one in levels for name in _TIME_FIELDS)
-    body = {**_mapping(levels[-1].get(_PARAMETERS)), **levels[-1]}
+def _open_envelopes(line: dict[str, Any]) -> tuple[dict[str, Any], str, float | None]:
+    """Return a line's request, its endpoint, and when it was sent by the outermost time field."""
+    levels = _envelopes(line) or [line, *filter(None, [_mapping(line.get("body"))])]
+    outer = [*levels, _mapping(line.get("eventMetadata"))]
+    times = (seconds_of(one.get(name)) for one in outer for name in _TIME_FIELDS)
+    sent_s = next((time for time in times if time is not None), None)
+    places = (str(one.get(name)).partition("?")[0] for one in levels for name in _ENDPOINT_FIELDS)
+    sent_to = next((match[1] for place in places if (match := _ENDPOINT.search(place))), "")
+    body = {k: v for name in _PARAMETERS for k, v in _mapping(levels[-1].get(name)).items()}
+    body |= levels[-1]
     if "messages" in body:
         body["messages"] = _unpack_json(body["messages"])
-    return body, next((time for time in times if time is not None), None)
+    elif _is_langfuse(body):
+        body["messages"] = _unpack_json(body.pop("input"))
+    if sent_s is not None and body.keys() & {*_AIPERF}:
+        sent_s /= 1000
+    if "output_length" in body:
+        body.setdefault("max_tokens", body["output_length"])
+    return body, sent_to, sent_s
 
 
 def _envelopes(line: Mapping[str, Any], deep: int = 4) -> list[Mapping[str, Any]]:
     """Return the nested objects from the line down to its request; empty if it has none."""
-    if _unpack_json(line.get("messages")) or _is_responses(line):
+    if _unpack_json(line.get("messages")) or _is_responses(line) or _is_langfuse(line):
         return [line]
+    if line.get("encoding") == "BASE64":
+        line = {**line, "data": base64.b64decode(str(line.get("data"))).decode()}
     for name in _ENVELOPES if deep else ():
-        if inner := _envelopes(_mapping(line.get(name)), deep - 1):
-            return [line, *inner]
+        inner = _mapping(line.get(name))
+        if inner and (levels := _envelopes(inner, deep - 1)):
+            return [line, *levels]
     return []
 
 
@@ -178,6 +209,12 @@ def _messages_of(body: Mapping[str, Any]) -> list[Message]:
     is_prompt = "messages" not in body
     if not is_prompt:
         messages = body["messages"]
+    elif isinstance(turns := body.get("turns"), list) and all(isinstance(t, dict) for t in turns):
+        # The last of a session's requests repeats the turns before it, with answers.
+        every = [message for turn in turns for message in (*_messages_of(turn), _NO_ANSWER)]
+        return every[:-1]
+    elif text := body.get("text") or body.get("texts"):
+        messages = ChatRequest.of_user([text_part(str(one)) for one in _cells(text)]).messages
     elif isinstance(body.get("content"), list):
         # vLLM's custom_image data sets have their own part type.
         parts = [_part_of_custom(part) for part in body["content"]]
@@ -198,6 +235,17 @@ def _messages_of(body: Mapping[str, Any]) -> list[Message]:
     return _insert_columns(messages, columns, is_prompt=is_prompt) if columns else messages
 
 
+_NO_ANSWER: Message = {"role": "assistant", "content": ""}
+
+
+def _cells(value: object) -> list[Any]:
+    """Return a column's values; AIPerf may put them into the `contents` of named objects."""
+    cells = value if isinstance(value, list) else [value]
+    inner = [one.get("contents") if isinstance(one, dict) else None for one in cells]
+    pairs = zip(cells, inner, strict=True)
+    return [each for one, its in pairs for each in (its if isinstance(its, list) else [one])]
+
+
 def _part_of_custom(part: object) -> object:
     if isinstance(part, Mapping) and part.get("type") == "image":
         if not isinstance(part.get("image"), str):
@@ -213,7 +261,7 @@ def _insert_columns(
     media: dict[Modality, list[dict[str, Any]]] = {}
     for name, value in columns.items():
         modality = _COLUMNS[name.rpartition(".")[2]]
-        cells = value if isinstance(value, list) else [value]
+        cells = _cells(value)
         names = [one.get("path") if isinstance(one, Mapping) else one for one in cells]
         urls = [url for url in names if isinstance(url, str)]
         if len(urls) < len(cells):
@@ -255,6 +303,101 @@ def _is_responses(line: Mapping[str, Any]) -> bool:
     return isinstance(items, list) and bool(items) and all(isinstance(one, dict) for one in items)
 
 
+def _is_langfuse(line: Mapping[str, Any]) -> bool:
+    """True for an observation whose input is the messages."""
+    is_own = bool({"traceId", "modelParameters"} & line.keys())
+    return is_own and isinstance(_unpack_json(line.get("input")), list)
+
+
+_ANTHROPIC_ONLY = ("redacted_thinking", "tool_use", "tool_result", "document")
+
+
+def _parts_of(message: Any) -> list[dict[str, Any]]:
+    content = message.get("content") if isinstance(message, dict) else message
+    parts = content if isinstance(content, list) else [text_part(str(content or ""))]
+    return [one for one in parts if isinstance(one, dict)]
+
+
+def _is_anthropic(body: Mapping[str, Any]) -> bool:
+    """True for what only a body of /v1/messages has."""
+    messages = body.get("messages")
+    parts = [one for m in messages for one in _parts_of(m)] if isinstance(messages, list) else []
+    only = ("source" in one or one.get("type") in _ANTHROPIC_ONLY for one in parts)
+    given = "anthropic_version" in body or isinstance(body.get("system"), list)
+    return bool(parts) and (given or any(only))
+
+
+def _chat_of_anthropic(body: dict[str, Any]) -> dict[str, Any]:
+    """Convert a body of /v1/messages to a chat, as vLLM's `to_chat_completion_request` does for
+    templates that want the system first (vllm/entrypoints/anthropic/serving.py, 0.32).
+    """
+    system, chat = _parts_of(body.get("system")), list[Message]()
+    messages = body.get("messages")
+    for message in messages if isinstance(messages, list) else ():
+        parts, role = _parts_of(message), _mapping(message).get("role")
+        if role == "system":
+            system += parts
+            continue
+        shown, calls, thoughts = list[object](), list[object](), ""
+        for part in parts:
+            match part:
+                case {"type": "tool_result"}:
+                    inner, call = _parts_of(part), {"tool_call_id": str(part.get("tool_use_id"))}
+                    chat.append({"role": "tool", **call, "content": _texts_of(inner, "\n")})
+                    if images := [_image_of(one) for one in inner if one.get("type") == "image"]:
+                        chat.append({"role": "user", "content": images})
+                case {"type": "tool_use"}:
+                    arguments = json.dumps(part.get("input") or {})
+                    calls.append(_tool_call(part.get("id"), part.get("name"), arguments))
+                case {"type": "image"}:
+                    shown.append(_image_of(part))
+                case {"type": "text"}:
+                    shown += [part] if part.get("text") else []
+                case {"type": "thinking" | "redacted_thinking" | "tool_reference"}:
+                    thoughts += str(part.get("thinking") or "")
+                case _:
+                    kind = part.get("type")
+                    raise BadRequest(f"vLLM's /v1/messages takes no part of type {kind}")
+        turn = {"content": shown, "tool_calls": calls, "reasoning": thoughts}
+        if role != "user" or shown:
+            chat.append({"role": role, **{name: value for name, value in turn.items() if value}})
+    if words := _texts_of(system, ""):
+        chat.insert(0, {"role": "system", "content": words})
+    is_off = _mapping(body.get("tool_choice")).get("type") == "none"
+    more = {"max_tokens": body.get("max_tokens"), **_tools(body)}
+    return {"messages": chat, **more, **({"tool_choice": "none"} if is_off else {})}
+
+
+def _tool_call(name: object, function: object, arguments: object) -> dict[str, Any]:
+    called = {"name": function, "arguments": arguments}
+    return {"id": str(name), "type": "function", "function": called}
+
+
+def _tools(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tools of /v1/messages or /v1/responses as a chat has them."""
+    tools, own = body.get("tools"), ("type", "input_schema", "cache_control")
+    functions = [
+        {"parameters": tool.get("input_schema"), **{k: v for k, v in tool.items() if k not in own}}
+        for tool in (tools if isinstance(tools, list) else ())
+        if isinstance(tool, dict)
+    ]
+    return {"tools": [{"type": "function", "function": f} for f in functions]} if functions else {}
+
+
+def _image_of(part: Mapping[str, Any]) -> dict[str, Any]:
+    source = _mapping(part.get("source"))
+    if source.get("type") == "url":
+        return url_part("image_url", str(source.get("url", "")))
+    kind, data = source.get("media_type", "image/jpeg"), source.get("data", "")
+    return url_part("image_url", f"data:{kind};base64,{data}")
+
+
+def _texts_of(parts: list[dict[str, Any]], glue: str) -> str:
+    """Join the text of parts, but not the hash that Claude Code sends as one."""
+    texts = [str(one.get("text") or "") for one in parts if one.get("type") == "text"]
+    return glue.join(text for text in texts if not text.startswith("x-anthropic-billing-header"))
+
+
 def _chat_of_responses(body: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a body of /v1/responses to a chat, as vLLM's `construct_input_messages` does
     (vllm/entrypoints/openai/responses/utils.py, 0.32).
@@ -262,11 +405,12 @@ def _chat_of_responses(body: Mapping[str, Any]) -> dict[str, Any]:
     messages: list[Message] = []
     if body.get("instructions"):
         messages.append({"role": "system", "content": body["instructions"]})
-    for one in body["input"]:
+    if isinstance(items := body.get("input"), str):
+        items = [{"role": "user", "content": items}]
+    for one in items if isinstance(items, list) else ():
         match one:
             case {"type": "function_call", "name": name, "arguments": arguments, **more}:
-                function = {"name": name, "arguments": arguments}
-                call = {"id": str(more.get("call_id")), "type": "function", "function": function}
+                call = _tool_call(more.get("call_id"), name, arguments)
                 messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
             case {"type": "function_call_output", "output": output, **more}:
                 answer = {"tool_call_id": str(more.get("call_id")), "content": _chat_parts(output)}
@@ -276,14 +420,8 @@ def _chat_of_responses(body: Mapping[str, Any]) -> dict[str, Any]:
             case {"role": role, "content": content}:
                 messages.append({"role": role, "content": _chat_parts(content)})
             case _:
-                raise BadRequest(f"input of type {one.get('type')} {NOT_MODELLED}")
-    chat = {"messages": messages, "max_tokens": body.get("max_output_tokens")}
-    tools = [
-        {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
-        for tool in body.get("tools") or ()
-        if isinstance(tool, Mapping)
-    ]
-    return {**chat, **({"tools": tools} if tools else {})}
+                raise BadRequest(f"input of type {_mapping(one).get('type')} {NOT_MODELLED}")
+    return {"messages": messages, "max_tokens": body.get("max_output_tokens"), **_tools(body)}
 
 
 def _chat_parts(content: object) -> object:

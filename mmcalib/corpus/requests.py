@@ -19,7 +19,7 @@ from pathlib import Path
 from mmcalib.corpus import urls
 from mmcalib.corpus.chat import MODALITY_OF, ChatRequest, Prompt, Text, UrlType
 from mmcalib.corpus.grammar import Grammar
-from mmcalib.corpus.lines import LONGEST_LINE_BYTES, BadRequest, UnknownPart, parse_line
+from mmcalib.corpus.lines import LONGEST_LINE_BYTES, BadRequest, UnknownPart, parse_line, seconds_of
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.storage.location import Location, is_allowed, url_of
@@ -145,6 +145,7 @@ def file_exists(item: Item) -> bool:
 _BLOCK_BYTES = 1 << 16
 # A JSON list of objects, after an optional byte order mark.
 _JSON_LIST = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*\{")
+_PAYLOADS = re.compile(rb'\s*\{\s*"data"\s*:\s*\[\s*\{[^[]*"payloads"\s*:')
 # First bytes of compressed files -> the command that unpacks them.
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
@@ -249,7 +250,11 @@ class RequestsSource:
         self._items_read = (items, unusable) if self._at_rest else None
 
     def texts(self, origins: Container[str] | None = None) -> Iterator[Text]:
-        """Yield usable requests (only those of `origins`, if set) without locating their media."""
+        """Yield usable requests (only those of `origins`, if set) without locating their media.
+
+        Sessions without times start together; each next request follows after its delay.
+        """
+        clocks: dict[str, float] = {}
         for line in self._lines():
             origin = self._origin(line)
             if origins is not None and origin not in origins:
@@ -258,6 +263,9 @@ class RequestsSource:
                 request, sent_s = parse_line(line.text)
             except BadRequest:
                 continue
+            if sent_s is None and (session := request.others.get("session_id")):
+                delay_s = (seconds_of(request.others.get("delay")) or 0.0) / 1000
+                sent_s = clocks[str(session)] = clocks.get(str(session), -delay_s) + delay_s
             yield Text(request.strip_media(), origin, sent_s)
 
     def _origin(self, line: _Line) -> str:
@@ -295,6 +303,11 @@ def _reject_other_formats(path: Path) -> None:
                 f"{one_line(str(path))} is compressed with {command}",
                 hint=f"{command} -dc {name} > requests.jsonl",
             )
+    if _PAYLOADS.match(head):
+        raise CorpusError(
+            f"{one_line(str(path))} is AIPerf's inputs.json, not one request per line",
+            hint=f"jq -c '.data[].payloads[]' {name} > requests.jsonl",
+        )
     if _JSON_LIST.match(head):
         raise CorpusError(
             f"{one_line(str(path))} is a JSON list, not one request per line",

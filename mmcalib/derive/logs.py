@@ -67,6 +67,7 @@ class StartupLog:
 
     vllm_version: str | None = None
     model: str | None = None
+    architecture: str | None = None
     engine_args: dict[str, Value] = field(default_factory=dict)
     max_model_len: int | None = None
     max_num_batched_tokens: int | None = None
@@ -309,6 +310,7 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
         ("model", "█  model ", r"█  model {2,4}(\S.{0,300})", str),
         ("model", "Starting to load model", r"load model (\S{1,300}?)\.\.\.", str),
         ("model", "LLM engine (v", r"with config: model='([^']{1,300})'", str),
+        ("architecture", "Resolved architecture:", r"architecture: (\w{1,100})", str),
         ("max_model_len", "Using max model len", rf"max model len ({_COUNT})", _count),
         ("max_model_len", "LLM engine (v", r"\bmax_seq_len=(\d{1,15})\b", _count),
         ("fitted_max_model_len", "Auto-fit max_model_len: red", rf" to ({_COUNT}) to", _count),

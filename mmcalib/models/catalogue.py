@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -117,6 +119,43 @@ def find_model(model_id: str) -> Geometry | None:
         if lowered in (full, full.rpartition("/")[2]):
             return geometry
     return None
+
+
+# From here on, a name says how the weights are stored: `-AWQ-4bit`, `-FP8-dynamic`.
+_WEIGHTS = re.compile(
+    r"[-_.](?:awq|gptq|qat|bnb|gguf|exl\d|quantized|unsloth|autoround|(?:nv|mx)?fp\d+|bf16"
+    r"|u?int\d+|\d+-?bits?|w\d+a\d+)(?![a-z]).*"
+)
+# `35b`, `a3b`, `e2b`, `450m`.
+_SIZE = re.compile(r"(?<![a-z0-9.])[ae]?\d+(?:\.\d+)?[bm](?![a-z0-9])")
+_LEAST_RATIO = 0.75
+
+
+def suggest_model(unknown: str, architecture: str | None = None) -> str:
+    """Return what to type instead of an unknown id or path; empty if no bundled model is like it.
+
+    The same name comes first, then the same name with other weights. Any other has the
+    architecture if it is known, and the sizes in the name.
+    """
+    wanted = unknown.lower().replace("___", ".").rstrip("/").rpartition("/")[2]
+    names = {
+        one.id: one.id.lower().rpartition("/")[2]
+        for one in bundled_models()
+        if architecture in (None, one.architecture)
+    }
+    base, sizes = _WEIGHTS.sub("", wanted), set(_SIZE.findall(wanted))
+    twins = [one for one, name in names.items() if _WEIGHTS.sub("", name) == base]
+    if twins:
+        twin = min(twins, key=lambda one: (names[one] != wanted, len(one)))
+        other = names[twin] != wanted
+        return f"--model {twin}" + (", the same name with other weights" if other else "")
+    of_size = [name for name in names.values() if sizes <= set(_SIZE.findall(name))]
+    longer = [name for name in of_size if wanted and wanted in name]
+    pool = of_size or (list(names.values()) if architecture else [])
+    least = 0.0 if architecture else _LEAST_RATIO
+    near = longer or difflib.get_close_matches(base, pool, n=1, cutoff=least)
+    like = next((one for one, name in names.items() if name in near[:1]), None)
+    return f"mmcalib list models shows the bundled ones, such as {like}" if like else ""
 
 
 def quantized_twins(config: Mapping[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ import difflib
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -142,11 +143,27 @@ def _parse_capability(text: str) -> Capability:
     return capability
 
 
-BRANDS = re.compile(r"^(?:nvidia|amd|geforce|tesla|quadro|instinct|rtx)")
-AMD = re.compile(r"\bamd\b|radeon|instinct|\bmi\d{3}", re.IGNORECASE)
+BRANDS = re.compile(r"^(?:nvidia|geforce|tesla|quadro(?=rtxa)|rtx)")
+# Other makers' accelerators.
+OTHERS = re.compile(
+    r"amd|radeon|instinct|\bmi\d{2,3}|\brx ?\d{4}|\bgfx\d|intel|\barc\b|gaudi|\bhpu"
+    r"|tpu|\bv[4-7][ep]\b|trillium|trainium|inferentia|ascend|\b910[bc]\b|apple|cerebras",
+    re.IGNORECASE,
+)
+# Folded names of NVIDIA's GPUs of compute capability below 7.0.
+BEFORE_VOLTA = re.compile(
+    r"(?:quadro)?(?:p\d{1,4}|m(?:4|6|10|40|60)|k\d{2}|gtx?(?:9|10)\d0(?:ti)?|10[5-8]0(?:ti)?|titanxp?)"
+    r"(?:(?:pcie|sxm2?)?\d*g)?"
+)
+COUNTED = re.compile(r"\s*(\d{1,2})\s*[x×*]\s*(.+?)\s*|\s*(.+?)\s+[x×*]\s*(\d{1,2})\s*")
+# What the names of a GPU's variants end in.
+SIZE = re.compile("-(?:[0-9]+G|PCIe|NVL)$")
 GIGABYTES = re.compile(r"(?<=\d)gi?b")
-SUGGESTIONS = 3
-ANY_GPU_EXAMPLE = "--gpu-memory 24GiB --capability 8.9"
+# Words that tell no two GPUs of the catalogue apart.
+FILLERS = re.compile("blackwell|generation|edition|workstation|server|with|maxq|design|gpu")
+SUGGESTIONS = 4
+ANY_GPU_EXAMPLE = "--gpu-memory SIZE --capability X.Y"
+_FIGURES = "python -c 'import torch; print(torch.cuda.get_device_properties(0))'"
 
 
 @cache
@@ -155,40 +172,68 @@ def catalogue_gpus() -> tuple[Gpu, ...]:
     return tuple(_parse(entry) for entry in _document())
 
 
-def find_gpu(name: str) -> Gpu:
+def find_gpu(name: str, more: str = "") -> Gpu:
     """Return the GPU of that name, alias or torch name; ignores case, spaces, dashes and brand.
 
-    Raises UsageError with the closest names, or with all memory sizes of that GPU.
+    Raises UsageError with the GPUs of that model number, all memory sizes of that GPU, or the flags
+    for several of them; `more` are flags to add after --gpu.
     """
-    spellings = _spellings()
     folded = fold(name)
-    if (gpu := spellings.get(folded)) is not None:
+    if (gpu := _spellings().get(folded)) is not None:
         return gpu
-    sizes = [gpu.name for gpu in catalogue_gpus() if fold(gpu.name.rpartition("-")[0]) == folded]
+    if counted := COUNTED.fullmatch(name):
+        number, card = filter(None, (counted[1] or counted[4], counted[2] or counted[3]))
+        flags = f" -- --tensor-parallel-size {number}"
+        hint = f"--gpu {find_gpu(card, flags).name}{flags}"
+        raise UsageError(f"{name} are several GPUs: --gpu names one", hint=hint)
+    known = catalogue_gpus()
+    stems = ((gpu, (SIZE.sub("", gpu.name), gpu.torch_name)) for gpu in known)
+    sizes = [gpu.name for gpu, names in stems if folded in map(fold, names)]
     if folded and len(sizes) > 1:
         raise UsageError(
             f"{name} comes in several memory sizes: {', '.join(sizes)}",
-            hint=f"name the one that you will serve on: --gpu {sizes[0]}",
+            hint=f"--gpu {sizes[0]}{more}, or whichever you will serve on",
         )
     if "," in name:
         hint = "name one; only mmcalib run compares several"
         raise UsageError(f"{name} are several GPUs, not one", hint=hint)
-    if AMD.search(name):
+    if OTHERS.search(name):
         raise UsageError(
-            f"{name} is an AMD GPU: mmcalib can rehearse only NVIDIA GPUs", hint="mmcalib list gpus"
+            f"{name} is not an NVIDIA GPU, and mmcalib rehearses only those",
+            hint="mmcalib run or validate without --gpu: limits and tokens, but no memory",
         )
-    close = difflib.get_close_matches(folded, spellings, n=4 * SUGGESTIONS, cutoff=0.5)
-    near = list(dict.fromkeys(spellings[spelling].name for spelling in close))[:SUGGESTIONS]
+    if BEFORE_VOLTA.fullmatch(folded):
+        raise UsageError(
+            f"vLLM's CUDA wheels do not run on {name}: its compute capability is below 7.0",
+            hint="mmcalib list gpus",
+        )
+    near = _names_near(folded)
     raise UsageError(
         f"unknown GPU {name!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""),
-        hint=f"mmcalib list gpus for the {len(catalogue_gpus())} known ones, "
-        f"or {ANY_GPU_EXAMPLE} in place of --gpu",
+        hint=f"mmcalib list gpus for the {len(known)} known ones, or {ANY_GPU_EXAMPLE} in place of "
+        f"--gpu; there, {_FIGURES} prints both",
     )
+
+
+def _names_near(folded: str) -> list[str]:
+    """Return the closest names of that model number, or else of that class and generation."""
+    same, kin, number = dict[str, str](), dict[str, str](), re.compile(r"([a-z]*)(\d*)")
+    letters, digits = number.match(folded).groups()  # type: ignore[union-attr]
+    for name, gpu in ((fold(gpu.name), gpu.name) for gpu in catalogue_gpus() if digits):
+        other, its = number.match(name).groups()  # type: ignore[union-attr]
+        # Letters tell H200 from B200, but a number of four digits is enough.
+        if its == digits and (len(digits) > 3 or other == letters):
+            same[name] = gpu
+        elif (other, len(its), its[:1]) == (letters, len(digits), digits[:1]):
+            kin[name] = gpu
+    near = same or kin
+    return [near[one] for one in difflib.get_close_matches(folded, near, SUGGESTIONS, cutoff=0)]
 
 
 def fold(name: str) -> str:
     """Normalize a name: drop case, separators, brands and the B of 80GB, which people vary."""
     text = GIGABYTES.sub("g", re.sub(r"[\s_/()-]+", "", name.lower()))
+    text = FILLERS.sub("", text).replace("mobile", "laptop")
     while (bare := BRANDS.sub("", text)) != text:
         text = bare
     return text
@@ -202,10 +247,16 @@ def _document() -> tuple[Mapping[str, Any], ...]:
 
 @cache
 def _spellings() -> Mapping[str, Gpu]:
-    """Map every folded spelling to its GPU. Raises ValueError if two GPUs share one."""
+    """Map every folded spelling to its GPU, but not a torch name that several memory sizes share.
+
+    Raises ValueError if two GPUs share another.
+    """
     gpus: dict[str, Gpu] = {}
+    shared = Counter(fold(entry["torch_name"]) for entry in _document())
     for gpu, entry in zip(catalogue_gpus(), _document(), strict=True):
-        for spelling in map(fold, (entry["name"], entry["torch_name"], *entry["aliases"])):
+        own = [*map(fold, (entry["name"], *entry["aliases"]))]
+        torch_name = fold(entry["torch_name"])
+        for spelling in (*own, *([torch_name] if shared[torch_name] == 1 else ())):
             if gpus.setdefault(spelling, gpu) is not gpu:
                 raise ValueError(f"{spelling} is both {gpus[spelling].name} and {gpu.name}")
     return gpus

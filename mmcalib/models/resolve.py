@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import difflib
+import glob
 import hashlib
 import http.client
 import importlib.util
 import os
+import re
 import sys
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
 import platformdirs
 
 from mmcalib.errors import ModelError
-from mmcalib.models.catalogue import Geometry, bundled_models, find_model
+from mmcalib.models.catalogue import Geometry, find_model, suggest_model
 from mmcalib.models.checkpoint import checkpoint_files, materialise
 from mmcalib.models.fetch import FetchRequest
 from mmcalib.processes import STDERR, Worker, safe_environment
@@ -39,6 +40,8 @@ _GGUF_HINT = (
     "--model with the model it was made from, or an AWQ, GPTQ, FP8 or NVFP4 checkpoint; vLLM "
     "reads GGUF only with the plug-in vllm-gguf-plugin"
 )
+# A place in the hub cache of any machine, such as models--ORG--NAME/snapshots/COMMIT.
+_CACHED = re.compile(r"(?:^|/)models--([^/]+)")
 TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
 
 
@@ -155,15 +158,26 @@ def resolve(
     cache_dir: Path,
     env: Mapping[str, str] | None = None,
     hub: ModelHub | None = None,
+    architecture: str | None = None,
 ) -> ResolvedModel:
     """Find the model's folder, or write a bundled geometry below `cache_dir`/geometry.
 
-    `env` (default: the process environment) names the hub and its cache. Raises ModelError if the
-    model is not found, or if a local folder has no config.json.
+    `env` (default: the process environment) names the hub and its cache. A place in another
+    machine's hub cache is the hub's id. `architecture`, if known, improves the hint. Raises
+    ModelError if the model is not found, or if a local folder has no config.json.
     """
     env = os.environ if env is None else env
+    cached = _CACHED.search(model)
+    if cached and not Path(model, "config.json").expanduser().exists():
+        name = cached[1].replace("--", "/")
+        found = resolve(name, cache_dir=cache_dir, env=env, hub=hub, architecture=architecture)
+        return replace(found, notes=(*found.notes, f"{model} is {name} of the hub"))
     if (local := _local(model)) is not None:
         return ResolvedModel(model, str(local), "local", ())
+    if model.startswith(("/", "./", "../", "~")) or model.count("/") > 1:
+        other = f"--model with the model's hub id, or another folder: ls {os.path.dirname(model)}"
+        hint = _suggestion(model, env, architecture) or other
+        raise ModelError(f"{model} is not a folder on this machine", hint=hint)
     if (snapshot := cached_snapshot(model, env)) is not None:
         return ResolvedModel(model, str(snapshot), "hub", ())
     try:
@@ -173,16 +187,13 @@ def resolve(
         why = str(reason)
     geometry = find_model(model)
     if geometry is None:
-        # Suggest an id that contains this one, or else one of similar spelling.
-        known = {one.id.lower(): one.id for one in bundled_models()}
-        longer = (name for name in known if model.lower() in name)
-        near = difflib.get_close_matches(model.lower(), known, n=1)
-        close = known.get(next(iter([*longer, *near]), ""))
         raise ModelError(
             f"model {model} not found: not a local folder, not in the hub's cache, not bundled, "
             f"and the hub is unavailable ({why})",
-            hint="mmcalib list models shows the bundled ones"
-            + (f", such as {close}" if close else "")
+            hint=(
+                _suggestion(model, env, architecture)
+                or "mmcalib list models shows the bundled ones"
+            )
             + "; or use --model ./folder",
         )
     folder = materialise(geometry, cache_dir / "geometry" / _folder_name(geometry))
@@ -191,14 +202,22 @@ def resolve(
     return ResolvedModel(geometry.id, str(folder), "bundled", (note, *doubts))
 
 
+def _suggestion(model: str, env: Mapping[str, str], architecture: str | None) -> str:
+    """Return what to type instead of a name that nobody has; empty if nothing is like it."""
+    name = os.path.basename(model.rstrip("/"))
+    for repo in cache_folder(env).glob(f"models--*--{glob.escape(name)}") if name else ():
+        one = repo.name.removeprefix("models--").replace("--", "/")
+        if cached_snapshot(one, env):
+            return f"--model {one}"
+    return suggest_model(model, architecture)
+
+
 def _local(model: str) -> Path | None:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return _with_config(model, folder).resolve()
     if model.endswith(".gguf"):
         raise ModelError(f"{model} is a GGUF file, without config.json", hint=_GGUF_HINT)
-    if model.startswith(("/", "./", "../", "~")):
-        raise ModelError(f"{model} is not a folder", hint=f"ls {folder.parent}")
     return None
 
 

@@ -69,14 +69,14 @@ def test_gpus(cli) -> None:
     assert [line.split()[0] for line in said.out.splitlines()] == [
         gpu.name for gpu in gpus.catalogue_gpus()
     ]
-    (line,) = cli("list", "gpus", "4090").out.splitlines()
-    assert line.split()[:4] == ["RTX-4090", *line.split()[1:3], "8.9"]
+    (line,) = cli("list", "gpus", "4080", "super").out.splitlines()
+    assert line.split()[:4] == ["RTX-4080-Super", *line.split()[1:3], "8.9"]
     listed = json.loads(cli("list", "gpus", "h100", "--json").out)
     fits("gpus", listed)
     assert [gpu["capability"] for gpu in listed] == [[9, 0]] * len(listed)
     none = cli("list", "gpus", "voodoo")
     assert (none.out, none.code) == ("", 0)
-    assert "--gpu-memory 24GiB --capability 8.9" in none.err
+    assert "--gpu-memory SIZE --capability X.Y" in none.err
 
 
 def test_models(cli) -> None:

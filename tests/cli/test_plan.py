@@ -42,7 +42,7 @@ OOM = (
         ("nothing of a server\n", "not the log of a vLLM server", ""),
         (OOM.format(total="79.19"), "H100-80G", "--gpu A100-80G"),
         (OOM.format(total="66.66"), "no known GPU has the log's 66.66GiB", "--capability X.Y"),
-        (OOM.format(total="31.35"), "no model given, and the log names none", "--model MODEL"),
+        (OOM.format(total="93.09"), "no model given, and the log names none", "--model MODEL"),
         ("INFO: Starting to load model /nowhere/m...\n", "does not name its GPU", "--gpu NAME"),
     ],
 )
@@ -54,6 +54,19 @@ def test_a_log_that_does_not_say_enough_names_the_option(
     assert (ended.code, ended.out) == (2, "")
     assert says in ended.err
     assert hint in ended.err
+
+
+def test_the_model_of_a_log_is_looked_for_before_vllm_reads_anything(cli, tmp_path: Path) -> None:
+    (tmp_path / "server.log").write_text(
+        "INFO 03-19 11:13:12 [utils.py:326] non-default args: {'model': '/home/me/.cache/"
+        "huggingface/hub/models--opendatalab--MinerU2.5-2509-1.2B/snapshots/895c3a49'}\n"
+        "INFO 03-19 11:13:17 [__init__.py:711] Resolved architecture: "
+        "Qwen2VLForConditionalGeneration\n"
+    )
+    ended = cli("plan", "--log", "server.log", "--gpu", "L4")
+    assert (ended.code, ended.out) == (1, "")
+    assert "cannot find the log's model: model opendatalab/MinerU2.5-2509-1.2B not" in ended.err
+    assert "such as Qwen/Qwen2-VL-2B-Instruct" in ended.err
 
 
 def tried(name: str, **more: object) -> TriedFix:

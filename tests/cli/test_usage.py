@@ -177,7 +177,7 @@ MISTAKES = [
     (f"{RUN} --data media --prefer speed", 2, "no such choice", "quality, throughput"),
     (f"{RUN} --data media --device gpu", 2, "--device gpu: no such", "cpu, cuda"),
     (f"{RUN} --data nowhere --device cuda", 2, "no GPU that CUDA can see", "--device cpu"),
-    (f"{RUN} --data media --gpu L44", 2, "did you mean L4", "--gpu-memory 24GiB"),
+    (f"{RUN} --data media --gpu L44", 2, "did you mean L40 or L40S?", "--gpu-memory SIZE"),
     (f"{RUN} --data media --concurrency 4", 2, "--concurrency needs --gpu", "--gpu L4"),
     (f"{RUN} --data media --count cats=4", 2, "--count cats=4", "--count image=4"),
     (f"{RUN} --data media --count image", 2, "image is not MODALITY=N", "--count image=4"),
@@ -224,11 +224,23 @@ MISTAKES = [
         "--format pdf is unknown; it takes html, md, text, issue",
         "--format html",
     ),
-    (f"rehearse --model {MODEL} --gpu MI300X", 2, "MI300X is not a CUDA GPU", "--gpu H100-80G"),
+    (f"rehearse --model {MODEL} --gpu MI300X", 2, "MI300X is not an NVIDIA GPU", "without --gpu"),
     (f"rehearse {ON_L4} --config none.yaml", 2, "no such file", "vllm serve"),
     (f"rehearse {ON_L4} --answer-tokens 7", 2, "--answer-tokens needs", "--requests requests"),
     (f"rehearse {ON_L4} --step-ms 1", 2, "--step-ms needs --rate or", "--rate 2"),
     ("rehearse --gpu L4", 2, "no model given", "--model MODEL"),
+    *(
+        (
+            f"{command} --gpu L4",
+            1,
+            "3B-Instruct is not a folder on this machine",
+            f"--model {MODEL}",
+        )
+        for command in (
+            "plan --model /mnt/Qwen2.5-VL-3B-Instruct",
+            "validate --config compose.yaml",
+        )
+    ),
     (f"plan {ON_L4} --goal fast", 2, "is not a goal", "concurrency>=16"),
     (f"plan {ON_L4} --log none.log", 2, "No such file", "tee server.log"),
     ("validate", 2, "nothing to validate", "mmcalib validate engine.yaml"),
@@ -238,7 +250,7 @@ MISTAKES = [
     ("scan --data nope://b/x", 2, "unsupported scheme: nope://", "s3://"),
     ("scan --data tar://a::/b.tar", 2, "cannot list tar://a::/b.tar", "--data /b.tar"),
     (f"plan {ON_L4} --gpu-memory 24GiB --capability 8.9", 2, "exclude each other", "--gpu"),
-    (f"rehearse --model {MODEL} --gpu-memory 24GiB", 2, "go together", "--capability 8.9"),
+    (f"rehearse --model {MODEL} --gpu-memory 24GiB", 2, "go together", "--capability X.Y"),
     ("rehearse --gpu L4 --config a --compare a b", 2, "exclude each other", "--co"),
     (f"rehearse {ON_L4} --data .", 2, "--data needs --requests", "mmcalib run"),
     ("rehearse --gpu L4 --requests r --compare a b", 2, "needs one configuration", "--config"),
@@ -267,6 +279,8 @@ def desk(tmp_path: Path, media: Path) -> Path:
     (tmp_path / "bad.jsonl").write_text("{bad\n")
     (tmp_path / "bad.yaml").write_text("prefer: [\n")
     (tmp_path / "c.yaml").write_text("model: a/b\n")
+    image = "{image: vllm/vllm-openai, command: [--model, /mnt/Qwen2.5-VL-3B-Instruct]}"
+    (tmp_path / "compose.yaml").write_text(f"services: {{llm: {image}}}\n")
     (tmp_path / "kept").mkdir()
     calibration().save(tmp_path / "kept" / "calibration.json")
     return tmp_path

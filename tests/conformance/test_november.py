@@ -138,7 +138,7 @@ def eaten(case: Case) -> object:
 def words_that_help(case: Case) -> object:
     document = Calibration.load(CALIBRATION)
     heic, tga = (admitted(document, case.file(name)) for name in ("photo.heic", "scan.tga"))
-    with pytest.raises(UsageError, match="an AMD GPU") as caught:
+    with pytest.raises(UsageError, match="not an NVIDIA GPU") as caught:
         resolve_gpu("Radeon AI PRO R9700")
     named = "--capability" in caught.value.hint
     return (heic.answer, heic.remedy), (tga.answer, tga.tokens), named

@@ -23,6 +23,7 @@ from PIL import Image
 from mmcalib.census.counter import count_corpus
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.grammar import Grammar
+from mmcalib.corpus.lines import BadRequest, parse_line
 from mmcalib.corpus.requests import Reading, RequestLines, RequestsSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape
@@ -121,7 +122,9 @@ def test_batch_lines_blank_lines_and_a_byte_order_mark(folder: Path) -> None:
     assert origins == ["requests.jsonl:1", "requests.jsonl:3"]
 
 
-# (line, tokens of the answer, seconds): OpenAI's batch file, two proxies, LiteLLM's two exports.
+CAPTURED = json.dumps({**user("hello"), "max_tokens": 7})
+# (line, tokens of the answer, seconds): OpenAI's batch file, two proxies, LiteLLM's two exports,
+# Langfuse, Helicone, SageMaker.
 ENVELOPES = [
     ({"custom_id": "1", "body": {**user("hello"), "max_tokens": 7}}, 7, None),
     ({"timestamp": 3, "request": {"method": "POST", "body": user("hello")}}, None, 3.0),
@@ -148,7 +151,127 @@ ENVELOPES = [
         60.0,
     ),
     ({"messages": json.dumps(user("hello")["messages"]), "model_parameters": "{}"}, None, None),
+    (
+        {
+            "traceId": "t",
+            "startTime": "1970-01-01T00:00:02Z",
+            "modelParameters": {"max_tokens": 7},
+            "input": json.dumps(user("hello")["messages"]),
+        },
+        7,
+        2.0,
+    ),
+    ({"input": user("hello"), "startTime": 1}, None, 1.0),
+    (
+        {
+            "request_created_at": "1970-01-01T00:00:02Z",
+            "request_path": "https://h/v1/chat/completions",
+            "request_body": user("hello"),
+        },
+        None,
+        2.0,
+    ),
+    *(
+        (
+            {
+                "captureData": {"endpointInput": {"data": data, "encoding": encoding}},
+                "eventMetadata": {"inferenceTime": "1970-01-01T00:00:02Z"},
+            },
+            7,
+            2.0,
+        )
+        for data, encoding in (
+            (CAPTURED, "JSON"),
+            (base64.b64encode(CAPTURED.encode()).decode(), "BASE64"),
+        )
+    ),
+    ({"url": "/v1/responses", "body": {"input": "hello", "max_output_tokens": 7}}, 7, None),
+    ({"text": "hello", "output_length": 7, "timestamp": 2000}, 7, 2.0),
 ]
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["embeddings", "pooling", "score", "rerank", "classify", "audio/transcriptions"],
+)
+def test_a_body_for_another_endpoint_is_no_chat(folder: Path, endpoint: str) -> None:
+    name = endpoint.rpartition("/")[2]
+    for line in (
+        {"custom_id": "1", "url": f"/v1/{endpoint}", "body": user("hello")},
+        {"endpoint": f"https://h/v1/{endpoint}/?a=b", "request": user(image("a.jpg"))},
+        {"path": endpoint, **user("hello")},
+    ):
+        chat, skipped = source(folder, user("hello"), line).prompts()
+        assert isinstance(chat, Prompt)
+        assert isinstance(skipped, Skipped)
+        assert skipped.reason == f"sent to the endpoint {name}, not a chat request"
+
+
+def test_sessions_start_together_and_go_on_after_their_delays(folder: Path) -> None:
+    lines = [
+        {**user("hello"), "session_id": session, "delay": delay}
+        for session, delay in (("a", 900), ("a", 500), ("b", 900), ("a", 1000), ("b", 250))
+    ]
+    assert [text.sent_s for text in source(folder, *lines).texts()] == [0.0, 0.5, 0.0, 1.5, 0.25]
+
+
+ODD: tuple[object, ...] = (None, 0, "", "a", [], [0], {}, {"type": "image"}, [{"role": 1}])
+
+
+@given(
+    st.fixed_dictionaries(
+        {"url": st.sampled_from(["/v1/messages", "/v1/responses", ""])},
+        optional={
+            name: st.sampled_from(ODD)
+            for name in (
+                *("messages", "input", "system", "tools", "turns", "texts", "images", "text"),
+                *("tool_choice", "captureData", "traceId", "delay", "output_length", "body"),
+            )
+        },
+    )
+)
+def test_odd_values_cost_only_their_line(line: dict[str, object]) -> None:
+    try:
+        request, _ = parse_line(json.dumps(line).encode())
+    except BadRequest:
+        return
+    assert request.messages
+
+
+@pytest.mark.parametrize(
+    ("line", "roles", "names", "text"),
+    [
+        ({"text": "What?", "image": "a.jpg"}, "u", ["a.jpg"], "What?"),
+        (
+            {"texts": ["What", "else?"], "images": ["a.jpg", "a.jpg"]},
+            "u",
+            ["a.jpg"] * 2,
+            "What\nelse?",
+        ),
+        (
+            {
+                "texts": [{"name": "t", "contents": ["What?"]}],
+                "videos": [{"name": "v", "contents": ["b.mp4"]}],
+            },
+            "u",
+            ["b.mp4"],
+            "What?",
+        ),
+        (
+            {"session_id": "s", "turns": [{"text": "One", "image": "a.jpg"}, {"text": "Two"}]},
+            "uau",
+            ["a.jpg"],
+            "One\n\nTwo",
+        ),
+    ],
+)
+def test_lines_of_aiperf(
+    folder: Path, line: object, roles: str, names: list[str], text: str
+) -> None:
+    prompt = one(folder, line)
+    assert "".join(message["role"][0] for message in prompt.request.messages) == roles
+    assert names_of(prompt) == names
+    assert prompt.request.text() == text
 
 
 @pytest.mark.parametrize(("line", "answer", "sent_s"), ENVELOPES)
@@ -363,8 +486,13 @@ def test_without_a_usable_line(folder: Path) -> None:
             "is a JSON list, not one request per line",
             "jq -c .[] {} > requests.jsonl",
         ),
+        (
+            b'{\n  "data": [{"session_id": "a", "payloads": [{"messages": []}]}]\n}',
+            "is AIPerf's inputs.json, not one request per line",
+            "jq -c .data[].payloads[] {} > requests.jsonl",
+        ),
     ],
-    ids=["gzip", "xz", "list"],
+    ids=["gzip", "xz", "list", "inputs"],
 )
 def test_another_form_of_file_is_one_error(
     tmp_path: Path, data: bytes, says: str, next_command: str

@@ -21,6 +21,7 @@ from mmcalib.engine.messages import CountTexts, FindGrammar
 from mmcalib.releases.release import VLLM_0_30
 from tests.engine.checkpoints import TEMPLATE, speaking
 from tests.engine.conftest import Lab
+from tests.programs import answer_of
 from tests.report.test_presented import GATE
 from tests.upstream import before
 
@@ -259,3 +260,78 @@ def test_a_damaged_tensor_has_no_size(cut: int) -> None:
     data[cut] ^= 0x55
     assert dense_bytes(base64.b64encode(data)) in (0, 64)
     assert dense_bytes(base64.b64encode(data[:cut])) == 0
+
+
+ANTHROPIC: dict[str, Any] = {
+    "model": "m",
+    "max_tokens": 7,
+    "system": [{"type": "text", "text": "x-anthropic-billing-header: 1"}, WORDS],
+    "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}],
+    "messages": [
+        {
+            "role": "user",
+            "content": [WORDS, {"type": "image", "source": {"type": "base64", "data": "aa"}}],
+        },
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "s"},
+                WORDS,
+                {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 1}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                WORDS,
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "1",
+                    "content": [WORDS, {"type": "image", "source": {"type": "url", "url": URL}}],
+                },
+            ],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "2", "content": "b"}]},
+        {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}, WORDS]},
+        {"role": "system", "content": "inline"},
+        USER,
+    ],
+}
+
+
+# Prints the chats that vLLM makes of bodies, null for those that it rejects.
+_CONVERT = """
+import json, sys
+from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest as Request
+from vllm.entrypoints.anthropic.serving import AnthropicServingMessages as Serving
+
+def chat(body):
+    try:
+        request = Request.model_validate(body)
+    except ValueError:
+        return None
+    made = Serving.to_chat_completion_request(request, merge_inline_system=True)
+    return made.model_dump(mode="json", exclude_none=True)
+
+print(json.dumps([chat(body) for body in json.loads(sys.argv[1])]))
+"""
+
+
+def test_a_body_of_messages_is_the_chat_that_vllm_makes() -> None:
+    kinds = ("document", "image_url", "search_result")
+    turns = [[{"role": "user", "content": [WORDS, {"type": kind}]}] for kind in kinds]
+    bodies = [{**ANTHROPIC, "messages": turn} for turn in turns]
+    made, *others = answer_of("-c", _CONVERT, json.dumps([ANTHROPIC, *bodies]))
+    assert others == [None] * 3
+    for kind, body in zip(kinds, bodies, strict=True):
+        with pytest.raises(BadRequest, match=f"/v1/messages takes no part of type {kind}"):
+            parse_line(json.dumps({"url": "https://h/v1/messages", "body": body}).encode())
+    ours, _ = parse_line(json.dumps(ANTHROPIC).encode())
+    for message in made["messages"]:
+        # vLLM's renderer makes the same text of both.
+        if message["role"] in ("user", "assistant") and isinstance(message.get("content"), str):
+            message["content"] = [{"type": "text", "text": message["content"]}]
+    assert ours.messages == made["messages"]
+    assert (ours.answer_tokens, ours.endpoint) == (made["max_tokens"], "/v1/messages")
+    (tool,) = made["tools"]
+    assert ours.fields["tools"][0]["function"].items() <= tool["function"].items()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib.errors import ModelError
-from mmcalib.models.catalogue import bundled_models, find_model, quantized_twins
+from mmcalib.models.catalogue import bundled_models, find_model, quantized_twins, suggest_model
 from mmcalib.models.checkpoint import materialise
 from mmcalib.models.resolve import HubUnavailable, HuggingFaceHub, is_reachable, resolve
 
@@ -91,6 +91,49 @@ def test_a_missing_folder_is_not_looked_up_as_a_name(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="is not a folder"):
         resolve(str(tmp_path / "gone"), cache_dir=tmp_path, env={}, hub=hub)
     assert hub.asked == []
+
+
+@pytest.mark.parametrize("place", ["/cache/huggingface/hub/", "", "~/"])
+def test_a_snapshot_of_another_machine_is_the_hub_s_model(tmp_path: Path, place: str) -> None:
+    where = f"{place}models--Qwen--Qwen2.5-VL-3B-Instruct/snapshots/66285546d2b8"
+    found = resolve(where, cache_dir=tmp_path / "c", env=env(tmp_path), hub=NoHub())
+    assert (found.id, found.source) == (QWEN, "bundled")
+    assert found.notes[-1] == f"{where} is {QWEN} of the hub"
+    mine = snapshot(tmp_path)
+    assert resolve(str(mine), cache_dir=tmp_path, env={}, hub=NoHub()).source == "local"
+
+
+def test_a_path_that_ends_in_a_cached_model_is_answered_with_its_id(tmp_path: Path) -> None:
+    snapshot(tmp_path, "acme/Reader")
+    with pytest.raises(ModelError, match="Reader/ is not a folder on this machine") as caught:
+        resolve("models/of/Reader/", cache_dir=tmp_path, env=env(tmp_path), hub=NoHub())
+    assert caught.value.hint == "--model acme/Reader"
+
+
+@pytest.mark.parametrize(
+    ("unknown", "architecture", "told"),
+    [
+        ("/mnt/models/gemma-4-E2B-it", None, "--model google/gemma-4-E2B-it"),
+        ("/cache/Qwen/Qwen2___5-VL-7B-Instruct/", None, "--model Qwen/Qwen2.5-VL-7B-Instruct"),
+        ("me/Qwen3.6-35B-A3B-FP8-dynamic", None, "Qwen3.6-35B-A3B, the same name with other w"),
+        ("me/gemma-4-31B-it-AWQ-4bit", None, "google/gemma-4-31B-it, the same name with other w"),
+        ("/m/Qwen3.5-35B-A3B-GPTQ-Int4", None, "Qwen/Qwen3.5-35B-A3B, the same name with other w"),
+        ("Qwen/Qwen3.7-35B-A3B", None, "such as Qwen/Qwen3.6-35B-A3B"),
+        ("Qwen/Qwen2.5-VL-5B-Instruct", None, ""),
+        ("OpenGVLab/InternVL2-3B", None, ""),
+        ("opendatalab/MinerU2.5-1.2B", None, ""),
+        ("/models/", None, ""),
+        ("/models/x", "Qwen2VLForConditionalGeneration", "such as Qwen/Qwen2-VL-"),
+        ("MinerU-7B", "Qwen2VLForConditionalGeneration", "such as Qwen/Qwen2-VL-7B-Instruct"),
+        ("Qwen/Qwen2.5-VL-3B", "Unheard", ""),
+    ],
+)
+def test_models_are_suggested_by_name_size_and_architecture(
+    unknown: str, architecture: str | None, told: str
+) -> None:
+    found = suggest_model(unknown, architecture)
+    assert told in found
+    assert bool(told) == bool(found)
 
 
 def test_the_hub_cache_comes_second(tmp_path: Path) -> None:

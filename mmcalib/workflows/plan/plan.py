@@ -184,6 +184,9 @@ def plan(
     path = written.source
     for note in written.environment_notes(os.environ):
         progress.note(note)
+    # At once: vLLM takes long to import.
+    named = written.model_name or (server_log.log.model if server_log else None)
+    found = _find_model(named, server_log) if named or path is None else None
     with (
         Rehearsals(device, on_note=progress.note, on_log=progress.log) as rehearsals,
         MemoryPrediction(device, rehearsals) as prediction,
@@ -192,7 +195,8 @@ def plan(
         args = parse_arguments(rehearsals, written)
         if server_log is not None:
             args = {**server_log.engine_args, **args}
-        resolved = _find_model(args, server_log)
+        own = args.pop("model", None)
+        resolved = found or _find_model(own, server_log)
         stated = from_log.stated_fixes(server_log, constraints) if server_log is not None else ()
         all_args = {**args, "model": resolved.path}
         bench = FixTrials(prediction, all_args, target, constraints, required=stated)
@@ -279,21 +283,18 @@ def _with_oom(
     return replace(bench, oom=oom), doubts
 
 
-def _find_model(args: dict[str, Any], server_log: from_log.ServerLog | None) -> ResolvedModel:
-    """Take the model out of `args`, or from the log, and resolve it."""
-    name = str(args.pop("model", None) or (server_log.log.model if server_log else "") or "")
+def _find_model(name: str | None, server_log: from_log.ServerLog | None) -> ResolvedModel:
+    """Resolve the configuration's model or the log's. Raises UsageError and ModelError."""
     if not name:
         where = ", and the log names none" if server_log else ""
         raise UsageError(f"no model given{where}", hint="--model MODEL, or `model:` in --config")
-    try:
+    if server_log is None or name != server_log.log.model:
         return resolve(name, cache_dir=cache_dir())
+    try:
+        return resolve(name, cache_dir=cache_dir(), architecture=server_log.log.architecture)
     except ModelError as error:
-        if server_log is None or name != server_log.log.model:
-            raise
-        raise ModelError(
-            f"cannot find the log's model: {error.message}",
-            hint="--model MODEL: a checkpoint folder or hub id of the same model",
-        ) from None
+        message = f"cannot find the log's model: {error.message}"
+        raise ModelError(message, hint=error.hint) from None
 
 
 def _facts(base: RehearsedMemory, opened: ModelInfo, resolved: ResolvedModel) -> Facts:

@@ -69,9 +69,12 @@ def rehearse_traffic(
     path = written.source
     for note in written.environment_notes(os.environ):
         progress.note(note)
+    named = written.model_name
+    found = resolve(named, cache_dir=cache_dir()) if named else None
     with Rehearsals(device, on_note=progress.note, on_log=progress.log) as rehearsals:
         args = parse_arguments(rehearsals, written)
-        resolved = resolve(pop_model(args), cache_dir=cache_dir())
+        own = pop_model(args)
+        resolved = found or resolve(own, cache_dir=cache_dir())
         paths, root, cache = [Path(one) for one in requests], allowed_root, cache_dir()
         corpus = read_corpus(data, paths, allowed_root=root, cache=cache, progress=progress)
         arrivals, context = arrivals or Arrivals(), configured_context(args)

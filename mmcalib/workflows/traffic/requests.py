@@ -221,7 +221,7 @@ def _timestamps(corpus: LoadedCorpus, every: Sequence[Access]) -> dict[str, floa
     sent = {origin: at_s for origin, at_s in read if at_s is not None}
     without = next((access.origin for access in every if access.origin not in sent), None)
     if without is not None:
-        why = f'{without} needs a "timestamp" in seconds or ISO 8601'
+        why = f'{without} needs a "timestamp" in seconds or ISO 8601, or a "session_id"'
         raise UsageError(why, hint=hint)
     return sent
 

@@ -200,12 +200,15 @@ def judge(job: ValidateJob, host: EngineHost, progress: Progress) -> Validation:
     """Validate a job in a running engine process; an engine that it starts stays in there."""
     with Scratch() as scratch:
         session = ValidateSession(job, host, scratch.path, progress)
+        named = job.written.model_name
+        is_read = bool(job.written.settings or job.written.config is None)
+        found = resolve(named, cache_dir=cache_dir()) if named and is_read else None
         config = read_file(session)
         if config.serve_args is None:
             return build_document(job, config.model, config.checks)
         args, corpus = config.engine_args, read_media(job, progress)
         with progress.step("finding the model"):
-            resolved = resolve(config.model, cache_dir=cache_dir())
+            resolved = found or resolve(config.model, cache_dir=cache_dir())
         for note in resolved.notes[:1]:
             progress.note(note)
         with rehearse_config(session, args, resolved) as memory:
