@@ -68,8 +68,10 @@ releases: setup ## Rehearse a model with each release of vLLM since 0.11; needs 
 test-long: setup ## Run the tests that take minutes: every command of the docs, among others
 	$(BIN)/pytest -m "long and not models"
 
-models: setup ## Try every bundled model: its items, dummies, knobs, limits, and startup on two GPUs
+models: setup ## Try every bundled model: its items, dummies, knobs, limits, startup, and whole runs on three GPUs
 	$(BIN)/pytest -n 2 --dist loadgroup -m "not long" tests/bundled
+	$(BIN)/python datasets/materialise.py sample
+	$(BIN)/python benchmarks/every_model.py --out reports/every-model.md
 
 test-all: lint test test-newest test-slow test-long models demo ## Run all that a release must pass: lint, all tests, demo
 

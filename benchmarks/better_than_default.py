@@ -4,7 +4,7 @@
         [--out reports/better-than-default.md] [--keep FOLDER]
 
 Each option may be given several times and narrows what is run. Needs vLLM, no GPU and no weights.
-Exits 1 where a calibrated configuration is worse on a memory figure at equal quality. With
+Exits 1 where `run` finds its configuration worse than defaults that serve the corpus (MM071). With
 `--keep`, finished rows are kept in FOLDER and are not run again.
 """
 
@@ -30,7 +30,6 @@ import soundfile  # noqa: E402
 from empty_media import write_image  # noqa: E402
 
 from mmcalib.admission.calibration import Calibration  # noqa: E402
-from mmcalib.releases.constants import VLLM_SLACK_BYTES  # noqa: E402
 from mmcalib.results.memory import EncoderBudget, Memory, TrafficFigures  # noqa: E402
 
 # A clip of 12 seconds takes 16,000 tokens.
@@ -74,6 +73,38 @@ def sounds(folder: Path, chance: random.Random) -> None:
         soundfile.write(folder / f"a{number:03d}.wav", silence, 16_000)
 
 
+def recordings(folder: Path, chance: random.Random) -> None:
+    """Of two to twenty minutes: above the encoder budget of most defaults."""
+    for seconds in (120, 300, 590, 1_200):
+        silence = np.zeros(seconds * 16_000, dtype=np.int16)
+        soundfile.write(folder / f"r{seconds}.wav", silence, 16_000)
+
+
+def merged_scans(folder: Path, chance: random.Random) -> None:
+    """Pages of a PDF in one picture, and strips."""
+    for width, height in ((2366, 1402), (867, 6771), (2968, 1596), (1654, 4678)):
+        write_image(folder / f"m{width}x{height}", width, height)
+
+
+def nine_images(folder: Path, chance: random.Random) -> None:
+    """Nine screenshots or photos in each request."""
+    pictures(folder, chance)
+    names = sorted(path.name for path in folder.iterdir())
+    with open(folder / "requests.jsonl", "w", encoding="utf-8") as lines:
+        for number in range(12):
+            parts = [
+                {"type": "image_url", "image_url": {"url": name}}
+                for name in chance.sample(names, 9)
+            ]
+            parts.append({"type": "text", "text": f"Compare these, {number}."})
+            lines.write(json.dumps({"messages": [{"role": "user", "content": parts}]}) + "\n")
+
+
+def three_modalities(folder: Path, chance: random.Random) -> None:
+    pictures_and_clips(folder, chance)
+    sounds(folder, chance)
+
+
 def write_clip(path: Path, seconds: int, width: int, height: int) -> None:
     """One grey frame a second."""
     with av.open(str(path), "w") as container:
@@ -91,8 +122,12 @@ CORPORA: dict[str, Callable[[Path, random.Random], None]] = {
     "thumbnails": thumbnails,
     "scans": scans,
     "sounds": sounds,
+    "recordings": recordings,
+    "merged scans": merged_scans,
+    "nine images": nine_images,
+    "three modalities": three_modalities,
 }
-_STILLS = ("pictures", "thumbnails", "scans")
+_STILLS = ("pictures", "thumbnails", "scans", "merged scans", "nine images")
 MODELS: dict[str, tuple[str, ...]] = {
     "Qwen/Qwen2.5-VL-3B-Instruct": (*_STILLS, "pictures and clips"),
     "Qwen/Qwen2.5-VL-7B-Instruct": (*_STILLS, "pictures and clips"),
@@ -100,7 +135,9 @@ MODELS: dict[str, tuple[str, ...]] = {
     "OpenGVLab/InternVL3-8B": _STILLS,
     "google/gemma-3-4b-it": _STILLS,
     "llava-hf/llava-onevision-qwen2-7b-ov-hf": (*_STILLS, "pictures and clips"),
-    "openai/whisper-large-v3": ("sounds",),
+    "openai/whisper-large-v3": ("sounds", "recordings"),
+    "Qwen/Qwen3-ASR-1.7B": ("sounds", "recordings"),
+    "Qwen/Qwen2.5-Omni-3B": ("recordings", "three modalities"),
     "Qwen/Qwen2-Audio-7B-Instruct": ("sounds",),
 }
 
@@ -131,6 +168,7 @@ class Row:
     worst_retention: float = 1.0
     verdict: str = ""
     failed: tuple[str, ...] = ()
+    worse: str = ""
     problem: str = ""
 
 
@@ -138,8 +176,11 @@ def measured(corpus: str, model: str, gpus: Sequence[str], folder: Path, out: Pa
     """One run of the command, which measures once for all GPUs."""
     words = ["run", "--model", model, "--data", str(folder), "--gpu", ",".join(gpus), "--force"]
     words += ["--validate", "budget", "--out", str(out), "--quiet", "--no-thumbnails"]
+    if (asked := folder / "requests.jsonl").is_file():
+        words += ["--requests", str(asked)]
     if "whisper" not in model:
-        context = CLIPS_CONTEXT_TOKENS if "clips" in corpus else CONTEXT_TOKENS
+        long = corpus in ("pictures and clips", "recordings", "nine images", "three modalities")
+        context = CLIPS_CONTEXT_TOKENS if long else CONTEXT_TOKENS
         words += ["--max-model-len", str(context)]
     done = subprocess.run([sys.executable, "-m", "mmcalib", *words], capture_output=True, text=True)
     several = out / "comparison.json"
@@ -171,6 +212,7 @@ def _row(corpus: str, model: str, gpu: str, folder: Path, problem: str) -> Row:
         min((part.worst for part in parts), default=1.0),
         found.verdict,
         tuple(check.name for check in found.checks if check.status == "fail"),
+        next((c.detail for c in found.checks if c.code == "MM071" and c.status != "pass"), ""),
     )
 
 
@@ -183,28 +225,9 @@ def _side(memory: Memory, budget: EncoderBudget, traffic: TrafficFigures | None)
 
 
 def losses(row: Row) -> Iterator[str]:
-    """The memory figures on which the calibrated side is worse, at equal quality."""
-    before, after = row.default, row.calibrated
-    if before is None or after is None or row.retention < 1:
-        return
-    pairs: tuple[tuple[str, float | None, float | None], ...] = (
-        ("KV tokens", before.kv_cache_tokens, after.kv_cache_tokens),
-        ("at once", before.max_concurrency, after.max_concurrency),
-    )
-    if before.margin_bytes is not None and after.margin_bytes is not None:
-        least = min(0, before.margin_bytes) - VLLM_SLACK_BYTES
-        pairs = (
-            *pairs,
-            ("margin, MiB", least >> 20, after.margin_bytes >> 20),
-        )
-    for name, had, has in pairs:
-        if had is not None and (has is None or has < had):
-            yield f"{name} {had:,g} → {'none' if has is None else f'{has:,g}'}"
-    same = before.preemptions is not None and before.served == after.served
-    more = before.preemptions is not None and same and (after.preemptions or 0) > before.preemptions
-    sooner = before.batch == after.batch and (after.steps or 0) < (before.steps or 0)
-    if more and not sooner:
-        yield f"preemptions {before.preemptions} → {after.preemptions}"
+    """What `run` itself says is worse than defaults that serve the corpus."""
+    if row.worse:
+        yield row.worse
 
 
 def page_of(rows: Sequence[Row]) -> str:

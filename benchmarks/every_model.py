@@ -1,0 +1,159 @@
+"""Calibrate every bundled model for the sample corpus on several GPUs, and say what has no file.
+
+    python benchmarks/every_model.py [--model ID] [--gpu NAME] [--media sample]
+        [--keep FOLDER] [--out reports/every-model.md]
+
+--model and --gpu may be given several times. Needs vLLM, no GPU and no weights, and hours for all
+models. Finished models are kept in FOLDER and not run again. Exits 1 where a model ends in anything but a
+file or a verdict that says what would serve.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from mmcalib.admission.calibration import Calibration  # noqa: E402
+from mmcalib.models.catalogue import Geometry, bundled_models  # noqa: E402
+
+GPUS: Final = ("L4", "L40S", "H100-80G")
+CONTEXT_TOKENS: Final = 32_768
+_POSITIONS: Final = re.compile(r'"max_position_embeddings": (\d+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One model on one GPU. `problem` is why there is no file, and what would serve instead."""
+
+    model: str
+    gpu: str
+    verdict: str = "crash"
+    problem: str = ""
+    default_tokens: int | None = None
+    tokens: int | None = None
+    kept: float = 1.0
+    remedies: str = ""
+    warnings: str = ""
+
+    @property
+    def is_answered(self) -> bool:
+        return self.verdict == "pass" or (self.verdict == "fail" and "→" in self.problem)
+
+
+def calibrate(model: Geometry, gpus: Sequence[str], media: Path, out: Path) -> list[Cell]:
+    """Run the command once for all GPUs; it measures the corpus once."""
+    sounds_only = set(model.modalities) == {"audio"}
+    data = media / "audio" if sounds_only else media
+    requests = media / ("requests-audio.jsonl" if sounds_only else "requests.jsonl")
+    words = ["run", "--model", model.id, "--data", str(data), "--requests", str(requests)]
+    words += ["--gpu", ",".join(gpus), "--validate", "budget", "--force", "--out", str(out)]
+    words += ["--quiet", "--no-thumbnails"]
+    config = json.dumps(model.values("config"))
+    own = max(map(int, _POSITIONS.findall(config)), default=0)
+    if own > CONTEXT_TOKENS:
+        words += ["--max-model-len", str(CONTEXT_TOKENS)]
+    done = subprocess.run([sys.executable, "-m", "mmcalib", *words], capture_output=True, text=True)
+    said = " ".join(done.stderr.split())[-400:]
+    if len(gpus) == 1:
+        return [read_cell(model.id, gpus[0], out, said)]
+    comparison = out / "comparison.json"
+    if not comparison.is_file():
+        return [Cell(model.id, gpu, problem=said) for gpu in gpus]
+    runs = json.loads(comparison.read_text())["runs"]
+    return [read_cell(model.id, run["gpu"], out / run["folder"], run["problem"]) for run in runs]
+
+
+def read_cell(model: str, gpu: str, folder: Path, problem: str) -> Cell:
+    kept = folder / "calibration.json"
+    found = Calibration.load(kept) if kept.is_file() else None
+    if found is None or found.memory.calibrated.label != "rehearsed":
+        verdict = "fail" if " does not fit on " in problem or "would not start" in problem else ""
+        return Cell(model, gpu, verdict or "crash", problem.replace("try:", "→"))
+    failed = next((check for check in found.checks if check.status == "fail"), None)
+    why = f"{failed.code} {failed.detail} → {failed.remedy}" if failed else ""
+    remedied = [e for e in found.evidence if e.label == "rehearsed"]
+    shares = [part.kept.mean for part in found.corpus.modalities.values() if part.kept]
+    return Cell(
+        model,
+        gpu,
+        found.verdict,
+        why,
+        found.memory.default.kv_cache_tokens,
+        found.memory.calibrated.kv_cache_tokens,
+        min(shares, default=1.0),
+        ", ".join(f"{e.setting} {e.value}" for e in remedied),
+        " ".join(sorted({check.code for check in found.checks if check.status == "warn"})),
+    )
+
+
+def page_of(cells: Sequence[Cell]) -> str:
+    passed = [cell for cell in cells if cell.verdict == "pass"]
+    failed = [cell for cell in cells if cell.verdict == "fail"]
+    head = "model | GPU | verdict | KV tokens, default | tuned | detail kept | remedies | warnings"
+    lines = [
+        "# Every bundled model, the sample corpus",
+        "",
+        f"`python benchmarks/every_model.py`: a context of {CONTEXT_TOKENS:,} tokens, or the "
+        "model's own if shorter, `--validate budget`, rehearsed with vLLM.",
+        "",
+        f"{len({cell.model for cell in cells})} models, {len(cells)} cells: {len(passed)} pass, "
+        f"{len(failed)} fail, {len(cells) - len(passed) - len(failed)} end otherwise.",
+        "",
+        f"| {head} |",
+        "|" + "---|" * (head.count("|") + 1),
+    ]
+    for cell in cells:
+        known = cell.verdict == "pass"
+        tokens = [_tokens(cell.default_tokens), _tokens(cell.tokens)] if known else ["", ""]
+        row = [cell.model, cell.gpu, cell.verdict, *tokens, f"{cell.kept:.0%}" if known else ""]
+        lines.append(f"| {' | '.join([*row, cell.remedies, cell.warnings])} |")
+    lines += ["", *(f"- {c.model}, {c.gpu}: {c.problem}" for c in cells if c.problem), ""]
+    return "\n".join(lines)
+
+
+def _tokens(count: int | None) -> str:
+    return "does not start" if count is None else f"{count:,}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", action="append")
+    parser.add_argument("--gpu", action="append")
+    parser.add_argument("--media", type=Path, default=Path("sample"))
+    parser.add_argument("--keep", type=Path, default=Path("out/every-model"))
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    gpus, cells = asked.gpu or list(GPUS), list[Cell]()
+    for model in bundled_models():
+        if asked.model and model.id not in asked.model:
+            continue
+        name = f"{model.id.replace('/', '_')}-{'-'.join(gpus)}"
+        path, begun = asked.keep / f"{name}.json", time.monotonic()
+        if not path.is_file():
+            found = calibrate(model, gpus, asked.media, asked.keep / name)
+            path.write_text(json.dumps([asdict(cell) for cell in found]))
+        read: list[dict[str, Any]] = json.loads(path.read_text())
+        cells += (Cell(**one) for one in read)
+        said = ", ".join(f"{cell['gpu']} {cell['verdict']}" for cell in read)
+        print(f"{model.id}: {said} in {time.monotonic() - begun:.0f} s", flush=True)
+    page = page_of(cells)
+    if asked.out:
+        asked.out.write_text(page, encoding="utf-8")
+    else:
+        print(page)
+    return int(not all(cell.is_answered for cell in cells))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
