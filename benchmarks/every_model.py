@@ -4,8 +4,8 @@
         [--keep FOLDER] [--out reports/every-model.md]
 
 --model and --gpu may be given several times. Needs vLLM, no GPU and no weights, and hours for all
-models. Finished models are kept in FOLDER and not run again. Exits 1 where a model ends in anything but a
-file or a verdict that says what would serve.
+models. Finished models are kept in FOLDER and not run again. Exits 1 where a model ends in anything
+but a file or a verdict that says what would serve.
 """
 
 from __future__ import annotations

@@ -155,11 +155,8 @@ def _list_gpus(words: Sequence[str], *, as_json: bool) -> None:
     width = max(len(gpu.name) for gpu in listed)
     print(f"{'GPU':<{width}}     memory  capability", file=sys.stderr, flush=True)
     for gpu in listed:
-        rest = "memory only: it has no CUDA" if gpu.memory_only else ""
-        capability = gpu.compute_capability or "-"
-        memory = text.gib(gpu.total_bytes)
-        if gpu.total_status == "inferred":
-            rest = f"{rest}; inferred" if rest else "inferred"
+        rest = "inferred" if gpu.total_status == "inferred" else ""
+        memory, capability = text.gib(gpu.total_bytes), gpu.compute_capability
         print(f"{gpu.name:<{width}}  {memory:>9}  {capability:<10}  {rest}".rstrip())
     print(
         "Memory is what torch reports on Linux, from public sources unless marked inferred. "

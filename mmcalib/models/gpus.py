@@ -40,9 +40,8 @@ class Gpu:
     `total_bytes` is torch's `total_memory`, which is less than the advertised size and less than
     nvidia-smi's total. Its status: found (published), inferred (from a sibling, see `source`),
     given (by the user), read (from this machine's driver). `sm_count` is torch's
-    `multi_processor_count`. A `memory_only` GPU has no CUDA, so only memory can be planned; a
-    `unified` one shares the system's memory with the CPU. `free_bytes` are free before
-    vLLM starts; None: all.
+    `multi_processor_count`. A `unified` GPU shares the system's memory with the CPU. `free_bytes`
+    are free before vLLM starts; None: all.
     """
 
     name: str
@@ -50,9 +49,8 @@ class Gpu:
     total_bytes: int
     total_status: TotalStatus
     source: str
-    capability: Capability | None
+    capability: Capability
     sm_count: int | None
-    memory_only: bool = False
     unified: bool = False
     free_bytes: int | None = None
 
@@ -72,8 +70,8 @@ class Gpu:
 
     @property
     def compute_capability(self) -> str:
-        """The capability as text, such as `8.9`; empty if it has none."""
-        return ".".join(map(str, self.capability or ()))
+        """The capability as text, such as `8.9`."""
+        return ".".join(map(str, self.capability))
 
     @property
     def flags(self) -> str:
@@ -265,10 +263,9 @@ def _spellings() -> Mapping[str, Gpu]:
 def _parse(entry: Mapping[str, Any]) -> Gpu:
     """Raises KeyError, TypeError or ValueError for an incomplete entry."""
     values = {key: value for key, value in entry.items() if key != "aliases"}
-    if values["capability"] is not None:
-        values["capability"] = tuple(values["capability"])
-        if values["capability"] not in CAPABILITIES:
-            raise ValueError(f"{values['name']}: unknown capability {values['capability']}")
+    values["capability"] = tuple(values["capability"])
+    if values["capability"] not in CAPABILITIES:
+        raise ValueError(f"{values['name']}: unknown capability {values['capability']}")
     if values["total_status"] not in TOTAL_STATUSES:
         raise ValueError(f"{values['name']}: unknown status {values['total_status']!r}")
     return Gpu(**values)

@@ -398,7 +398,7 @@ def diagnose(progress: Progress) -> Diagnosis:
         present = PresentGpu.from_value(
             gpu,
             free_bytes=probe.report.free_bytes if probe.report else None,
-            capability=gpu.compute_capability or "0.0",
+            capability=gpu.compute_capability,
         )
     checks = [
         check_media_libraries(),

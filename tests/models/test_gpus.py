@@ -35,8 +35,7 @@ def test_an_entry_is_sane(gpu: Gpu) -> None:
     assert LEAST_SHARE * marketed_bytes <= gpu.total_bytes < marketed_bytes
     assert gpu.total_status in {"found", "inferred"}
     assert len(gpu.source) > 20
-    assert (gpu.capability is None) == gpu.memory_only
-    assert gpu.memory_only or gpu.capability in CAPABILITIES
+    assert gpu.capability in CAPABILITIES
     assert gpu.sm_count is not None
     assert 4 <= gpu.sm_count <= 400
 
@@ -202,7 +201,6 @@ def test_memory_is_read_in_its_unit(memory: str, total_bytes: int) -> None:
     gpu = gpus.describe_gpu(memory, "8.9")
     assert gpu.total_bytes == total_bytes
     assert (gpu.total_status, gpu.capability, gpu.sm_count) == ("given", (8, 9), None)
-    assert not gpu.memory_only
     assert not gpu.unified
 
 

@@ -42,7 +42,6 @@ class GpuMemory:
 
     @property
     def capability(self) -> tuple[int, int]:
-        assert self.gpu.capability is not None
         return self.gpu.capability
 
     @property

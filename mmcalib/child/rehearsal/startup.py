@@ -18,7 +18,6 @@ from mmcalib.child.rehearsal.device import ImaginaryGpu, Operation
 from mmcalib.child.rehearsal.ledger import GpuMemory, Ledger, LedgerPhase, Workspaces
 from mmcalib.child.rehearsal.patches import cuda, flashinfer, kernels, loading
 from mmcalib.child.tensors import storage_sizes
-from mmcalib.errors import UsageError
 from mmcalib.models.gpus import Gpu
 from mmcalib.releases import models, platform
 from mmcalib.releases.runner import gpu_worker, wrap_phases
@@ -82,12 +81,7 @@ _PATCHES: Final[tuple[Callable[[ImaginaryMachine], None], ...]] = (
 
 
 def install(gpu: Gpu) -> ImaginaryMachine:
-    """Replace all parts of a CUDA machine. Raises UsageError for a GPU without CUDA."""
-    if gpu.capability is None:
-        raise UsageError(
-            f"cannot rehearse on {gpu.name}, because only CUDA GPUs are supported",
-            hint="mmcalib list gpus (choose an NVIDIA GPU)",
-        )
+    """Replace all parts of a CUDA machine."""
     # Do not touch a real device.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     loading.hide_cpu_build()
@@ -136,7 +130,7 @@ def cudnn_bytes(gpu: Gpu) -> int:
 
 
 def _loads_more(gpu: Gpu) -> bool:
-    return not gpu.unified and platform.uses_more_non_torch(gpu.capability or (0, 0))
+    return not gpu.unified and platform.uses_more_non_torch(gpu.capability)
 
 
 @contextmanager

@@ -131,11 +131,7 @@ def gpu_of_log(log: StartupLog) -> Gpu:
         raise UsageError("the log does not name its GPU", hint="--gpu NAME")
     if present is not None and _same_size(present.total_bytes, total):
         return present
-    candidates = [
-        gpu
-        for gpu in gpus.catalogue_gpus()
-        if _same_size(gpu.total_bytes, total) and gpu.capability and not gpu.memory_only
-    ]
+    candidates = [g for g in gpus.catalogue_gpus() if _same_size(g.total_bytes, total)]
     if len(candidates) == 1:
         return candidates[0]
     size = f"{total / GIB:.2f}GiB"
