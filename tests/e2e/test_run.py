@@ -16,7 +16,7 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
 from tests.bfloat16 import NATIVE
 from tests.e2e.command import QWEN, mmcalib, start
-from tests.e2e.media import clip, photo, requests
+from tests.e2e.media import clip, photo, requests, sound
 from tests.processes import started_with, wait_until
 from tests.schemas import fits
 
@@ -220,6 +220,48 @@ def test_an_under_reserved_configuration_is_not_emitted(tmp_path: Path, engine_c
     )
     assert allowed.returncode == 0, allowed.stderr
     assert (tmp_path / "out2/engine.yaml").exists()
+
+
+def judged(cache: Path, folder: Path, *words: str | Path) -> tuple[Calibration, dict[str, Any]]:
+    """What `run` makes of the folder's media on a GPU, which it must pass, and its checks."""
+    out = folder / "out"
+    data = ("--data", folder / "media", "--validate", "budget", "--out", out)
+    done = mmcalib(cache, "run", *data, *words)
+    assert done.returncode == 0, done.stderr
+    found = Calibration.load(out / "calibration.json")
+    return found, {check.name: check for check in found.checks}
+
+
+def test_recordings_above_the_default_budget_get_a_file_at_its_price(
+    tmp_path: Path, engine_cache: Path
+) -> None:
+    """A KV cache beside which 2 of 3 recordings are rejected is no better."""
+    for seconds in (40, 300, 590):
+        sound(tmp_path / f"media/clip-{seconds}s.wav", seconds, 16_000)
+    words = ("--model", "Qwen/Qwen3-ASR-1.7B", "--gpu", "L4")
+    found, checks = judged(engine_cache, tmp_path, *words)
+    assert found.engine_config["max_num_batched_tokens"] == 7_670
+    assert checks["items admitted"].status == "pass"
+    compared = checks["comparison with vLLM's defaults"]
+    assert compared.status == "pass"
+    assert "reject 2 of 3 items" in compared.detail
+    before, after = found.memory.default, found.memory.calibrated
+    assert f"{before.kv_cache_tokens:,} → {after.kv_cache_tokens:,}" in compared.detail
+
+
+@pytest.mark.long
+def test_the_utilization_that_would_keep_all_detail_is_named(
+    tmp_path: Path, engine_cache: Path
+) -> None:
+    for number, (width, height) in enumerate(((2366, 1402), (867, 6771), (2968, 1596))):
+        photo(tmp_path / f"media/scan-{number}.png", width, height, number)
+    words = ("--model", "zai-org/GLM-OCR", "--gpu-memory", "15.5GiB", "--capability", "12.0")
+    flags = ("--", "--max-model-len", "8000", "--gpu-memory-utilization", "0.25")
+    found, checks = judged(engine_cache, tmp_path, *words, *flags)
+    assert found.engine_config["gpu_memory_utilization"] == 0.25
+    assert checks["detail kept"].remedies[0].startswith("-- --gpu-memory-utilization 0.31 keeps")
+    # A step of small pages is not reserved, and fits in the rest of the card.
+    assert checks["memory reserve"].status == "warn"
 
 
 @pytest.mark.long
