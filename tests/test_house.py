@@ -25,7 +25,7 @@ ORDER = (
     {"results"},
     {"census"},
     {"options", "report"},
-    {"engine"},
+    {"configs", "engine"},
     {"child", "decision"},
     {"admission", "proof"},
     {"memory"},

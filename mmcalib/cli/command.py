@@ -116,10 +116,10 @@ def _vllm_flags(meant: str) -> Any:
     """The flags after --. A word before them is an error that suggests `meant` or --config."""
 
     def refuse_words(words: list[str]) -> list[str]:
-        from mmcalib.engine.config_forms import extract_serve_flags
+        from mmcalib.configs.commands import extract_serve_flags, names_file
 
         if extract_serve_flags(words) == words and not words[0].startswith("-"):
-            named = "--config" if words[0].endswith((".yaml", ".yml")) else meant
+            named = "--config" if names_file(words[0]) else meant
             raise UsageError(
                 f"unexpected argument: {words[0]}",
                 hint=f"{named} {words[0]}; flags of vLLM go after --",

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmcalib.admission.calibration import Calibration
+from mmcalib.configs.read import read_configuration
 from mmcalib.domain.model import Server
-from mmcalib.engine.config_forms import read_configuration
 from mmcalib.errors import OutputError
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.results.engine_yaml import engine_yaml, serve_arguments

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from mmcalib.engine.config_forms import PLACEHOLDER_MODEL, WrittenConfiguration, read_configuration
+from mmcalib.configs.read import PLACEHOLDER_MODEL, WrittenConfiguration, read_configuration
+from mmcalib.engine.messages import ServeConfig
 from mmcalib.errors import UsageError
 from mmcalib.results.engine_yaml import serve_words
 
@@ -224,10 +225,14 @@ def test_variables_of_vllm_that_only_the_server_has_are_named(
     tmp_path: Path, name: str, text: str
 ) -> None:
     found = read(tmp_path, name, text)
-    assert list(found.environment_notes({"VLLM_API_KEY": "a"})) == [
+    parsed = ServeConfig({}, variables=("VLLM_API_KEY", "VLLM_PLUGINS"))
+    assert list(found.environment_notes(parsed, {"VLLM_API_KEY": "a"})) == [
         f"{tmp_path / name} sets VLLM_PLUGINS: export the same here to apply them"
     ]
-    assert not list(found.environment_notes({"VLLM_API_KEY": "a", "VLLM_PLUGINS": ""}))
+    assert not list(found.environment_notes(parsed, {"VLLM_API_KEY": "a", "VLLM_PLUGINS": ""}))
+    assert list(found.environment_notes(ServeConfig({}), {"VLLM_PLUGINS": ""})) == [
+        f"{tmp_path / name} sets VLLM_API_KEY: the installed vLLM reads no such variable"
+    ]
 
 
 def test_a_diff_of_a_deployment_is_of_its_lines(tmp_path: Path) -> None:
@@ -311,7 +316,7 @@ def test_a_file_may_be_the_first_word_and_the_user_s_words_win(tmp_path: Path) -
         (
             "kind: Pod\nspec: {containers: [{command: [vllm, serve, a/b]}, "
             "{command: [vllm, serve, c/d]}]}\n",
-            "2 containers",
+            r"2 commands that start vLLM: line 2 \(a/b\), line 2 \(c/d\)\n.*a.yaml#1",
         ),
     ],
 )

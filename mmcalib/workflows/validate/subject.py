@@ -20,17 +20,17 @@ from mmcalib.checks.check import Check, yaml_line
 from mmcalib.checks.facts import JudgedConfig, OptionFacts
 from mmcalib.checks.file import WrittenFile, check_file
 from mmcalib.checks.limits import LIMIT
+from mmcalib.configs.read import (
+    PLACEHOLDER_MODEL,
+    WrittenConfiguration,
+    reject_unsafe_settings,
+)
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.demand import Headroom, Shortfall, WorstStep
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.model import ModelInfo
-from mmcalib.engine.config_forms import (
-    PLACEHOLDER_MODEL,
-    WrittenConfiguration,
-    reject_unsafe_settings,
-)
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ServeConfig
 from mmcalib.engine.vllm_config import (
@@ -97,14 +97,17 @@ class ParsedConfig:
     checks: tuple[Check, ...]
     engine_args: dict[str, Any] = field(default_factory=dict)
     serve_args: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
 
 
 def read_file(session: ValidateSession) -> ParsedConfig:
     """Read the job's configuration. Raises UsageError if it names no model."""
     with session.progress.step("reading the configuration"):
-        for note in session.job.written.environment_notes(os.environ):
+        for note in session.job.written.notes():
             session.progress.note(note)
         config = parse_config(session.host, session.job.written, session.scratch)
+        for note in config.notes:
+            session.progress.note(note)
     if config.serve_args is None or config.model:
         return config
     raise UsageError("no model given", hint="--model MODEL, or `model:` in the file")
@@ -145,7 +148,9 @@ def parse_config(
         return ParsedConfig(model, checks)
     args = {name: value for name, value in parsed.engine_args.items() if name != "model"}
     name = str(parsed.engine_args.get("model") or "")
-    return ParsedConfig("" if name == PLACEHOLDER_MODEL else name, checks, args, parsed.values)
+    notes = tuple(configuration.environment_notes(parsed, os.environ))
+    model = "" if name == PLACEHOLDER_MODEL else name
+    return ParsedConfig(model, checks, args, parsed.values, notes)
 
 
 def _settings(text: str) -> tuple[dict[str, Any], list[str], str]:

@@ -1,0 +1,111 @@
+"""Read the engine's arguments in a Python program, without running it."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mmcalib.configs.commands import Command
+from mmcalib.configs.words import Span
+from mmcalib.results.engine_yaml import serve_option
+
+_CALLS: Final = ("LLM", "EngineArgs", "AsyncEngineArgs")
+_OPERATORS: Final = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+}
+_DEFAULTS: Final = (
+    "LLM has larger defaults of max_num_batched_tokens and max_num_seqs than vllm serve, "
+    "whose defaults are read"
+)
+
+
+class _Unknown(Exception):  # noqa: N818 - the value, not an error
+    """A value that only running the program tells."""
+
+
+def read_program(text: str) -> list[Command]:
+    """Return the calls that start an engine. Raises SyntaxError for what is no Python."""
+    tree = ast.parse(text)
+    nodes = list(ast.walk(tree))
+    imported = {
+        alias.asname or alias.name: alias.name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "vllm"
+        for alias in node.names
+    }
+    stored = (node for node in nodes if isinstance(node, ast.Name))
+    names = Counter(node.id for node in stored if isinstance(node.ctx, ast.Store))
+    names.update(node.arg for node in nodes if isinstance(node, ast.arg))
+    values = {
+        target.id: node.value
+        for node in nodes
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name) and names[target.id] == 1
+    }
+    calls = []
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            name = imported.get(called, called.rpartition(".")[2])
+            if name in _CALLS and (called in imported or called.startswith("vllm.")):
+                calls.append(_read_call(node, name, values))
+    return calls
+
+
+def _read_call(node: ast.Call, name: str, values: Mapping[str, ast.expr]) -> Command:
+    arguments, notes = dict[str, Any](), list[str]()
+    given = [*zip(("model",), node.args, strict=False)]
+    notes += [f"line {one.lineno}: {ast.unparse(one)} is left out" for one in node.args[1:]]
+    given += [(one.arg or "", one.value) for one in node.keywords]
+    for key, value in given:
+        try:
+            found = _evaluate(value, values)
+            arguments.update({key: found} if key else dict(found))
+        except (_Unknown, ArithmeticError, TypeError, ValueError):
+            what = key or f"**{ast.unparse(value)}"
+            why = f"{ast.unparse(value)} is known only when it runs" if key else "not known whole"
+            notes.append(f"line {value.lineno}: {what} is left out: {why}")
+    notes += [_DEFAULTS] if name == "LLM" else []
+    model = arguments.pop("model", None)
+    words = [
+        Span(word, line=node.lineno)
+        for key, value in arguments.items()
+        if value is not None
+        for word in serve_option(key, value)
+    ]
+    return Command(words, notes, node.lineno, model=None if model is None else str(model))
+
+
+def _evaluate(node: ast.expr, values: Mapping[str, ast.expr]) -> Any:
+    """Return the value of literals and of names that are assigned once."""
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.Name() if node.id in values:
+            rest = {name: value for name, value in values.items() if name != node.id}
+            return _evaluate(values[node.id], rest)
+        case ast.List() | ast.Tuple():
+            return [_evaluate(one, values) for one in node.elts]
+        case ast.Dict():
+            pairs = dict[Any, Any]()
+            for key, value in zip(node.keys, node.values, strict=True):
+                inner = _evaluate(value, values)
+                pairs.update(inner if key is None else {_evaluate(key, values): inner})
+            return pairs
+        case ast.Call(func=ast.Name(id="dict"), args=[]):
+            return {one.arg: _evaluate(one.value, values) for one in node.keywords}
+        case ast.UnaryOp(op=ast.USub()):
+            return -_evaluate(node.operand, values)
+        case ast.BinOp() if type(node.op) in _OPERATORS:
+            sides = [_evaluate(side, values) for side in (node.left, node.right)]
+            if all(isinstance(side, int | float) for side in sides):
+                return _OPERATORS[type(node.op)](*sides)
+    raise _Unknown

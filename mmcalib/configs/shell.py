@@ -1,0 +1,427 @@
+"""Read a shell script by its syntax tree: the words and environment of every command.
+
+Nothing runs. What only running it would tell is marked in the words, with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Final
+
+import tree_sitter_bash
+from tree_sitter import Language, Node, Parser
+
+from mmcalib.configs.words import Span, mark_doubt, mark_unknown, without_marks
+
+_BASH: Final = Language(tree_sitter_bash.language())
+# Statements that hold statements which all run, in order.
+_IN_ORDER: Final = (
+    *("program", "pipeline", "compound_statement", "subshell", "do_group", "negated_command"),
+    *("variable_assignments", "ERROR"),
+)
+_CLAUSES: Final = ("elif_clause", "else_clause", "case_item")
+_EXPANSIONS: Final = ("simple_expansion", "expansion", "command_substitution")
+_EXPANDED: Final = (*_EXPANSIONS, "arithmetic_expansion", "process_substitution")
+# They show their words and run none of them.
+_TALKERS: Final = ("echo", "printf", "grep", "pgrep", "pkill")
+_ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.S)
+# Functions that call each other, and commands inside quotes inside quotes.
+_MAX_DEPTH: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Argv:
+    """The words of one command, the line of it, and the variables that it is given."""
+
+    words: tuple[Span, ...]
+    line: int
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """Every command of a script. `broken_line` is the first that is no shell."""
+
+    commands: tuple[Argv, ...]
+    broken_line: int | None = None
+
+
+def read_script(
+    text: str,
+    environment: Mapping[str, str] | None = None,
+    *,
+    offset: int | None = 0,
+    line: int = 1,
+    exports: bool = False,
+) -> Script:
+    """Read a script that begins at this `offset` (None: nowhere) and `line` of the file.
+
+    It `exports` all of its variables, or those of `set -a` and `export`.
+    """
+    own = dict(environment or {})
+    shell = _Shell(text.encode(), offset, line, {n: _Value(v) for n, v in own.items()}, set(own))
+    shell.exports_all = exports
+    root = Parser(_BASH).parse(shell.source).root_node
+    shell.run(root)
+    broken = next(_broken(root), None)
+    return Script(tuple(shell.found), broken and broken + line)
+
+
+def _broken(node: Node) -> Iterator[int]:
+    if node.is_error or node.is_missing:
+        yield node.start_point[0]
+    elif node.has_error:
+        for child in node.children:
+            yield from _broken(child)
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """The value of a variable, a list for an array, and the line that sets it."""
+
+    value: str | list[str]
+    line: int = field(default=0, compare=False)
+
+    def with_doubt(self, reason: str) -> _Value:
+        more = mark_doubt(reason)
+        own = self.value
+        return _Value([*own, more] if isinstance(own, list) else own + more, self.line)
+
+
+@dataclass(slots=True)
+class _Shell:
+    source: bytes
+    offset: int | None
+    line: int
+    variables: dict[str, _Value]
+    exported: set[str]
+    # None in a script that nobody has called yet.
+    positional: list[str] | None = None
+    functions: dict[str, Node] = field(default_factory=dict)
+    found: list[Argv] = field(default_factory=list)
+    exports_all: bool = False
+    depth: int = 0
+
+    def run(self, node: Node) -> None:
+        match node.type:
+            case kind if kind in _IN_ORDER:
+                self._run_all(node.named_children)
+            case "command" | "redirected_statement":
+                self._run_command(node)
+            case "variable_assignment":
+                self._assign(*self._evaluate(node), node)
+            case "declaration_command":
+                self._declare(node)
+            case "function_definition":
+                self.functions[self._source(node.named_children[0])] = node.named_children[-1]
+            case "unset_command":
+                for child in node.named_children:
+                    self.variables.pop(self._source(child), None)
+            case "list":
+                left, right = node.named_children[0], node.named_children[-1]
+                self.run(left)
+                is_test = re.search(r"(?m)^\s*(\[|test )", self._source(left)) is not None
+                if any(child.type == "||" for child in node.children) or is_test:
+                    self._run_branches([[right]], is_total=False)
+                else:
+                    self.run(right)
+            case "if_statement" | "case_statement" | "while_statement":
+                children = node.named_children
+                clauses = [child for child in children if child.type in _CLAUSES]
+                bodies = [clause.named_children for clause in clauses]
+                bodies.insert(0, [child for child in children if child not in clauses])
+                last = clauses[-1] if clauses else node
+                is_total = last.type == "else_clause" or self._source(last)[:2] == "*)"
+                self._run_branches(bodies[node.type == "case_statement" :], is_total=is_total)
+            case "for_statement" | "c_style_for_statement":
+                self._run_loop(node)
+
+    def _run_all(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            self.run(node)
+
+    def _run_loop(self, node: Node) -> None:
+        name, *values, body = node.named_children
+        if node.type == "for_statement":
+            words = [word for value in values for word in self._fields(value)]
+            some = mark_unknown(f"${self._source(name)} has several values in a loop")
+            self._set(self._source(name), words[0] if len(words) == 1 else some, node)
+        self._run_branches([[body]], is_total=False)
+
+    def _run_branches(self, bodies: Sequence[Sequence[Node]], *, is_total: bool) -> None:
+        """Run each body by itself, then doubt or forget the variables in which they differ."""
+        before, after = self.variables, list[dict[str, _Value]]()
+        for body in bodies:
+            self.variables = dict(before)
+            self._run_all(body)
+            after.append(self.variables)
+        self.variables = dict(before)
+        for name in {name: None for variables in after for name in variables}:
+            old = before.get(name)
+            new = [one[name] for one in after if name in one and one[name] != old]
+            if not new:
+                continue
+            lines = " and ".join(sorted({str(one.line) for one in new}))
+            is_set_in_all = is_total and len(new) == len(bodies)
+            is_one = all(one == new[0] for one in new)
+            if is_set_in_all and is_one:
+                self.variables[name] = new[0]
+            elif old is not None and not is_set_in_all:
+                doubt = f"line {lines}: ${name} is changed in a branch, and read without it"
+                self.variables[name] = old.with_doubt(doubt)
+            elif is_one:
+                doubt = f"line {lines}: ${name} is set in a branch, and read so"
+                self.variables[name] = new[0].with_doubt(doubt)
+            else:
+                several = mark_unknown(f"${name} has other values on lines {lines}")
+                self.variables[name] = _Value(several, new[0].line)
+
+    def _evaluate(self, node: Node) -> tuple[str, str | list[str]]:
+        """Return the name and new value of an assignment."""
+        target, *values = node.named_children
+        name = self._source(target)
+        if target.type == "subscript":
+            name = self._source(target.named_children[0])
+            return name, mark_unknown(f"an element of ${name} is set by itself")
+        if values and values[0].type == "array":
+            fields = [word for child in values[0].named_children for word in self._fields(child)]
+            value: str | list[str] = fields
+        else:
+            value = "".join(self._scalar(child) for child in values)
+        old = self.variables.get(name)
+        if old is None or node.children[1].type != "+=":
+            return name, value
+        if isinstance(old.value, str) and isinstance(value, str):
+            return name, old.value + value
+        parts = (part if isinstance(part, list) else [part] for part in (old.value, value))
+        return name, [word for part in parts for word in part]
+
+    def _assign(self, name: str, value: str | list[str], node: Node) -> None:
+        self._set(name, value, node)
+        if self.exports_all:
+            self.exported.add(name)
+
+    def _set(self, name: str, value: str | list[str], node: Node) -> None:
+        self.variables[name] = _Value(value, self._line(node))
+
+    def _declare(self, node: Node) -> None:
+        words = self._source(node).split()
+        names = list[str]()
+        for child in node.named_children:
+            if child.type == "variable_assignment":
+                name, value = self._evaluate(child)
+                self._assign(name, value, child)
+                names.append(name)
+            else:
+                for word in self._fields(child):
+                    if match := _ASSIGNMENT.fullmatch(word):
+                        self._assign(match[1], match[2], child)
+                    names.append(match[1] if match else word)
+        if words[0] == "export" or re.match(r"-\w*x", words[1] if len(words) > 1 else ""):
+            self.exported.update(names)
+
+    def _run_command(self, node: Node) -> None:
+        redirects = node.named_children if node.type == "redirected_statement" else []
+        body = redirects[0] if redirects else node
+        if redirects and body.type != "command":
+            self.run(body)
+            return
+        prefix, nodes = list[Node](), list[Node]()
+        for child in body.named_children:
+            gap = self.source[prefix[-1].end_byte : child.start_byte] if prefix else b""
+            if b"\n" in gap.replace(b"\\\n", b"") and not nodes:
+                # The grammar takes assignments on a line of their own for the next command's.
+                self._run_all(prefix)
+                prefix = []
+            if child.type == "variable_assignment":
+                prefix.append(child)
+            elif child.type == "command_name":
+                nodes += child.named_children
+            else:
+                nodes.append(child)
+        for redirect in (*nodes, *redirects[1:]):
+            if redirect.type == "file_redirect":
+                # Words after the file are the command's.
+                named = [one for one in redirect.named_children if one.type != "file_descriptor"]
+                nodes += named[1:]
+        nodes = [one for one in nodes if not one.type.endswith("redirect")]
+        words = tuple(span for one in nodes for span in self._spans(one))
+        given = (self._evaluate(one) for one in prefix)
+        environment = {**self._environment(), **{n: v for n, v in given if isinstance(v, str)}}
+        self._call(words, environment, node)
+        for redirect in redirects[1:]:
+            for text in redirect.named_children:
+                if text.type == "heredoc_body":
+                    self._read_nested(self._source(text), self._line(text), environment, None)
+
+    def _environment(self) -> dict[str, str]:
+        own = self.variables
+        found = {name: own[name].value for name in self.exported if name in own}
+        return {name: value for name, value in found.items() if isinstance(value, str)}
+
+    def _call(self, words: tuple[Span, ...], environment: dict[str, str], node: Node) -> None:
+        texts = [without_marks(word.text, "?") for word in words]
+        match texts:
+            case []:
+                return
+            case ["set", "-a" | "-o" | "-oallexport", *_] if "-a" in texts or "allexport" in texts:
+                self.exports_all = True
+            case ["set", "--", *_]:
+                self.positional = [word.text for word in words[2:]]
+            case ["shift", *count]:
+                self.positional = (self.positional or [])[int("".join(count) or 1) :]
+            case ["eval", *_]:
+                script = " ".join(word.text for word in words[1:])
+                self._read_nested(script, self._line(node), environment, self.positional)
+            case [name, *_] if name in self.functions and self.depth < _MAX_DEPTH:
+                self._run_function(words, node)
+            case [name, *_]:
+                self.found.append(Argv(words, self._line(node), environment))
+                for at, word in enumerate(words if name not in _TALKERS else ()):
+                    if at and re.search(r"vllm\S*\s", word.text):
+                        script = re.sub(r"\A--?[\w-]+=", "", word.text)
+                        given = [one.text for one in words[at + 2 :]]
+                        is_shell = PurePath(texts[0]).name.endswith("sh")
+                        given = given if is_shell else []
+                        self._read_nested(script, word.line, environment, given)
+
+    def _run_function(self, words: tuple[Span, ...], node: Node) -> None:
+        before, first = self.positional, len(self.found)
+        self.positional = [word.text for word in words[1:]]
+        self.depth += 1
+        self.run(self.functions[words[0].text])
+        self.depth -= 1
+        self.positional = before
+        # A command is chosen by the line that calls it.
+        line = self._line(node)
+        self.found[first:] = [Argv(c.words, line, c.environment) for c in self.found[first:]]
+
+    def _read_nested(
+        self, script: str, line: int, environment: dict[str, str], positional: list[str] | None
+    ) -> None:
+        if self.depth >= _MAX_DEPTH:
+            return
+        values = {name: _Value(value) for name, value in environment.items()}
+        if positional is None or positional is self.positional:
+            values = {**self.variables, **values}
+        inner = _Shell(script.encode(), None, line, values, set(environment), positional)
+        inner.depth = self.depth + 1
+        inner.run(Parser(_BASH).parse(inner.source).root_node)
+        self.found += inner.found
+
+    def _source(self, node: Node) -> str:
+        return self.source[node.start_byte : node.end_byte].decode()
+
+    def _line(self, node: Node) -> int:
+        return self.line + node.start_point[0]
+
+    def _spans(self, node: Node) -> Iterator[Span]:
+        fields, line = self._fields(node), self._line(node)
+        start = end = -1
+        if len(fields) == 1 and self.offset is not None:
+            start = self.offset + len(self.source[: node.start_byte].decode())
+            end = start + len(self._source(node))
+        for text in fields:
+            yield Span(text, start, end, line)
+
+    def _scalar(self, node: Node) -> str:
+        return " ".join(self._fields(node, is_quoted=True))
+
+    def _fields(self, node: Node, *, is_quoted: bool = False) -> list[str]:
+        """Expand a word into none, one or several, as a shell does."""
+        source = self._source(node)
+        match node.type:
+            case "raw_string":
+                return [source[1:-1]]
+            case "ansi_c_string":
+                return [source[2:-1].encode().decode("unicode_escape")]
+            case "string":
+                if source == '""':
+                    return [""]
+                return self._join(node, node.start_byte + 1, node.end_byte - 1, is_quoted=True)
+            case "concatenation":
+                return self._join(node, node.start_byte, node.end_byte, is_quoted=is_quoted)
+            case "simple_expansion":
+                return self._split(self._parameter(source[1:]), is_quoted)
+            case "expansion":
+                return self._split(self._expand(node), is_quoted)
+            case kind if kind in _EXPANDED:
+                return [mark_unknown(f"{source} is known only when it runs")]
+        return [re.sub(r"\\(.)", r"\1", source.replace("\\\n", ""))]
+
+    def _split(self, value: str | list[str], is_quoted: bool) -> list[str]:
+        if isinstance(value, list):
+            return value
+        return [value] if is_quoted else value.split()
+
+    def _join(self, node: Node, start: int, end: int, *, is_quoted: bool) -> list[str]:
+        """Join the parts of a word, of which an expansion may be several words itself."""
+        in_string, words, at = node.type == "string", list[str](), start
+        for child in (*node.named_children, None):
+            if in_string and child is not None and child.type not in _EXPANDED:
+                continue
+            gap = self.source[at : child.start_byte if child else end].decode()
+            if in_string:
+                gap = re.sub(r'\\([$`"\\\n])', lambda m: m[1].strip("\n"), gap)
+            parts = [[gap]] if gap else []
+            if child is not None:
+                parts.append(self._fields(child, is_quoted=is_quoted))
+                at = child.end_byte
+            for part in filter(None, parts):
+                words = [*words[:-1], "".join(words[-1:]) + part[0], *part[1:]]
+        return words
+
+    def _parameter(self, name: str) -> str | list[str]:
+        """Return the value of `$name`; a list stays several words even in quotes."""
+        if name in "@*":
+            return list(self.positional or ())
+        if name.isdigit() and name != "0":
+            given = self.positional or []
+            if int(name) <= len(given):
+                return given[int(name) - 1]
+            return "" if given else mark_unknown(f"${name} is given when the script is called")
+        found = self.variables.get(name)
+        if found is None:
+            return mark_unknown(f"${name} is not set in the file")
+        return found.value if isinstance(found.value, str) else "".join(found.value[:1])
+
+    def _expand(self, node: Node) -> str | list[str]:
+        """Expand `${...}`."""
+        parameter, *rest = node.children[1:-1]
+        name, operator = self._source(parameter), self._source(rest[0]) if rest else ""
+        unread = mark_unknown(f"{self._source(node)} is not evaluated")
+        if parameter.type == "subscript":
+            array, index = map(self._source, parameter.named_children)
+            found = self.variables.get(array)
+            # No environment holds an array.
+            words = [] if found is None else found.value
+            words = words if isinstance(words, list) else [words]
+            if index in "@*":
+                return words if not operator else [unread]
+            is_there = index.isdigit() and int(index) < len(words)
+            return words[int(index)] if is_there and not operator else unread
+        if parameter.type not in ("variable_name", "special_variable_name"):
+            return unread
+        own = self.variables.get(name)
+        value = self._parameter(name)
+        if not operator:
+            return value
+        is_set = own is not None or (name.isdigit() and int(name) <= len(self.positional or ()))
+        is_set = is_set or (name in "@*" and bool(value))
+        is_missing = not is_set or (operator[0] == ":" and not value)
+        other = "".join(self._scalar(child) for child in rest[1:])
+        match operator.lstrip(":"):
+            case "-":
+                return other if is_missing else value
+            case "=":
+                if is_missing:
+                    self._set(name, other, node)
+                return other if is_missing else value
+            case "+":
+                return "" if is_missing else other
+            case "?":
+                return self._parameter(name)
+        return unread

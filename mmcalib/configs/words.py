@@ -1,0 +1,140 @@
+"""Words of a configuration: their places in the text, and what in them cannot be known."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, Literal
+
+import yaml
+
+from mmcalib.results.engine_yaml import serve_option, yaml_entry
+from mmcalib.text import one_line
+
+Form = Literal["entry", "item", "list", "shell", "field"]
+# Text before an option that is removed together with it.
+BEFORE: Final[Mapping[Form, str]] = {
+    "entry": r"\n[^\n]*\Z",
+    "item": r"\n\s*-\s*\Z",
+    "list": r",\s*\Z",
+    "shell": r"\s*(\\\n)?\s*\Z",
+    "field": r"\n\s*\w+:\s*\Z",
+}
+# Reasons stand in the text itself, in characters of these two private planes, so that they go
+# wherever a shell or a manifest puts a variable's value.
+_UNKNOWN, _DOUBT = 0xF0000, 0x100000
+_REASON: Final = re.compile("([\U000f0000-\U000fffff]+)|[\U00100000-\U0010ffff]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A word, or an option (named by its argument) with its values, and its place in the text.
+
+    The place is -1 if the text spells the word differently. `glue` separates words; `quote` is
+    YAML's quote around them. `node` is the YAML value that the word is.
+    """
+
+    text: str
+    start: int = -1
+    end: int = -1
+    line: int = 0
+    form: Form = "shell"
+    glue: str = " "
+    quote: str = "|"
+    node: yaml.ScalarNode | None = None
+
+    def spell(self, name: str, value: Any) -> str:
+        """Spell an option the way this place requires."""
+        if self.form == "field":
+            return json.dumps(value)
+        if self.form == "entry":
+            return yaml_entry(name, value).rstrip("\n")
+        words = serve_option(name, value)
+        if self.form != "shell":
+            return self.glue.join(map(_yaml_word, words))
+        if not self.quote:
+            # A colon before a space would end a plain scalar.
+            dumps = partial(json.dumps, separators=(",", ":"))
+            words = [w if w[0] not in "[{" else dumps(json.loads(w)) for w in words]
+        line = shlex.join(words)
+        return {"'": line.replace("'", "''"), '"': json.dumps(line)[1:-1]}.get(self.quote, line)
+
+    def make_addition(self, text: str, more: Mapping[str, Any]) -> tuple[int, int, str]:
+        """Return the edit (start, end, text) that adds these options after this one."""
+        line_ends = text.find("\n", self.end) if self.form in ("entry", "item", "field") else -1
+        at = self.end if self.form in ("list", "shell") else len(text)
+        at = at if line_ends < 0 else line_ends
+        if self.form == "field":
+            words = [word for name, value in more.items() for word in serve_option(name, value)]
+            indent = re.search(r" *(?=[^\n ][^\n]*\Z)", text[: self.start])
+            listed = ", ".join(map(_yaml_word, words))
+            return at, at, f"\n{indent[0] if indent else ''}extraArgs: [{listed}]"
+        return at, at, "".join(self.glue + self.spell(*option) for option in more.items())
+
+
+def _yaml_word(word: str) -> str:
+    return yaml.safe_dump([word], default_flow_style=True, width=1 << 20, allow_unicode=True)[1:-2]
+
+
+def option_spans(words: Sequence[Span]) -> Iterator[Span]:
+    """Join each option and its values."""
+    at = 0
+    while at < len(words):
+        first = last = words[at]
+        at += 1
+        while at < len(words) and not words[at].text.startswith("-"):
+            last = words[at]
+            at += 1
+        name = argument(first.text) if first.text.startswith("-") else ""
+        yield replace(first, text=name, end=last.end)
+
+
+def argument(option: str) -> str:
+    """Return the argument that an option sets, by its spelling: `--a-b.c=1` sets a_b."""
+    return option.lstrip("-").partition("=")[0].partition(".")[0].replace("-", "_")
+
+
+def mark_unknown(reason: str) -> str:
+    """Return what stands in a word for a value that is unknown for this reason."""
+    return "".join(chr(_UNKNOWN + min(ord(char), 0xFFFD)) for char in f"{reason}\n")
+
+
+def mark_doubt(reason: str) -> str:
+    """Return what a word carries if its value may be another one, for this reason."""
+    return "".join(chr(_DOUBT + min(ord(char), 0xFFFD)) for char in f"{reason}\n")
+
+
+def without_marks(text: str, unknown: str = "") -> str:
+    """Return the text without reasons, `unknown` in place of what is unknown."""
+    return _REASON.sub(lambda match: unknown if match[1] else "", text)
+
+
+def keep_known(words: Sequence[Span]) -> tuple[list[Span], list[str]]:
+    """Separate words that are known from notes about the others.
+
+    An option whose value is unknown is left out with it.
+    """
+    kept, notes, is_left_out = list[Span](), list[str](), False
+    for word in words:
+        doubts, unknown = list[str](), list[str]()
+        for match in _REASON.finditer(word.text):
+            base, into = (_UNKNOWN, unknown) if match[1] else (_DOUBT, doubts)
+            into += "".join(chr(ord(char) - base) for char in match[0]).splitlines()
+        notes += doubts
+        text = without_marks(word.text)
+        is_option = word.text.startswith("-")
+        if unknown:
+            follows = bool(kept) and kept[-1].text.startswith("-") and not is_option
+            what = kept.pop().text if follows else text.partition("=")[0] if is_option else ""
+            what = what or ("another word" if kept else "the model")
+            notes.append(f"line {word.line}: {what} is left out: {one_line(', '.join(unknown))}")
+            is_left_out = follows
+        elif is_option or not is_left_out:
+            is_left_out = False
+            if text or not doubts:
+                kept.append(replace(word, text=text))
+    return kept, notes
