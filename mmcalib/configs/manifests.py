@@ -81,7 +81,9 @@ class _Container:
                 form: Form = "list" if node.flow_style else "item"
                 for one in node.value:
                     value = _scalar(one)
-                    text = mark_unknown("it is no text") if value is None else value
+                    is_script = bool(_script_place(words))
+                    text = self._expand(value or "", environment, is_script=is_script)
+                    text = mark_unknown("it is no text") if value is None else text
                     place = one.start_mark.index, end_of(one), one.start_mark.line + 1
                     words.append(Span(text, *place, form, glue, node=one))
             elif isinstance(node, yaml.ScalarNode) and _script_place(words):
@@ -95,7 +97,7 @@ class _Container:
                 words += script.commands[0].words
         if at := _script_place(words):
             return [], words[at].node if len(words) > at else None
-        return [replace(w, text=self._expand(w.text, environment)) for w in words], None
+        return words, None
 
     def _expand(self, text: str, environment: Mapping[str, str], *, is_script: bool = False) -> str:
         def value(match: re.Match[str]) -> str:
@@ -230,7 +232,8 @@ def _chart_words(fields: Mapping[str, yaml.Node]) -> Iterator[tuple[str, list[Sp
         node = fields.get(key)
         if isinstance(node, yaml.ScalarNode):
             place = node.start_mark.index, end_of(node), node.start_mark.line + 1
-            words = serve_option(name, yaml.safe_load(node.value))
+            is_bool = node.tag == "tag:yaml.org,2002:bool"
+            words = serve_option(name, yaml.safe_load(node.value) if is_bool else node.value)
             yield key, [Span(word, *place, "field") for word in words]
 
 

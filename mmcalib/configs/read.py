@@ -32,7 +32,7 @@ from mmcalib.configs.manifests import (
     read_kubernetes,
 )
 from mmcalib.configs.programs import read_program
-from mmcalib.configs.shell import Argv, read_script
+from mmcalib.configs.shell import Script, read_script
 from mmcalib.configs.words import BEFORE, Span, argument, keep_known, option_spans
 from mmcalib.engine.messages import ParseServeConfig, ServeConfig
 from mmcalib.engine.wheels import BUILDS, installed_version
@@ -236,32 +236,29 @@ def _read_unit(text: str) -> list[Command]:
 
 
 def _read_variable(text: str) -> list[Command]:
-    """Read the flags that one variable of an environment file has, unquoted."""
+    """Read the flags that one variable of an environment file has, as a shell would split them."""
     numbered = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
     pairs = [(n, *line.partition("=")[::2]) for n, line in numbered if line[:1] != "#"]
-    found = [(n, value) for n, _, value in pairs if re.match(r"[^'\"]*(?<!\S)--", value)]
-    if len(found) != 1 or not all(name.isidentifier() for _, name, _ in pairs):
-        return []
-    ((line, value),) = found
     environment = {name: value for _, name, value in pairs}
-    script = read_script(value, environment, offset=text.index(value), line=line)
-    return [_start_anyway(script.commands, environment)]
+    if not all(map(str.isidentifier, environment)):
+        return []
+    scripts = (read_script(value, offset=None, line=line) for line, _, value in pairs)
+    return [one for script in scripts for one in _only_flags(script, environment)]
 
 
 def _read_flags(text: str) -> list[Command]:
     """Read flags alone, in one line or several, after a model or none."""
-    commands = read_script(text).commands
-    firsts = [command.words[0].text for command in commands]
-    words = [word.text for word in commands[0].words[:2]] if commands else []
-    if not any(word.startswith("--") for word in words) or any(w[:2] != "--" for w in firsts[1:]):
+    return _only_flags(read_script(text), {})
+
+
+def _only_flags(script: Script, environment: Mapping[str, str]) -> list[Command]:
+    firsts = [command.words[0].text for command in script.commands]
+    words = [word for command in script.commands for word in command.words]
+    is_first = any(word.text.startswith("--") for word in words[:2]) and len(words) > 1
+    is_alone = all(first.startswith("--") for first in firsts[1:])
+    if not is_first or not is_alone or any(one.environment for one in script.commands):
         return []
-    return [_start_anyway(commands, {})]
-
-
-def _start_anyway(commands: Sequence[Argv], environment: Mapping[str, str]) -> Command:
-    words = [word for command in commands for word in command.words]
-    kept, unread = keep_known(words)
-    return Command(kept, unread, commands[0].line, environment=environment)
+    return [Command(*keep_known(words), script.commands[0].line, environment=environment)]
 
 
 def _from_command(written: WrittenConfiguration, command: Command) -> WrittenConfiguration:

@@ -1,0 +1,236 @@
+"""Scripts, programs and files of several servers: what is read, and what is named instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mmcalib.configs.read import WrittenConfiguration, read_configuration
+from mmcalib.engine.messages import ServeConfig
+from mmcalib.errors import UsageError
+from tests.cli.conftest import Cli
+
+MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
+LARGER = "Qwen/Qwen2.5-VL-7B-Instruct"
+LENGTH = "--max-model-len 8192"
+LIMIT = """--limit-mm-per-prompt '{"image": 2, "video": 0}'"""
+ENDS = "options of no command: a blank line or comment before them ends it"
+
+# By name: the script, the words that it starts vLLM with, and what is said of it.
+SCRIPTS: dict[str, tuple[str, str, list[str]]] = {
+    "old command in a comment": (
+        f"#!/bin/bash\n# was: vllm serve {LARGER} --seed 1\nvllm serve {MODEL} {LENGTH}\n",
+        LENGTH,
+        [],
+    ),
+    "apostrophe in a comment": (
+        f"# 2 images: the 1-image cap 400'd chats\nexec python -u -m "
+        f"vllm.entrypoints.openai.api_server \\\n  --model {MODEL} {LENGTH} \\\n  {LIMIT}\n",
+        f"{LENGTH} {LIMIT}",
+        [],
+    ),
+    "comment at the end": (f"vllm serve {MODEL} {LENGTH}   # 8k is enough\n", LENGTH, []),
+    "comment after a continuation": (
+        f"vllm serve {MODEL} \\\n  {LENGTH} \\\n  # --max-num-seqs 64 \\\n  --seed 1\n",
+        LENGTH,
+        [f"line 4: {ENDS}"],
+    ),
+    "blank line after a continuation": (
+        f"exec vllm serve {MODEL} \\\n\n  {LENGTH} \\\n\n  --seed 1\n",
+        "",
+        [f"lines 3 and 5: {ENDS}"],
+    ),
+    "parameters": (
+        f'MODEL="${{MODEL:-{MODEL}}}"\nexec vllm serve "$MODEL" {LENGTH} {LIMIT} "$@"\n',
+        f"{LENGTH} {LIMIT}",
+        [],
+    ),
+    "additions": (
+        f'OPTS="{LENGTH}"\nOPTS+=" --seed 1"\nvllm serve {MODEL} $OPTS\n',
+        f"{LENGTH} --seed 1",
+        [],
+    ),
+    "an array": (
+        f'ARGS=({LENGTH} {LIMIT})\nvllm serve {MODEL} "${{ARGS[@]}}"\n',
+        f"{LENGTH} {LIMIT}",
+        [],
+    ),
+    "quoted for srun": (
+        f'#SBATCH --gres=gpu:l40:1\nMODEL={MODEL}\nsrun --container-image=/v.sqsh bash -c "\n'
+        f'vllm serve $MODEL {LENGTH} > server.log 2>&1 &\npython client.py\n"\n',
+        LENGTH,
+        [],
+    ),
+    "quoted for tmux": (f'tmux new-session -d "vllm serve {MODEL} {LENGTH}"\n', LENGTH, []),
+    "quoted for ssh and bash": (
+        f"ssh -t gpu1 'cd x && bash -lc \"vllm serve {MODEL} {LENGTH}\"'\n",
+        LENGTH,
+        [],
+    ),
+    "arguments of bash -c": (
+        f"su vllm -c 'bash -c '\\''vllm serve {MODEL} \"$@\"'\\'' _ {LENGTH}'\n",
+        LENGTH,
+        [],
+    ),
+    "in a here document": (f"bash <<EOF\nvllm serve {MODEL} {LENGTH}\nEOF\n", LENGTH, []),
+    "in a function": (
+        f'echo "starting vllm serve x"\nstart() {{\n  vllm serve "$1" "${{@:2}}" {LENGTH}\n}}\n'
+        f"start {MODEL}\n",
+        LENGTH,
+        ["line 3: another word is left out: ${@:2} is not evaluated"],
+    ),
+    "words after a redirection": (f"vllm serve {MODEL} > log {LENGTH} 2>&1 &\n", LENGTH, []),
+    "docker": (
+        "docker run --gpus all -v ~/vllm:/root -e A=$B vllm/vllm-openai:latest "
+        f"--model {MODEL} {LENGTH}\n",
+        LENGTH,
+        [],
+    ),
+    "hf jobs": (
+        f"hf jobs run --flavor l4x1 vllm/vllm-openai --model {MODEL} {LENGTH}\n",
+        LENGTH,
+        [],
+    ),
+    "kubectl": (
+        f"kubectl run v --image=vllm/vllm-openai -- --model {MODEL} {LENGTH}\n",
+        LENGTH,
+        [],
+    ),
+    "a systemd unit": (
+        f"[Unit]\nDescription=vLLM's\n[Service]\nEnvironment=MODEL={MODEL}\n"
+        f"ExecStart=/opt/bin/vllm serve $MODEL \\\n  {LENGTH}\nRestart=always\n",
+        LENGTH,
+        [],
+    ),
+    "flags alone": (f"{MODEL} \\\n    {LENGTH} \\\n    {LIMIT}\n", f"{LENGTH} {LIMIT}", []),
+    "unknown values": (
+        f"vllm serve {MODEL} {LENGTH} --port $PORT --seed=$(date +%s) $EXTRA\n",
+        LENGTH,
+        [
+            "line 1: --port is left out: $PORT is not set in the file",
+            "line 1: --seed is left out: $(date +%s) is known only when it runs",
+            "line 1: another word is left out: $EXTRA is not set in the file",
+        ],
+    ),
+    "a variable set in a branch": (
+        f"MODEL={MODEL}\nif [ $SMALL ]; then\n  OPTS='{LENGTH}'\n  MODEL=x\nfi\n"
+        'vllm serve "$MODEL" $OPTS\n',
+        LENGTH,
+        [
+            "line 4: $MODEL is changed in a branch, and read without it",
+            "line 3: $OPTS is set in a branch, and read so",
+        ],
+    ),
+    "a variable of two branches": (
+        f"if [ $SMALL ]; then\n  N=1\nelse\n  N=2\nfi\nvllm serve {MODEL} --seed $N {LENGTH}\n",
+        LENGTH,
+        ["line 6: --seed is left out: $N has other values on lines 2 and 4"],
+    ),
+}
+
+
+def read(folder: Path, name: str, text: str, choice: str = "") -> WrittenConfiguration:
+    (folder / name).write_text(text)
+    return read_configuration(folder / f"{name}{choice}")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_is_read_as_bash_reads_it(tmp_path: Path, name: str) -> None:
+    text, words, notes = SCRIPTS[name]
+    found = read(tmp_path, "start", text)
+    assert (found.model, list(found.unread)) == (MODEL, notes)
+    assert " ".join(found.file_flags) == words.replace("'", "")
+
+
+COMPOSE = f"""\
+services:
+  vllm:
+    image: vllm/vllm-openai:v0.31.0
+    command: [
+      "--model", "{MODEL}",
+      # "--max-model-len", "8192",
+      "--max-model-len", "4096"
+    ]
+  vllm-embed:
+    image: vllm/vllm-openai:v0.31.0
+    command: ["--model", "Qwen/Qwen3-Embedding-8B"]
+"""
+BRANCHES = f"""\
+if [ -d /model ]; then
+  exec vllm serve {LARGER} --max-model-len 32768
+else
+  exec vllm serve {MODEL} {LENGTH}
+fi
+"""
+PROGRAM = f"""\
+from vllm import LLM, AsyncEngineArgs as Args
+PIXELS, LIMIT = 28 * 28, {{"image": 12, "video": 0}}
+length = 8 * 1024
+one = LLM("{MODEL}", max_model_len=length, limit_mm_per_prompt=LIMIT, seed=choose())
+two = Args(model="{LARGER}", **dict(enforce_eager=True, tensor_parallel_size=None))
+"""
+SEVERAL = [
+    ("compose.yaml", COMPOSE, f"vllm (line 3, {MODEL}), vllm-embed (line 10, ", "#vllm"),
+    ("branches.sh", BRANCHES, f"line 2 ({LARGER}), line 4 ({MODEL})", ":2"),
+    ("offline.py", PROGRAM, f"line 4 ({MODEL}), line 5 ({LARGER})", ":4"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "listed", "choice"), SEVERAL)
+def test_several_servers_are_a_question(
+    tmp_path: Path, name: str, text: str, listed: str, choice: str
+) -> None:
+    with pytest.raises(UsageError) as asked:
+        read(tmp_path, name, text)
+    assert f"has 2 commands that start vLLM: {listed}" in asked.value.message
+    assert asked.value.hint == f"choose one: --config {tmp_path / name}{choice}"
+    with pytest.raises(UsageError, match=f"has no command :99, but: {listed[:4]}"):
+        read(tmp_path, name, text, ":99")
+
+
+def test_the_answer_chooses_one(tmp_path: Path) -> None:
+    chosen = read(tmp_path, "compose.yaml", COMPOSE, "#vllm")
+    assert (chosen.model, chosen.file_flags) == (MODEL, ("--max-model-len", "4096"))
+    assert chosen.releases == ("0.31.0",)
+    (note,) = chosen.notes()
+    assert "compose.yaml#vllm is from vLLM 0.31.0; mmcalib runs vLLM " in note
+    chosen = read(tmp_path, "branches.sh", BRANCHES, ":4")
+    assert (chosen.model, chosen.file_flags) == (MODEL, ("--max-model-len", "8192"))
+
+
+def test_a_program_is_read_without_running_it(tmp_path: Path) -> None:
+    first = read(tmp_path, "offline.py", PROGRAM, ":4")
+    assert (first.model, first.file_flags) == (MODEL, ("--max-model-len", "8192"))
+    assert [note.partition(" is ")[0] for note in first.unread] == [
+        "line 4: limit_mm_per_prompt",
+        "line 4: seed",
+        "LLM has larger defaults of max_num_batched_tokens and max_num_seqs than vllm serve, "
+        "whose defaults are read",
+    ]
+    second = read(tmp_path, "offline.py", PROGRAM, ":5")
+    assert (second.model, second.file_flags) == (LARGER, ("--enforce-eager",))
+
+
+def test_only_exported_variables_are_the_server_s(tmp_path: Path) -> None:
+    text = f"VLLM_KEY_FOR_CLIENTS=EMPTY\nvllm serve {MODEL} --api-key $VLLM_KEY_FOR_CLIENTS\n"
+    found = read(tmp_path, "serve.sh", text)
+    assert (found.file_flags, found.environment) == (("--api-key", "EMPTY"), ())
+    found = read(tmp_path, "serve.sh", f"export {text}")
+    assert "reads no such variable" in next(found.environment_notes(ServeConfig({}), {}))
+
+
+@pytest.mark.parametrize("name", ["start", "train.py"])
+def test_a_file_in_no_form_is_one_line(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        read(tmp_path, name, "import os\n")
+    assert refused.value.message.startswith(f"--config {tmp_path / name} has no ")
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("command", [["validate"], ["rehearse", "--gpu", "L4"]])
+def test_commands_ask_too(cli: Cli, tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "branches.sh").write_text(BRANCHES)
+    said = cli(*command, "branches.sh")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.splitlines()[1] == "  try: choose one: --config branches.sh:2"
