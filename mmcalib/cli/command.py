@@ -134,7 +134,8 @@ FILE_AND_FLAGS = argument(
     "[FILE] [-- VLLM FLAGS]", "The --config file, and flags of `vllm serve` after --."
 )
 CONFIG_FILE = option(
-    "FILE", "vLLM's YAML, a Kubernetes manifest, a compose file, Helm values or a script."
+    "FILE",
+    "vLLM's YAML, manifest, compose file, chart, script or program; or FILE#NAME, FILE:LINE.",
 )
 VERBOSE = switch("Show vLLM's log on standard error.", "--verbose", "-v")
 QUIET = switch("Print no progress and no summary.", basic=True)

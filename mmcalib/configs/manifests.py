@@ -83,7 +83,7 @@ class _Container:
                     value = _scalar(one)
                     is_script = bool(_script_place(words))
                     text = self._expand(value or "", environment, is_script=is_script)
-                    text = mark_unknown("it is no text") if value is None else text
+                    text = mark_unknown("it", "is no text") if value is None else text
                     place = one.start_mark.index, end_of(one), one.start_mark.line + 1
                     words.append(Span(text, *place, form, glue, node=one))
             elif isinstance(node, yaml.ScalarNode) and _script_place(words):
@@ -107,7 +107,7 @@ class _Container:
             if name in environment or default:
                 return environment.get(name) or "".join(default)
             # In a script it may be the shell's own.
-            return match[0] if is_script else mark_unknown(f"{match[0]} is not set in the file")
+            return match[0] if is_script else mark_unknown(match[0], "is not set in the file")
 
         return self.variable.sub(value, text)
 

@@ -6,6 +6,7 @@ import ast
 import operator
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from mmcalib.configs.commands import Command
@@ -26,14 +27,20 @@ _DEFAULTS: Final = (
 )
 
 
+# Nodes that one call's values may take, and the largest number among them.
+_MAX_NODES, _MAX_NUMBER = 10_000, 1 << 64
+
+
 class _Unknown(Exception):  # noqa: N818 - the value, not an error
     """A value that only running the program tells."""
 
 
 def read_program(text: str) -> list[Command]:
-    """Return the calls that start an engine. Raises SyntaxError for what is no Python."""
-    tree = ast.parse(text)
-    nodes = list(ast.walk(tree))
+    """Return the calls that start an engine; none for what is no Python."""
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
     imported = {
         alias.asname or alias.name: alias.name
         for node in nodes
@@ -57,7 +64,7 @@ def read_program(text: str) -> list[Command]:
             name = imported.get(called, called.rpartition(".")[2])
             if name in _CALLS and (called in imported or called.startswith("vllm.")):
                 calls.append(_read_call(node, name, values))
-    return calls
+    return sorted(calls, key=lambda call: call.line)
 
 
 def _read_call(node: ast.Call, name: str, values: Mapping[str, ast.expr]) -> Command:
@@ -67,9 +74,9 @@ def _read_call(node: ast.Call, name: str, values: Mapping[str, ast.expr]) -> Com
     given += [(one.arg or "", one.value) for one in node.keywords]
     for key, value in given:
         try:
-            found = _evaluate(value, values)
+            found = _Evaluation(values).evaluate(value)
             arguments.update({key: found} if key else dict(found))
-        except (_Unknown, ArithmeticError, TypeError, ValueError):
+        except (_Unknown, ArithmeticError, RecursionError, TypeError, ValueError):
             what = key or f"**{ast.unparse(value)}"
             why = f"{ast.unparse(value)} is known only when it runs" if key else "not known whole"
             notes.append(f"line {value.lineno}: {what} is left out: {why}")
@@ -84,28 +91,36 @@ def _read_call(node: ast.Call, name: str, values: Mapping[str, ast.expr]) -> Com
     return Command(words, notes, node.lineno, model=None if model is None else str(model))
 
 
-def _evaluate(node: ast.expr, values: Mapping[str, ast.expr]) -> Any:
-    """Return the value of literals and of names that are assigned once."""
-    match node:
-        case ast.Constant():
-            return node.value
-        case ast.Name() if node.id in values:
-            rest = {name: value for name, value in values.items() if name != node.id}
-            return _evaluate(values[node.id], rest)
-        case ast.List() | ast.Tuple():
-            return [_evaluate(one, values) for one in node.elts]
-        case ast.Dict():
-            pairs = dict[Any, Any]()
-            for key, value in zip(node.keys, node.values, strict=True):
-                inner = _evaluate(value, values)
-                pairs.update(inner if key is None else {_evaluate(key, values): inner})
-            return pairs
-        case ast.Call(func=ast.Name(id="dict"), args=[]):
-            return {one.arg: _evaluate(one.value, values) for one in node.keywords}
-        case ast.UnaryOp(op=ast.USub()):
-            return -_evaluate(node.operand, values)
-        case ast.BinOp() if type(node.op) in _OPERATORS:
-            sides = [_evaluate(side, values) for side in (node.left, node.right)]
-            if all(isinstance(side, int | float) for side in sides):
-                return _OPERATORS[type(node.op)](*sides)
-    raise _Unknown
+@dataclass(slots=True)
+class _Evaluation:
+    """Evaluates literals and names that are assigned once."""
+
+    values: Mapping[str, ast.expr]
+    nodes_left: int = _MAX_NODES
+
+    def evaluate(self, node: ast.expr) -> Any:
+        self.nodes_left -= 1
+        if self.nodes_left < 0:
+            raise _Unknown
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Name() if node.id in self.values:
+                return self.evaluate(self.values[node.id])
+            case ast.List() | ast.Tuple():
+                return [self.evaluate(one) for one in node.elts]
+            case ast.Dict():
+                pairs = dict[Any, Any]()
+                for key, value in zip(node.keys, node.values, strict=True):
+                    inner = self.evaluate(value)
+                    pairs.update(inner if key is None else {self.evaluate(key): inner})
+                return pairs
+            case ast.Call(func=ast.Name(id="dict"), args=[]):
+                return {one.arg: self.evaluate(one.value) for one in node.keywords}
+            case ast.UnaryOp(op=ast.USub()):
+                return -self.evaluate(node.operand)
+            case ast.BinOp() if type(node.op) in _OPERATORS:
+                left, right = self.evaluate(node.left), self.evaluate(node.right)
+                if all(isinstance(n, int | float) and abs(n) < _MAX_NUMBER for n in (left, right)):
+                    return _OPERATORS[type(node.op)](left, right)
+        raise _Unknown

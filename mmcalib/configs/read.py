@@ -142,7 +142,8 @@ class WrittenConfiguration:
         return text
 
     def diff(self, engine_args: Mapping[str, Any], read: Mapping[str, Any]) -> str:
-        name = str(self.source) if self.spans and self.source else "vllm serve"
+        source = self.source and split_choice(self.source)[0]
+        name = str(source) if self.spans and source else "vllm serve"
         written = self if self.spans else as_command(self)
         old, new = (t.splitlines() for t in (written.text, written.tune_text(engine_args, read)))
         lines = difflib.unified_diff(old, new, name, name, "yours", "tuned", lineterm="")
@@ -169,7 +170,11 @@ def read_configuration(
     path, choice = split_choice(config)
     text, documents = _read(path)
     written = replace(written, text=text)
-    commands = read_commands(path, text, documents)
+    try:
+        commands = read_commands(path, text, documents)
+    except (RecursionError, OverflowError) as error:
+        hint = "mmcalib ... -- followed by the flags of vllm serve"
+        raise UsageError(f"--config {path} is nested or grows too much", hint=hint) from error
     if commands is not None:
         return _from_command(written, choose_command(commands, path, choice))
     if choice:
@@ -183,10 +188,7 @@ def read_commands(path: Path, text: str, documents: Sequence[yaml.Node]) -> list
     Raises UsageError if there are none, or if the file has no form that mmcalib reads.
     """
     if path.suffix == ".py":
-        try:
-            found, what = read_program(text), "call of vllm's LLM or EngineArgs"
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise UsageError(f"--config {path} is no Python: {error}") from error
+        found, what = read_program(text), "call of vLLM's LLM or EngineArgs that Python can parse"
     elif any(objects := [_read_object(root, text) for root in documents]) or [] in objects:
         found = [command for commands in objects for command in commands or ()]
         what = "container with vLLM's flags in command or args"
@@ -195,6 +197,7 @@ def read_commands(path: Path, text: str, documents: Sequence[yaml.Node]) -> list
     else:
         scripts = (read(text) for read in (_read_unit, _read_script, _read_variable, _read_flags))
         found, what = next(filter(None, scripts), []), f"form that mmcalib reads: {_FORMS}"
+        what = "command that starts vLLM" if text[:2] == "#!" or path.suffix == ".sh" else what
     if not found:
         raise UsageError(
             f"--config {path} has no {what}",
@@ -283,7 +286,8 @@ def _from_command(written: WrittenConfiguration, command: Command) -> WrittenCon
 
 def _with_glue(words: Sequence[Span], text: str) -> list[Span]:
     """Note the white space before each word of a shell, with a line continuation."""
-    before = (text[max(0, word.start - _NEAR) : word.start] for word in words)
+    ends = [0, *(word.end for word in words)]
+    before = (text[end : word.start] for end, word in zip(ends, words, strict=False))
     found = (re.search(r"\s+(\\\n\s*)?\Z", near) for near in before)
     return [
         replace(word, glue=glue[0]) if glue and word.form == "shell" else word

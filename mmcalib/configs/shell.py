@@ -14,7 +14,7 @@ from typing import Final
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
-from mmcalib.configs.words import Span, mark_doubt, mark_unknown, without_marks
+from mmcalib.configs.words import Span, has_unknown, mark_doubt, mark_unknown, without_marks
 
 _BASH: Final = Language(tree_sitter_bash.language())
 # Statements that hold statements which all run, in order.
@@ -30,6 +30,8 @@ _TALKERS: Final = ("echo", "printf", "grep", "pgrep", "pkill")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.S)
 # Functions that call each other, and commands inside quotes inside quotes.
 _MAX_DEPTH: Final = 8
+# Commands run and characters expanded, so that no script grows when it is read.
+_MAX_STEPS: Final = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +57,17 @@ def read_script(
     *,
     offset: int | None = 0,
     line: int = 1,
-    exports: bool = False,
 ) -> Script:
     """Read a script that begins at this `offset` (None: nowhere) and `line` of the file.
 
-    It `exports` all of its variables, or those of `set -a` and `export`.
+    Raises OverflowError and RecursionError for one that is nested or grows too much.
     """
-    own = dict(environment or {})
-    shell = _Shell(text.encode(), offset, line, {n: _Value(v) for n, v in own.items()}, set(own))
-    shell.exports_all = exports
+    own = {name: _Value(value) for name, value in (environment or {}).items()}
+    shell = _Shell(text.encode(errors="replace"), offset, line, own, set(own))
     root = Parser(_BASH).parse(shell.source).root_node
     shell.run(root)
     broken = next(_broken(root), None)
-    return Script(tuple(shell.found), broken and broken + line)
+    return Script(tuple(shell.found), None if broken is None else broken + line)
 
 
 def _broken(node: Node) -> Iterator[int]:
@@ -84,6 +84,10 @@ class _Value:
 
     value: str | list[str]
     line: int = field(default=0, compare=False)
+
+    @property
+    def is_unknown(self) -> bool:
+        return has_unknown("".join(self.value))
 
     def with_doubt(self, reason: str) -> _Value:
         more = mark_doubt(reason)
@@ -104,15 +108,18 @@ class _Shell:
     found: list[Argv] = field(default_factory=list)
     exports_all: bool = False
     depth: int = 0
+    # What may still be expanded, of this script and those inside it.
+    left: list[int] = field(default_factory=lambda: [_MAX_STEPS])
 
     def run(self, node: Node) -> None:
+        self._spend(100)
         match node.type:
             case kind if kind in _IN_ORDER:
                 self._run_all(node.named_children)
             case "command" | "redirected_statement":
                 self._run_command(node)
             case "variable_assignment":
-                self._assign(*self._evaluate(node), node)
+                self._set(*self._evaluate(node), node)
             case "declaration_command":
                 self._declare(node)
             case "function_definition":
@@ -139,6 +146,11 @@ class _Shell:
             case "for_statement" | "c_style_for_statement":
                 self._run_loop(node)
 
+    def _spend(self, steps: int) -> None:
+        self.left[0] -= steps
+        if self.left[0] < 0:
+            raise OverflowError
+
     def _run_all(self, nodes: Iterable[Node]) -> None:
         for node in nodes:
             self.run(node)
@@ -147,7 +159,7 @@ class _Shell:
         name, *values, body = node.named_children
         if node.type == "for_statement":
             words = [word for value in values for word in self._fields(value)]
-            some = mark_unknown(f"${self._source(name)} has several values in a loop")
+            some = mark_unknown(f"${self._source(name)}", "has several values in a loop")
             self._set(self._source(name), words[0] if len(words) == 1 else some, node)
         self._run_branches([[body]], is_total=False)
 
@@ -155,6 +167,7 @@ class _Shell:
         """Run each body by itself, then doubt or forget the variables in which they differ."""
         before, after = self.variables, list[dict[str, _Value]]()
         for body in bodies:
+            self._spend(len(before))
             self.variables = dict(before)
             self._run_all(body)
             after.append(self.variables)
@@ -162,6 +175,9 @@ class _Shell:
         for name in {name: None for variables in after for name in variables}:
             old = before.get(name)
             new = [one[name] for one in after if name in one and one[name] != old]
+            if old is None and not is_total:
+                # Options that a script takes itself: without them, its own defaults hold.
+                new = [one for one in new if not one.is_unknown]
             if not new:
                 continue
             lines = " and ".join(sorted({str(one.line) for one in new}))
@@ -176,7 +192,7 @@ class _Shell:
                 doubt = f"line {lines}: ${name} is set in a branch, and read so"
                 self.variables[name] = new[0].with_doubt(doubt)
             else:
-                several = mark_unknown(f"${name} has other values on lines {lines}")
+                several = mark_unknown(f"${name}", f"has other values on lines {lines}")
                 self.variables[name] = _Value(several, new[0].line)
 
     def _evaluate(self, node: Node) -> tuple[str, str | list[str]]:
@@ -185,7 +201,7 @@ class _Shell:
         name = self._source(target)
         if target.type == "subscript":
             name = self._source(target.named_children[0])
-            return name, mark_unknown(f"an element of ${name} is set by itself")
+            return name, mark_unknown(f"${name}", "has an element that is set by itself")
         if values and values[0].type == "array":
             fields = [word for child in values[0].named_children for word in self._fields(child)]
             value: str | list[str] = fields
@@ -199,13 +215,10 @@ class _Shell:
         parts = (part if isinstance(part, list) else [part] for part in (old.value, value))
         return name, [word for part in parts for word in part]
 
-    def _assign(self, name: str, value: str | list[str], node: Node) -> None:
-        self._set(name, value, node)
-        if self.exports_all:
-            self.exported.add(name)
-
     def _set(self, name: str, value: str | list[str], node: Node) -> None:
         self.variables[name] = _Value(value, self._line(node))
+        if self.exports_all:
+            self.exported.add(name)
 
     def _declare(self, node: Node) -> None:
         words = self._source(node).split()
@@ -213,12 +226,12 @@ class _Shell:
         for child in node.named_children:
             if child.type == "variable_assignment":
                 name, value = self._evaluate(child)
-                self._assign(name, value, child)
+                self._set(name, value, child)
                 names.append(name)
             else:
                 for word in self._fields(child):
                     if match := _ASSIGNMENT.fullmatch(word):
-                        self._assign(match[1], match[2], child)
+                        self._set(match[1], match[2], child)
                     names.append(match[1] if match else word)
         if words[0] == "export" or re.match(r"-\w*x", words[1] if len(words) > 1 else ""):
             self.exported.update(names)
@@ -272,7 +285,8 @@ class _Shell:
             case ["set", "--", *_]:
                 self.positional = [word.text for word in words[2:]]
             case ["shift", *count]:
-                self.positional = (self.positional or [])[int("".join(count) or 1) :]
+                number = int(count[0]) if count and count[0].isdigit() else 1
+                self.positional = (self.positional or [])[number:]
             case ["eval", *_]:
                 script = " ".join(word.text for word in words[1:])
                 self._read_nested(script, self._line(node), environment, self.positional)
@@ -307,13 +321,16 @@ class _Shell:
         values = {name: _Value(value) for name, value in environment.items()}
         if positional is None or positional is self.positional:
             values = {**self.variables, **values}
-        inner = _Shell(script.encode(), None, line, values, set(environment), positional)
-        inner.depth = self.depth + 1
+        self._spend(len(script))
+        inner = _Shell(
+            script.encode(errors="replace"), None, line, values, set(environment), positional
+        )
+        inner.depth, inner.left = self.depth + 1, self.left
         inner.run(Parser(_BASH).parse(inner.source).root_node)
         self.found += inner.found
 
     def _source(self, node: Node) -> str:
-        return self.source[node.start_byte : node.end_byte].decode()
+        return self.source[node.start_byte : node.end_byte].decode(errors="replace")
 
     def _line(self, node: Node) -> int:
         return self.line + node.start_point[0]
@@ -322,7 +339,10 @@ class _Shell:
         fields, line = self._fields(node), self._line(node)
         start = end = -1
         if len(fields) == 1 and self.offset is not None:
-            start = self.offset + len(self.source[: node.start_byte].decode())
+            before = self.source[: node.start_byte]
+            start = self.offset + (
+                len(before) if before.isascii() else len(before.decode(errors="replace"))
+            )
             end = start + len(self._source(node))
         for text in fields:
             yield Span(text, start, end, line)
@@ -337,7 +357,8 @@ class _Shell:
             case "raw_string":
                 return [source[1:-1]]
             case "ansi_c_string":
-                return [source[2:-1].encode().decode("unicode_escape")]
+                plain = source[2:-1].encode("latin-1", "backslashreplace")
+                return [plain.decode("unicode_escape", "replace")]
             case "string":
                 if source == '""':
                     return [""]
@@ -349,7 +370,7 @@ class _Shell:
             case "expansion":
                 return self._split(self._expand(node), is_quoted)
             case kind if kind in _EXPANDED:
-                return [mark_unknown(f"{source} is known only when it runs")]
+                return [mark_unknown(source, "is known only when it runs")]
         return [re.sub(r"\\(.)", r"\1", source.replace("\\\n", ""))]
 
     def _split(self, value: str | list[str], is_quoted: bool) -> list[str]:
@@ -359,11 +380,11 @@ class _Shell:
 
     def _join(self, node: Node, start: int, end: int, *, is_quoted: bool) -> list[str]:
         """Join the parts of a word, of which an expansion may be several words itself."""
-        in_string, words, at = node.type == "string", list[str](), start
+        in_string, words, at = node.type == "string", list[list[str]](), start
         for child in (*node.named_children, None):
             if in_string and child is not None and child.type not in _EXPANDED:
                 continue
-            gap = self.source[at : child.start_byte if child else end].decode()
+            gap = self.source[at : child.start_byte if child else end].decode(errors="replace")
             if in_string:
                 gap = re.sub(r'\\([$`"\\\n])', lambda m: m[1].strip("\n"), gap)
             parts = [[gap]] if gap else []
@@ -371,34 +392,39 @@ class _Shell:
                 parts.append(self._fields(child, is_quoted=is_quoted))
                 at = child.end_byte
             for part in filter(None, parts):
-                words = [*words[:-1], "".join(words[-1:]) + part[0], *part[1:]]
-        return words
+                words = words or [[]]
+                words[-1].append(part[0])
+                words += [[word] for word in part[1:]]
+        return ["".join(word) for word in words]
 
     def _parameter(self, name: str) -> str | list[str]:
         """Return the value of `$name`; a list stays several words even in quotes."""
+        self._spend(50)
         if name in "@*":
             return list(self.positional or ())
         if name.isdigit() and name != "0":
             given = self.positional or []
             if int(name) <= len(given):
                 return given[int(name) - 1]
-            return "" if given else mark_unknown(f"${name} is given when the script is called")
+            return "" if given else mark_unknown(f"${name}", "is given when the script is called")
         found = self.variables.get(name)
         if found is None:
-            return mark_unknown(f"${name} is not set in the file")
+            return mark_unknown(f"${name}", "is not set in the file")
+        self._spend(len(found.value))
         return found.value if isinstance(found.value, str) else "".join(found.value[:1])
 
     def _expand(self, node: Node) -> str | list[str]:
         """Expand `${...}`."""
-        parameter, *rest = node.children[1:-1]
+        parameter, *rest = node.children[1:-1] or [node]
         name, operator = self._source(parameter), self._source(rest[0]) if rest else ""
-        unread = mark_unknown(f"{self._source(node)} is not evaluated")
-        if parameter.type == "subscript":
+        unread = mark_unknown(self._source(node), "is not evaluated")
+        if parameter.type == "subscript" and len(parameter.named_children) == 2:
             array, index = map(self._source, parameter.named_children)
             found = self.variables.get(array)
             # No environment holds an array.
             words = [] if found is None else found.value
             words = words if isinstance(words, list) else [words]
+            self._spend(sum(map(len, words)))
             if index in "@*":
                 return words if not operator else [unread]
             is_there = index.isdigit() and int(index) < len(words)

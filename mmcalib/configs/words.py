@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -98,14 +99,19 @@ def argument(option: str) -> str:
     return option.lstrip("-").partition("=")[0].partition(".")[0].replace("-", "_")
 
 
-def mark_unknown(reason: str) -> str:
+def mark_unknown(what: str, why: str) -> str:
     """Return what stands in a word for a value that is unknown for this reason."""
-    return "".join(chr(_UNKNOWN + min(ord(char), 0xFFFD)) for char in f"{reason}\n")
+    reason = f"{textwrap.shorten(what, 60, placeholder=' …')} {why}\n"
+    return "".join(chr(_UNKNOWN + min(ord(char), 0xFFFD)) for char in reason)
 
 
 def mark_doubt(reason: str) -> str:
     """Return what a word carries if its value may be another one, for this reason."""
     return "".join(chr(_DOUBT + min(ord(char), 0xFFFD)) for char in f"{reason}\n")
+
+
+def has_unknown(text: str) -> bool:
+    return any(match[1] for match in _REASON.finditer(text))
 
 
 def without_marks(text: str, unknown: str = "") -> str:
