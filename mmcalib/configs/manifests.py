@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,6 +19,8 @@ _KUBERNETES: Final = re.compile(r"\$(?:\$|\((\w+)\))")
 _COMPOSE: Final = re.compile(r"\$(?:\$|\{(\w+)(?::?-([^}]*))?\}|(\w+))")
 # KServe's runtime handles these itself and passes the others on to vLLM.
 _KSERVE: Final = {"model_id": "--model", "model_name": "--served-model-name", "backend": ""}
+# Only a container of vLLM has these fields.
+_SERVERS: Final = frozenset(("modelFormat", "modelURL", "extraArgs"))
 # Fields of `vllmConfig` in production-stack's chart.
 _CHART: Final = {
     "maxModelLen": "max_model_len",
@@ -39,28 +41,34 @@ class _Container:
     keys: Sequence[str]
     variable: re.Pattern[str]
     text: str
+    line: int
     name: str = ""
-    line: int = 0
     first_words: Sequence[Span] = ()
     model: str | None = None
 
-    def find_commands(self, *, starts: bool = False) -> list[Command]:
-        """Return the servers that it starts; `starts` if it starts one whatever its words say."""
+    def find_commands(self, *, is_guess: bool) -> list[Command]:
+        """Return the servers that it starts; flags alone are one if that `is_guess` enough."""
         environment = dict(_environment(self.fields))
         words, script = self._read_words(environment)
-        image = _scalar(self.fields.get("image")) or ""
+        tag = f"{_scalar(self.fields.get('repository'))}:{_scalar(self.fields.get('tag'))}"
+        image = _scalar(self.fields.get("image")) or tag
         if script is not None:
             value = self._expand(script.value, environment, is_script=True)
             found = find_script_commands(self._read_scalar(script, value, environment))
         else:
             own = [*self.first_words, *words]
-            is_bare = any(word.text.startswith("--") for word in own[:1])
-            starts = bool(own) and (starts or "vllm" in image or is_bare)
-            command = find_command(own, environment, self.line, starts=starts)
+            # Without a program of its own, it starts the image's.
+            starts = "vllm" in image and self.keys[0] not in self.fields
+            starts = starts or not _SERVERS.isdisjoint(self.fields)
+            starts = starts or (is_guess and any(word.text[:2] == "--" for word in own[:1]))
+            command = find_command(own, environment, self.line, starts=starts and bool(own))
             found = [command] if command else []
         return [
             replace(
                 command,
+                words=list(_kserve_words(command.words))
+                if "modelFormat" in self.fields
+                else command.words,
                 # Several commands of one container's script are told apart by their lines.
                 name=self.name if len(found) == 1 else "",
                 model=self.model,
@@ -154,30 +162,15 @@ def read_kubernetes(root: yaml.Node, text: str) -> list[Command] | None:
     """Read the containers of an object, KServe's among them; None if it is no such object."""
     if fields_of(root).keys().isdisjoint(("apiVersion", "kind")):
         return None
-    of_vllm, others = list[Command](), list[Command]()
+    metadata = fields_of(fields_of(root).get("metadata"))
+    containers = list[_Container]()
     for path in _mappings(root, ()):
-        fields = fields_of(path[-1])
-        name, line = _scalar(fields.get("name")) or "", path[-1].start_mark.line + 1
+        fields, line = fields_of(path[-1]), path[-1].start_mark.line + 1
+        name = _scalar(fields.get("name") or metadata.get("name")) or ""
         model = _model_around(path, ("storageUri", "uri", "url", "model"))
-        container = _Container(
-            fields, ("command", "args"), _KUBERNETES, text, name, line, model=model
-        )
-        if "modelFormat" in fields:
-            name = name or _scalar(fields_of(fields_of(root).get("metadata")).get("name")) or ""
-            for command in replace(container, name=name).find_commands(starts=True):
-                of_vllm.append(replace(command, words=list(_kserve_words(command.words))))
-            continue
-        for command in container.find_commands():
-            is_known = "vllm" in (_scalar(fields.get("image")) or "") or "command" in fields
-            (of_vllm if is_known else others).append(command)
-    return of_vllm or others
-
-
-def _kserve_words(words: Sequence[Span]) -> Iterator[Span]:
-    for word in words:
-        name, _, value = word.text.partition("=")
-        if ours := _KSERVE.get(argument(name), name):
-            yield replace(word, text=f"{ours}={value}" if value else ours)
+        keys = ("command", "args")
+        containers.append(_Container(fields, keys, _KUBERNETES, text, line, name, model=model))
+    return _find_all(containers)
 
 
 def read_compose(root: yaml.Node, text: str) -> list[Command] | None:
@@ -186,45 +179,56 @@ def read_compose(root: yaml.Node, text: str) -> list[Command] | None:
     if services is None:
         return None
     keys = ("entrypoint", "command")
-    return [
-        command
+    return _find_all(
+        _Container(fields_of(node), keys, _COMPOSE, text, node.start_mark.line + 1, name)
         for name, node in fields_of(services).items()
-        for command in _Container(
-            fields_of(node), keys, _COMPOSE, text, name, node.start_mark.line + 1
-        ).find_commands()
-    ]
+    )
 
 
 def read_chart(root: yaml.Node, text: str) -> list[Command] | None:
     """Read the engines of a chart's values; None if there are none."""
-    found = list[Command]()
+    containers, unread = list[_Container](), dict[int, list[str]]()
     for path in _mappings(root, ()):
-        fields = fields_of(path[-1])
-        name, line = _scalar(fields.get("name")) or "", path[-1].start_mark.line + 1
-        if len(path) > 1 and "vllmConfig" in fields_of(path[-2]):
-            around = fields_of(path[-2])
-            name, line = _scalar(around.get("name")) or "", path[-2].start_mark.line + 1
-            tag = f"{_scalar(around.get('repository'))}:{_scalar(around.get('tag'))}"
-            model, own = _model_around(path, ("modelURL",)), dict(_chart_words(fields))
-            words = [word for known in own.values() for word in known]
-            container = _Container(
-                fields, ("extraArgs",), _KUBERNETES, text, name, line, words, model
-            )
-            unread = [
+        fields, around = fields_of(path[-1]), fields_of(path[-2] if len(path) > 1 else None)
+        own = dict(_chart_words(fields)) if "vllmConfig" in around else {}
+        if "vllmConfig" in around:
+            line = path[-1].start_mark.line + 1
+            unread[line] = [
                 f"line {node.start_mark.line + 1}: vllmConfig.{key} is not read"
                 for key, node in fields.items()
                 if key not in (*own, "extraArgs")
             ]
-            for command in container.find_commands(starts=True):
-                releases = find_releases([tag])
-                unread = [*unread, *command.unread]
-                found.append(replace(command, unread=unread, releases=releases))
-        elif "vllmConfig" not in fields:
-            model = _model_around(path, ("modelURL", "model"))
-            keys = ("command", "args", "extraArgs")
-            container = _Container(fields, keys, _KUBERNETES, text, name, line, model=model)
-            found += container.find_commands(starts="extraArgs" in fields)
-    return found or None
+            fields = {**around, **fields}
+        elif "vllmConfig" in fields:
+            continue
+        containers.append(
+            _Container(
+                fields,
+                ("command", "args", "extraArgs"),
+                _KUBERNETES,
+                text,
+                path[-1].start_mark.line + 1,
+                _scalar(fields.get("name")) or "",
+                [word for words in own.values() for word in words],
+                _model_around(path, ("modelURL", "model")),
+            )
+        )
+    found = _find_all(containers)
+    return [replace(c, unread=[*unread.get(c.line, ()), *c.unread]) for c in found] or None
+
+
+def _find_all(containers: Iterable[_Container]) -> list[Command]:
+    """Return the servers; those that only look like one if there are no others."""
+    every = list(containers)
+    sure = [command for one in every for command in one.find_commands(is_guess=False)]
+    return sure or [command for one in every for command in one.find_commands(is_guess=True)]
+
+
+def _kserve_words(words: Sequence[Span]) -> Iterator[Span]:
+    for word in words:
+        name, _, value = word.text.partition("=")
+        if ours := _KSERVE.get(argument(name), name):
+            yield replace(word, text=f"{ours}={value}" if value else ours)
 
 
 def _chart_words(fields: Mapping[str, yaml.Node]) -> Iterator[tuple[str, list[Span]]]:
