@@ -49,18 +49,37 @@ class Command:
 
     @property
     def title(self) -> str:
-        model = self.model or next(iter(model_words([word.text for word in self.words])), None)
-        where = f"{self.name} (line {self.line}" if self.name else f"line {self.line} ("
-        return f"{where}{', ' if self.name else ''}{model or 'no model'})"
+        models = [self.model, *_split_models([word.text for word in self.words])[0], "no model"]
+        model = next(filter(None, models))
+        line = f"line {self.line}"
+        return f"{self.name} ({line}, {model})" if self.name else f"{line} ({model})"
 
 
-def model_words(words: Sequence[str]) -> list[str]:
-    """Return the models among the words of `vllm serve`."""
-    models = [word for word in words[:1] if not word.startswith("-")]
-    for before, word in zip(("", *words), words, strict=False):
-        models += [word] if before == "--model" else []
-        models += [word.partition("=")[2]] if word.startswith("--model=") else []
-    return models
+def _split_models(flags: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separate models from other words of `vllm serve`."""
+    words, models, rest = list(flags), list[str](), list[str]()
+    if words and not words[0].startswith("-"):
+        models.append(words.pop(0))
+    while words:
+        word = words.pop(0)
+        if word == "--model" and words:
+            models.append(words.pop(0))
+        elif word.startswith("--model="):
+            models.append(word.partition("=")[2])
+        else:
+            rest.append(word)
+    return models, rest
+
+
+def split_model(model: str | None, flags: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+    """Separate the model from other flags. Raises UsageError for two different models."""
+    own, rest = _split_models(flags)
+    models = [*([] if model is None else [model]), *own]
+    if len(set(models)) > 1:
+        raise UsageError(
+            f"two different models: {models[0]} and {models[1]}", hint=f"--model {models[0]}"
+        )
+    return (models[0] if models else None), tuple(rest)
 
 
 def find_command(
@@ -87,13 +106,13 @@ def find_script_commands(script: Script) -> list[Command]:
     """Find the servers that a script starts; the first has the notes of the whole script."""
     commands = [find_command(c.words, c.environment, c.line) for c in script.commands]
     found = [command for command in commands if command is not None]
-    lost = sorted({str(c.line) for c in script.commands if c.words[0].text.startswith("--")})
+    lost = sorted({c.line for c in script.commands if c.words[0].text.startswith("--")})
     releases = find_releases([word.text for c in script.commands for word in c.words])
     notes = list[str]()
     if lost:
         lines = "line" if len(lost) == 1 else "lines"
         notes.append(
-            f"{lines} {' and '.join(lost)}: options of no command: "
+            f"{lines} {' and '.join(map(str, lost))}: options of no command: "
             "a blank line or comment before them ends it"
         )
     if script.broken_line is not None:

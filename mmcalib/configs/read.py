@@ -22,6 +22,7 @@ from mmcalib.configs.commands import (
     find_script_commands,
     names_file,
     split_choice,
+    split_model,
 )
 from mmcalib.configs.manifests import (
     end_of,
@@ -168,8 +169,10 @@ def read_configuration(
     if config is None:
         return as_command(written)
     path, choice = split_choice(config)
-    text, documents = _read(path)
-    written = replace(written, text=text)
+    text, documents, fault_line = _read(path)
+    is_yaml = any(isinstance(root, yaml.MappingNode) for root in documents)
+    faults = (f"line {fault_line}: YAML ends here; read in part",) if fault_line and is_yaml else ()
+    written = replace(written, text=text, unread=faults)
     try:
         commands = read_commands(path, text, documents)
     except (RecursionError, OverflowError) as error:
@@ -272,6 +275,9 @@ def _from_command(written: WrittenConfiguration, command: Command) -> WrittenCon
             hint="pass that file with --config",
         )
     own_model, flags = split_model(None, texts)
+    unread = [*command.unread]
+    if own_model and command.model and own_model != command.model:
+        unread.append(f"line {command.line}: {command.model} is not read, but --model {own_model}")
     has_places = all(word.start >= 0 for word in command.words)
     return replace(
         written,
@@ -280,7 +286,7 @@ def _from_command(written: WrittenConfiguration, command: Command) -> WrittenCon
         spans=tuple(option_spans(_with_glue(command.words, written.text))) if has_places else (),
         environment=tuple(filter(_OF_VLLM.match, command.environment)),
         releases=tuple(command.releases),
-        unread=tuple(command.unread),
+        unread=(*written.unread, *unread),
     )
 
 
@@ -305,28 +311,6 @@ def as_command(of: WrittenConfiguration) -> WrittenConfiguration:
         text += shlex.quote(word)
         words.append(Span(word, start, len(text), glue=" \\\n    "))
     return replace(of, text=f"{text}\n", spans=tuple(option_spans(words)))
-
-
-def split_model(model: str | None, flags: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
-    """Separate the model from other flags. Raises UsageError for two different models."""
-    words = list(flags)
-    models = [] if model is None else [model]
-    if words and not words[0].startswith("-"):
-        models.append(words.pop(0))
-    rest: list[str] = []
-    while words:
-        word = words.pop(0)
-        if word == "--model" and words:
-            models.append(words.pop(0))
-        elif word.startswith("--model="):
-            models.append(word.partition("=")[2])
-        else:
-            rest.append(word)
-    if len(set(models)) > 1:
-        raise UsageError(
-            f"two different models: {models[0]} and {models[1]}", hint=f"--model {models[0]}"
-        )
-    return (models[0] if models else None), tuple(rest)
 
 
 def reject_unsafe_settings(parsed: ServeConfig, path: Path | None) -> ServeConfig:
@@ -364,8 +348,11 @@ def _from_vllm_file(
     return replace(written, text=text, config=written.source, settings=keys, spans=spans)
 
 
-def _read(path: Path) -> tuple[str, list[yaml.Node]]:
-    """Return the file's text and the YAML documents before any error. Raises UsageError."""
+def _read(path: Path) -> tuple[str, list[yaml.Node], int | None]:
+    """Return the file's text, its YAML documents and the line of an error, which ends them.
+
+    Raises UsageError.
+    """
     if not path.is_file():
         raise UsageError(
             f"--config {path}: no such file", hint="pass the file that vllm serve reads"
@@ -377,8 +364,9 @@ def _read(path: Path) -> tuple[str, list[yaml.Node]]:
         for root in yaml.compose_all(text, yaml.SafeLoader):
             _expanded_size(root, 0, {})
             documents.append(root)
-    except yaml.YAMLError:
-        return text, documents  # vLLM's parser reports the error.
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        return text, documents, 1 + mark.line if mark else None
     except OSError as error:
         raise UsageError(f"--config {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -388,7 +376,7 @@ def _read(path: Path) -> tuple[str, list[yaml.Node]]:
             f"--config {path} is nested too deeply, or its aliases expand to too many values",
             hint="write the values out instead of aliases",
         ) from error
-    return text, documents
+    return text, documents, None
 
 
 def _expanded_size(node: yaml.Node, depth: int, sizes: dict[int, int]) -> int:

@@ -5,6 +5,7 @@ Nothing runs. What only running it would tell is marked in the words, with the r
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -180,7 +181,7 @@ class _Shell:
                 new = [one for one in new if not one.is_unknown]
             if not new:
                 continue
-            lines = " and ".join(sorted({str(one.line) for one in new}))
+            lines = " and ".join(map(str, sorted({one.line for one in new})))
             is_set_in_all = is_total and len(new) == len(bodies)
             is_one = all(one == new[0] for one in new)
             if is_set_in_all and is_one:
@@ -265,10 +266,12 @@ class _Shell:
         given = (self._evaluate(one) for one in prefix)
         environment = {**self._environment(), **{n: v for n, v in given if isinstance(v, str)}}
         self._call(words, environment, node)
-        for redirect in redirects[1:]:
-            for text in redirect.named_children:
-                if text.type == "heredoc_body":
-                    self._read_nested(self._source(text), self._line(text), environment, None)
+        parts = [part for redirect in redirects[1:] for part in redirect.named_children]
+        for start, text in itertools.pairwise(parts):
+            # `: <<END` is a comment.
+            if text.type == "heredoc_body" and [word.text for word in words] != [":"]:
+                own: list[str] | None = [] if self._source(start)[0] in "'\"\\" else None
+                self._read_nested(self._source(text), self._line(text), environment, own)
 
     def _environment(self) -> dict[str, str]:
         own = self.variables

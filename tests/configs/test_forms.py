@@ -73,7 +73,11 @@ SCRIPTS: dict[str, tuple[str, str, list[str]]] = {
         LENGTH,
         [],
     ),
-    "in a here document": (f"bash <<EOF\nvllm serve {MODEL} {LENGTH}\nEOF\n", LENGTH, []),
+    "in here documents": (
+        f": <<'A'\nvllm serve x\nA\nN=1\nbash <<'A'\nvllm serve {MODEL} {LENGTH} --seed $N\nA\n",
+        LENGTH,
+        ["line 6: --seed is left out: $N is not set in the file"],
+    ),
     "in a function": (
         f'echo "starting vllm serve x"\nstart() {{\n  vllm serve "$1" "${{@:2}}" {LENGTH}\n}}\n'
         f"start {MODEL}\n",

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mmcalib.configs.read import read_configuration, split_model
+from mmcalib.configs.commands import split_model
+from mmcalib.configs.read import read_configuration
 from mmcalib.engine.vllm_config import reject_unknown_arguments, rejected_flags_error
 from mmcalib.errors import UsageError
 
