@@ -47,7 +47,7 @@ SCRIPTS: dict[str, tuple[str, str, list[str]]] = {
         [],
     ),
     "additions": (
-        f'OPTS="{LENGTH}"\nOPTS+=" --seed 1"\nvllm serve {MODEL} $OPTS\n',
+        f'OPTS="{LENGTH}" MORE=" --seed 1"\nOPTS+=$MORE\nvllm serve {MODEL} $OPTS\n',
         f"{LENGTH} --seed 1",
         [],
     ),

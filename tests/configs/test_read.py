@@ -196,22 +196,6 @@ def test_tuned_values_go_into_the_file_and_nothing_else_moves(tmp_path: Path, na
 
 
 @pytest.mark.parametrize(
-    "script",
-    [
-        f"MODEL={MODEL}\nexport LEN=8192\nLIMIT='{LIMIT}'\nREST='--port 8000'\n",
-        f"LIMIT='{LIMIT}' REST='--port 8000'\n",
-    ],
-)
-def test_a_script_s_own_variables_are_expanded(tmp_path: Path, script: str) -> None:
-    command = (
-        f"vllm serve ${{MODEL:-{MODEL}}} --max-model-len ${{LEN-8192}} "
-        '--limit-mm-per-prompt "$LIMIT" $REST\n'
-    )
-    found = read(tmp_path, "serve.sh", script + command)
-    assert (found.model, pairs(found.file_flags)) == (MODEL, pairs(WORDS))
-
-
-@pytest.mark.parametrize(
     ("name", "text"),
     [
         (
@@ -253,12 +237,6 @@ def test_vllm_s_own_file_with_a_dtype_is_no_chart(tmp_path: Path, dtype: str) ->
     found = read(tmp_path, "engine.yaml", text)
     assert found.settings == yaml.safe_load(text)
     assert (found.config, found.file_flags) == (tmp_path / "engine.yaml", ())
-
-
-def test_a_chart_with_only_a_dtype_is_a_chart(tmp_path: Path) -> None:
-    text = f"modelSpec:\n- modelURL: {MODEL}\n  vllmConfig: {{dtype: float16}}\n"
-    found = read(tmp_path, "values.yaml", text)
-    assert (found.model, found.file_flags) == (MODEL, ("--dtype", "float16"))
 
 
 def test_vllm_s_own_file_keeps_its_comments(tmp_path: Path) -> None:

@@ -24,25 +24,39 @@ MERGES = "a0: &a0 {x: 1}\n" + "".join(
 )
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        LAUGHS,
-        MERGES,
-        "a: &a [*a]",
-        "a: " + "[" * 5000,
-        "a: " + "{b: " * 200 + "1" + "}" * 200,
-        "- " * 5000 + "a",
-        "x" * (1 << 18) + ": 1",
-    ],
-    ids=["laughs", "merges", "itself", "deep", "deep keys", "deep lists", "large"],
-)
-def test_a_file_that_grows_when_it_is_read_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "a.yaml").write_text(text)
+FUNCTIONS = "".join(f"f{n}() {{ {f'f{n + 1};' * 200} }}\n" for n in range(9))
+GROWING = {
+    "laughs.yaml": LAUGHS,
+    "merges.yaml": MERGES,
+    "itself.yaml": "a: &a [*a]",
+    "deep.yaml": "a: " + "[" * 5000,
+    "deep-keys.yaml": "a: " + "{b: " * 200 + "1" + "}" * 200,
+    "deep-lists.yaml": "- " * 5000 + "a",
+    "large.yaml": "x" * (1 << 18) + ": 1",
+    "doubled.sh": "A=aaaa\n" + "A=$A$A\n" * 60 + "vllm serve $A\n",
+    "array.sh": "A=(a)\n" + 'A+=("${A[@]}" "${A[@]}")\n' * 60 + 'vllm serve "${A[@]}"\n',
+    "functions.sh": f"{FUNCTIONS}f0\nvllm serve m\n",
+    "deep.sh": "(" * 50_000 + "vllm serve m" + ")" * 50_000,
+    "powers.py": "from vllm import LLM\nb = a = 9 * a\n" + "LLM(seed=" + "-" * 3000 + "1)",
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_a_file_that_grows_when_it_is_read_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(GROWING[name])
     started = time.process_time()
     with pytest.raises(UsageError):
-        read_configuration(tmp_path / "a.yaml")
+        read_configuration(tmp_path / name)
     assert time.process_time() - started < 10
+
+
+def test_numbers_of_a_program_do_not_grow(tmp_path: Path) -> None:
+    powers = "".join(f"a{n + 1} = a{n} * a{n}\n" for n in range(40))
+    text = f"from vllm import LLM\na0 = 9\n{powers}LLM('m', seed=a40, max_model_len=a1)\n"
+    (tmp_path / "a.py").write_text(text)
+    found = read_configuration(tmp_path / "a.py")
+    assert found.file_flags == ("--max-model-len", "81")
+    assert found.unread[0] == "line 43: seed is left out: a40 is known only when it runs"
 
 
 @pytest.mark.parametrize("name", ["/dev/zero", "pipe", "folder", "none"])
