@@ -16,7 +16,7 @@ from mmcalib.results.engine_yaml import serve_option
 
 # What a kubelet and compose expand before the container sees it.
 _KUBERNETES: Final = re.compile(r"\$(?:\$|\((\w+)\))")
-_COMPOSE: Final = re.compile(r"\$(?:\$|\{(\w+)(?::?-([^}]*))?\}|(\w+))")
+_COMPOSE: Final = re.compile(r"\$(?:\$|\{(\w+)(?::?-([^}]*))?\}|(\w+)|\{[^}]*\})")
 # KServe's runtime handles these itself and passes the others on to vLLM.
 _KSERVE: Final = {"model_id": "--model", "model_name": "--served-model-name", "backend": ""}
 # Only a container of vLLM has these fields.
@@ -111,7 +111,7 @@ class _Container:
         def value(match: re.Match[str]) -> str:
             if match[0] == "$$":
                 return "$"
-            name, *default = (group for group in match.groups() if group is not None)
+            name, *default = [group for group in match.groups() if group is not None] or [""]
             if name in environment or default:
                 return environment.get(name) or "".join(default)
             # In a script it may be the shell's own.

@@ -21,10 +21,8 @@ _OPERATORS: Final = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
 }
-_DEFAULTS: Final = (
-    "LLM has larger defaults of max_num_batched_tokens and max_num_seqs than vllm serve, "
-    "whose defaults are read"
-)
+# Its default depends on `UsageContext` (vllm/engine/arg_utils.py, 0.32).
+_BATCH: Final = "max_num_batched_tokens"
 
 
 # Nodes that one call's values may take, and the largest number among them.
@@ -80,7 +78,8 @@ def _read_call(node: ast.Call, name: str, values: Mapping[str, ast.expr]) -> Com
             what = key or f"**{ast.unparse(value)}"
             why = f"{ast.unparse(value)} is known only when it runs" if key else "not known whole"
             notes.append(f"line {value.lineno}: {what} is left out: {why}")
-    notes += [_DEFAULTS] if name == "LLM" else []
+    if name == "LLM" and _BATCH not in arguments:
+        notes.append(f"line {node.lineno}: {_BATCH} is read as vllm serve's default, not LLM's")
     model = arguments.pop("model", None)
     words = [
         Span(word, line=node.lineno)

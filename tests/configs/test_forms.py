@@ -193,6 +193,17 @@ def test_several_servers_are_a_question(
         read(tmp_path, name, text, ":99")
 
 
+def test_what_compose_fills_in_is_named(tmp_path: Path) -> None:
+    command = f"[--model, '${{M:-{MODEL}}}', --dtype, '${{D}}', --seed, '${{S:?}}', --port, $P]"
+    text = f"services: {{v: {{image: ours, command: {command}, environment: [P=1]}}}}\n"
+    found = read(tmp_path, "compose.yaml", text)
+    assert (found.model, found.file_flags) == (MODEL, ("--port", "1"))
+    assert list(found.unread) == [
+        "line 1: --dtype is left out: ${D} is not set in the file",
+        "line 1: --seed is left out: ${S:?} is not set in the file",
+    ]
+
+
 def test_the_answer_chooses_one(tmp_path: Path) -> None:
     chosen = read(tmp_path, "compose.yaml", COMPOSE, "#vllm")
     assert (chosen.model, chosen.file_flags) == (MODEL, ("--max-model-len", "4096"))
@@ -206,11 +217,10 @@ def test_the_answer_chooses_one(tmp_path: Path) -> None:
 def test_a_program_is_read_without_running_it(tmp_path: Path) -> None:
     first = read(tmp_path, "offline.py", PROGRAM, ":4")
     assert (first.model, first.file_flags) == (MODEL, ("--max-model-len", "8192"))
-    assert [note.partition(" is ")[0] for note in first.unread] == [
-        "line 4: limit_mm_per_prompt",
-        "line 4: seed",
-        "LLM has larger defaults of max_num_batched_tokens and max_num_seqs than vllm serve, "
-        "whose defaults are read",
+    assert list(first.unread) == [
+        "line 4: limit_mm_per_prompt is left out: LIMIT is known only when it runs",
+        "line 4: seed is left out: choose() is known only when it runs",
+        "line 4: max_num_batched_tokens is read as vllm serve's default, not LLM's",
     ]
     second = read(tmp_path, "offline.py", PROGRAM, ":5")
     assert (second.model, second.file_flags) == (LARGER, ("--enforce-eager",))
