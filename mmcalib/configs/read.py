@@ -54,6 +54,8 @@ _FORMS: Final = (
     "vLLM's YAML, a Kubernetes manifest, a compose file, Helm values, a shell script, a systemd "
     "unit, a Python program with LLM(...), or flags of vllm serve"
 )
+# Readers of YAML, in order; what none of them knows is vLLM's own.
+_OBJECTS: Final = (read_kubernetes, read_compose, read_chart)
 _YAML: Final = (".yaml", ".yml", ".json")
 _OPTION: Final = re.compile(r"[A-Za-z][\w.+-]*")
 _OF_VLLM: Final = re.compile(r"VLLM_|PYTORCH_(?:CUDA_)?ALLOC_CONF$")
@@ -198,7 +200,7 @@ def read_commands(path: Path, text: str, documents: Sequence[yaml.Node]) -> list
     elif path.suffix in _YAML or _is_mapping_of_options(documents):
         return None
     else:
-        scripts = (read(text) for read in (_read_unit, _read_script, _read_variable, _read_flags))
+        scripts = (read(text) for read in _SCRIPTS)
         found, what = next(filter(None, scripts), []), f"form that mmcalib reads: {_FORMS}"
         what = "command that starts vLLM" if text[:2] == "#!" or path.suffix == ".sh" else what
     if not found:
@@ -210,7 +212,7 @@ def read_commands(path: Path, text: str, documents: Sequence[yaml.Node]) -> list
 
 
 def _read_object(root: yaml.Node, text: str) -> list[Command] | None:
-    found = (read(root, text) for read in (read_kubernetes, read_compose, read_chart))
+    found = (read(root, text) for read in _OBJECTS)
     return next((commands for commands in found if commands is not None), None)
 
 
@@ -265,6 +267,10 @@ def _only_flags(script: Script, environment: Mapping[str, str]) -> list[Command]
     if not is_first or not is_alone or any(one.environment for one in script.commands):
         return []
     return [Command(*keep_known(words), script.commands[0].line, environment=environment)]
+
+
+# Readers of other text, in order.
+_SCRIPTS: Final = (_read_unit, _read_script, _read_variable, _read_flags)
 
 
 def _from_command(written: WrittenConfiguration, command: Command) -> WrittenConfiguration:

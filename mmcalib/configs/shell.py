@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Final
 
@@ -283,13 +283,13 @@ class _Shell:
         match texts:
             case []:
                 return
-            case ["set", "-a" | "-o" | "-oallexport", *_] if "-a" in texts or "allexport" in texts:
+            case ["set", *_] if "-a" in texts or "allexport" in texts:
                 self.exports_all = True
             case ["set", "--", *_]:
                 self.positional = [word.text for word in words[2:]]
             case ["shift", *count]:
                 number = int(count[0]) if count and count[0].isdigit() else 1
-                self.positional = (self.positional or [])[number:]
+                self.positional = self.positional and self.positional[number:]
             case ["eval", *_]:
                 script = " ".join(word.text for word in words[1:])
                 self._read_nested(script, self._line(node), environment, self.positional)
@@ -297,12 +297,11 @@ class _Shell:
                 self._run_function(words, node)
             case [name, *_]:
                 self.found.append(Argv(words, self._line(node), environment))
-                for at, word in enumerate(words if name not in _TALKERS else ()):
-                    if at and re.search(r"vllm\S*\s", word.text):
+                is_shell = PurePath(name).name.endswith("sh")
+                for at, word in enumerate(words[1:] if name not in _TALKERS else (), 1):
+                    if re.search(r"vllm\S*\s", word.text):
+                        given = [one.text for one in words[at + 2 :]] if is_shell else []
                         script = re.sub(r"\A--?[\w-]+=", "", word.text)
-                        given = [one.text for one in words[at + 2 :]]
-                        is_shell = PurePath(texts[0]).name.endswith("sh")
-                        given = given if is_shell else []
                         self._read_nested(script, word.line, environment, given)
 
     def _run_function(self, words: tuple[Span, ...], node: Node) -> None:
@@ -313,8 +312,7 @@ class _Shell:
         self.depth -= 1
         self.positional = before
         # A command is chosen by the line that calls it.
-        line = self._line(node)
-        self.found[first:] = [Argv(c.words, line, c.environment) for c in self.found[first:]]
+        self.found[first:] = [replace(c, line=self._line(node)) for c in self.found[first:]]
 
     def _read_nested(
         self, script: str, line: int, environment: dict[str, str], positional: list[str] | None
@@ -363,27 +361,23 @@ class _Shell:
                 plain = source[2:-1].encode("latin-1", "backslashreplace")
                 return [plain.decode("unicode_escape", "replace")]
             case "string":
-                if source == '""':
-                    return [""]
-                return self._join(node, node.start_byte + 1, node.end_byte - 1, is_quoted=True)
+                return self._join(node, 1, is_quoted=True) if source != '""' else [""]
             case "concatenation":
-                return self._join(node, node.start_byte, node.end_byte, is_quoted=is_quoted)
-            case "simple_expansion":
-                return self._split(self._parameter(source[1:]), is_quoted)
-            case "expansion":
-                return self._split(self._expand(node), is_quoted)
+                return self._join(node, 0, is_quoted=is_quoted)
+            case "simple_expansion" | "expansion":
+                is_plain = node.type == "simple_expansion"
+                value = self._parameter(source[1:]) if is_plain else self._expand(node)
+                if isinstance(value, list):
+                    return value
+                return [value] if is_quoted else value.split()
             case kind if kind in _EXPANDED:
                 return [mark_unknown(source, "is known only when it runs")]
         return [re.sub(r"\\(.)", r"\1", source.replace("\\\n", ""))]
 
-    def _split(self, value: str | list[str], is_quoted: bool) -> list[str]:
-        if isinstance(value, list):
-            return value
-        return [value] if is_quoted else value.split()
-
-    def _join(self, node: Node, start: int, end: int, *, is_quoted: bool) -> list[str]:
+    def _join(self, node: Node, quote_bytes: int, *, is_quoted: bool) -> list[str]:
         """Join the parts of a word, of which an expansion may be several words itself."""
-        in_string, words, at = node.type == "string", list[list[str]](), start
+        at, end = node.start_byte + quote_bytes, node.end_byte - quote_bytes
+        in_string, words = quote_bytes > 0, list[list[str]]()
         for child in (*node.named_children, None):
             if in_string and child is not None and child.type not in _EXPANDED:
                 continue
@@ -400,21 +394,27 @@ class _Shell:
                 words += [[word] for word in part[1:]]
         return ["".join(word) for word in words]
 
-    def _parameter(self, name: str) -> str | list[str]:
+    def _look_up(self, name: str) -> str | list[str] | None:
         """Return the value of `$name`; a list stays several words even in quotes."""
         self._spend(50)
         if name in "@*":
             return list(self.positional or ())
         if name.isdigit() and name != "0":
-            given = self.positional or []
-            if int(name) <= len(given):
-                return given[int(name) - 1]
-            return "" if given else mark_unknown(f"${name}", "is given when the script is called")
+            return next(iter((self.positional or [])[int(name) - 1 : int(name)]), None)
         found = self.variables.get(name)
         if found is None:
-            return mark_unknown(f"${name}", "is not set in the file")
+            return None
         self._spend(len(found.value))
         return found.value if isinstance(found.value, str) else "".join(found.value[:1])
+
+    def _parameter(self, name: str) -> str | list[str]:
+        value = self._look_up(name)
+        if value is not None:
+            return value
+        if not name.isdigit():
+            return mark_unknown(f"${name}", "is not set in the file")
+        is_called = self.positional is not None
+        return "" if is_called else mark_unknown(f"${name}", "is given when the script is called")
 
     def _expand(self, node: Node) -> str | list[str]:
         """Expand `${...}`."""
@@ -434,13 +434,11 @@ class _Shell:
             return words[int(index)] if is_there and not operator else unread
         if parameter.type not in ("variable_name", "special_variable_name"):
             return unread
-        own = self.variables.get(name)
         value = self._parameter(name)
         if not operator:
             return value
-        is_set = own is not None or (name.isdigit() and int(name) <= len(self.positional or ()))
-        is_set = is_set or (name in "@*" and bool(value))
-        is_missing = not is_set or (operator[0] == ":" and not value)
+        own = self._look_up(name)
+        is_missing = own is None or (operator[0] == ":" and not own)
         other = "".join(self._scalar(child) for child in rest[1:])
         match operator.lstrip(":"):
             case "-":
@@ -452,5 +450,5 @@ class _Shell:
             case "+":
                 return "" if is_missing else other
             case "?":
-                return self._parameter(name)
+                return value
         return unread
