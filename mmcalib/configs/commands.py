@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Final
 
-from mmcalib.configs.shell import Script, read_script
+from mmcalib.configs.shell import Script
 from mmcalib.configs.words import Span, keep_known, without_marks
 from mmcalib.errors import UsageError
 
@@ -26,9 +26,7 @@ _RELEASE: Final = re.compile(r"vllm[\w./-]*(?:(?:\[[^\]]*\])?==|:)v?(0\.\d+\.\d+
 _ASSIGNMENT: Final = re.compile(r"(?:--env=|-e)?([A-Za-z_]\w*)=(.*)", re.S)
 _CONTAINERS: Final = ("docker", "podman", "nerdctl", "jobs")
 _STARTERS: Final = (*_CONTAINERS, "kubectl", "env", "sudo", "exec", "nohup", "uv", "uvx", "vllm")
-_FILE: Final = re.compile(r".+\.(?:ya?ml|json|sh|bash|sbatch|py|service|env|args)(?:#.+|:\d+)?")
-# Commands that an error lists.
-_MOST_LISTED: Final = 6
+_FILE: Final = re.compile(r".+\.(?:ya?ml|json|sh|bash|sbatch|py|env|args)(?:#.+|:\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +47,10 @@ class Command:
 
     @property
     def title(self) -> str:
-        models = [self.model, *_split_models([word.text for word in self.words])[0], "no model"]
-        model = next(filter(None, models))
-        line = f"line {self.line}"
-        return f"{self.name} ({line}, {model})" if self.name else f"{line} ({model})"
+        own = _split_models([word.text for word in self.words])[0]
+        where = f"line {self.line}"
+        model = next(iter(own), self.model or "no model")
+        return f"{self.name} ({where}, {model})" if self.name else f"{where} ({model})"
 
 
 def _split_models(flags: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -93,9 +91,7 @@ def find_command(
     place = place or slice(0, None)
     pairs = (_ASSIGNMENT.fullmatch(text) for text in texts[: place.start])
     given = {pair[1]: pair[2] for pair in pairs if pair}
-    kept, unread = keep_known(words[place])
-    releases = tuple(find_releases(texts[: place.start]))
-    return Command(kept, unread, line, "", None, {**environment, **given}, releases)
+    return Command(*keep_known(words[place]), line, environment={**environment, **given})
 
 
 def find_releases(texts: Sequence[str]) -> list[str]:
@@ -103,21 +99,16 @@ def find_releases(texts: Sequence[str]) -> list[str]:
 
 
 def find_script_commands(script: Script) -> list[Command]:
-    """Find the servers that a script starts; the first has the notes of the whole script."""
-    commands = [find_command(c.words, c.environment, c.line) for c in script.commands]
-    found = [command for command in commands if command is not None]
-    lost = sorted({c.line for c in script.commands if c.words[0].text.startswith("--")})
-    releases = find_releases([word.text for c in script.commands for word in c.words])
-    notes = list[str]()
-    if lost:
-        lines = "line" if len(lost) == 1 else "lines"
-        notes.append(
-            f"{lines} {' and '.join(map(str, lost))}: options of no command: "
-            "a blank line or comment before them ends it"
-        )
-    if script.broken_line is not None:
-        notes.append(f"line {script.broken_line}: bash's grammar ends here; read in part")
-    return [replace(c, unread=(*notes, *c.unread), releases=releases) for c in found]
+    """Find the servers that a script starts; each has the notes of the whole script."""
+    found = (find_command(one.words, one.environment, one.line) for one in script.commands)
+    releases = find_releases([word.text for one in script.commands for word in one.words])
+    notes = [
+        f"line {one.line}: options of no command: a blank line or comment before them ends it"
+        for one in script.commands
+        if one.words[0].text.startswith("--")
+    ]
+    notes += script.notes
+    return [replace(c, unread=(*notes, *c.unread), releases=releases) for c in found if c]
 
 
 def _serve_slice(words: Sequence[str]) -> slice | None:
@@ -147,7 +138,7 @@ def extract_serve_flags(words: Sequence[str]) -> list[str]:
     pasted = [word for word in words if not word or word.strip("\\ \t\r\n")]
     if len(pasted) == 1 and re.search(r"\s-", pasted[0]):
         text = re.sub(r"\\[ \t]*\r?\n", " ", pasted[0]).strip()
-        script = read_script(text, offset=None)
+        script = Script(text, {}, None)
         found = find_script_commands(script) or [
             Command(*keep_known(c.words), c.line) for c in script.commands
         ]
@@ -190,9 +181,7 @@ def choose_command(commands: Sequence[Command], path: Path, choice: str) -> Comm
         return commands[found[0]]
     every = [key for own in keys for key in own]
     first = next(key for key in keys[found[0] if found else 0] if key and every.count(key) == 1)
-    titles = [commands[at].title for at in found or range(len(commands))]
-    more = f" and {len(titles) - _MOST_LISTED} more" if len(titles) > _MOST_LISTED else ""
-    listed = ", ".join(titles[:_MOST_LISTED]) + more
+    listed = ", ".join(commands[at].title for at in found or range(len(commands)))
     has = f"{len(found)} commands that start vLLM" if found else f"no command {choice}, but"
     raise UsageError(
         f"--config {path} has {has}: {listed}", hint=f"choose one: --config {path}{first}"

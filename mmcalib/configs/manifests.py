@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import yaml
 
 from mmcalib.configs.commands import Command, find_command, find_releases, find_script_commands
-from mmcalib.configs.shell import Script, read_script
+from mmcalib.configs.shell import Script
 from mmcalib.configs.words import Form, Span, argument, mark_unknown
 from mmcalib.results.engine_yaml import serve_option
 
-# What a kubelet and compose expand before the container sees it.
-_KUBERNETES: Final = re.compile(r"\$(?:\$|\((\w+)\))")
-_COMPOSE: Final = re.compile(r"\$(?:\$|\{(\w+)(?::?-([^}]*))?\}|(\w+)|\{[^}]*\})")
 # KServe's runtime handles these itself and passes the others on to vLLM.
 _KSERVE: Final = {"model_id": "--model", "model_name": "--served-model-name", "backend": ""}
 # Only a container of vLLM has these fields.
@@ -34,99 +31,127 @@ _CHART: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Container:
-    """A container's fields, those that hold its command line in order, and their language."""
+class _Form:
+    """Fields that hold a container's command line in order, or its model; its variables."""
 
-    fields: Mapping[str, yaml.Node]
-    keys: Sequence[str]
+    keys: tuple[str, ...]
     variable: re.Pattern[str]
-    text: str
-    line: int
-    name: str = ""
-    first_words: Sequence[Span] = ()
-    model: str | None = None
+    models: tuple[str, ...] = ()
 
-    def find_commands(self, *, is_guess: bool) -> list[Command]:
-        """Return the servers that it starts; flags alone are one if that `is_guess` enough."""
-        environment = dict(_environment(self.fields))
-        words, script = self._read_words(environment)
+
+_KUBELET: Final = re.compile(r"\$(?:\$|\((\w+)\))")
+_VARIABLE: Final = re.compile(r"\$(?:\$|\{(\w+)(?::?-([^}]*))?\}|(\w+)|\{[^}]*\})")
+_KUBERNETES: Final = _Form(("command", "args"), _KUBELET, ("storageUri", "uri", "url", "model"))
+_COMPOSE: Final = _Form(("entrypoint", "command"), _VARIABLE)
+_VALUES: Final = _Form(("command", "args", "extraArgs"), _KUBELET, ("modelURL", "model"))
+
+
+def read_object(root: yaml.Node, text: str) -> list[Command] | None:
+    """Return the servers of a Kubernetes object, compose file or chart; None for other YAML.
+
+    Containers that only look like vLLM's count if no others do.
+    """
+    top, found = fields_of(root), list[tuple[bool, Command]]()
+    name, form = _scalar(fields_of(top.get("metadata")).get("name")) or "", _VALUES
+    paths: list[tuple[str, tuple[yaml.Node, ...]]] = [(name, path) for path in _mappings(root, ())]
+    if not top.keys().isdisjoint(("apiVersion", "kind")):
+        form = _KUBERNETES
+    elif "services" in top:
+        form, services = _COMPOSE, fields_of(top["services"])
+        paths = [(name, (node,)) for name, node in services.items() if fields_of(node)]
+    for name, path in paths:
+        around = fields_of(path[-2]) if path[1:] else {}
+        if form is not _VALUES or around.get("vllmConfig") is not path[-1]:
+            found += _Container(form, text, path, name).read()
+    sure = [command for is_sure, command in found if is_sure]
+    return sure or [command for _, command in found] or (None if form is _VALUES else [])
+
+
+class _Container:
+    """A container, and the mappings around it."""
+
+    def __init__(self, form: _Form, text: str, path: Sequence[yaml.Node], name: str) -> None:
+        self.form, self.text, self.line = form, text, path[-1].start_mark.line + 1
+        self.fields = fields_of(path[-1])
+        self.name = _scalar(self.fields.get("name")) or name
+        self.model = _model_around(path, form.models)
+        # In production-stack's chart.
+        self.vllm = fields_of(self.fields.get("vllmConfig")) if form is _VALUES else {}
+        self.fields |= self.vllm
+        self.environment = dict(_environment(self.fields))
+
+    def read(self) -> Iterator[tuple[bool, Command]]:
+        """Yield the servers that it starts, and whether they are vLLM's for sure."""
         tag = f"{_scalar(self.fields.get('repository'))}:{_scalar(self.fields.get('tag'))}"
         image = _scalar(self.fields.get("image")) or tag
+        words, script = self._read_words()
+        words[:0] = [word for key in _CHART for word in _chart_words(key, self.vllm.get(key))]
         if script is not None:
-            value = self._expand(script.value, environment, is_script=True)
-            found = find_script_commands(self._read_scalar(script, value, environment))
+            found, is_sure = find_script_commands(self._read_script(script)), True
         else:
-            own = [*self.first_words, *words]
             # Without a program of its own, it starts the image's.
-            starts = "vllm" in image and self.keys[0] not in self.fields
-            starts = starts or not _SERVERS.isdisjoint(self.fields)
-            starts = starts or (is_guess and any(word.text[:2] == "--" for word in own[:1]))
-            command = find_command(own, environment, self.line, starts=starts and bool(own))
+            is_image = "vllm" in image and self.form.keys[0] not in self.fields
+            is_server = bool(words) and (is_image or not _SERVERS.isdisjoint(self.fields))
+            command = find_command(words, self.environment, self.line, starts=is_server)
+            is_sure = command is not None
+            if command is None and words and words[0].text.startswith("--"):
+                command = find_command(words, self.environment, self.line, starts=True)
             found = [command] if command else []
-        return [
-            replace(
-                command,
-                words=list(_kserve_words(command.words))
-                if "modelFormat" in self.fields
-                else command.words,
+        unread = [
+            f"line {node.start_mark.line + 1}: vllmConfig.{key} is not read"
+            for key, node in self.vllm.items()
+            if key not in (*_CHART, "extraArgs")
+        ]
+        for one in found:
+            is_kserve = "modelFormat" in self.fields
+            command = replace(
+                one,
+                words=list(_kserve_words(one.words)) if is_kserve else one.words,
+                unread=[*unread, *one.unread],
                 # Several commands of one container's script are told apart by their lines.
                 name=self.name if len(found) == 1 else "",
                 model=self.model,
-                environment={**environment, **command.environment},
-                releases=[*find_releases([image]), *command.releases],
+                environment={**self.environment, **one.environment},
+                releases=[*find_releases([image]), *one.releases],
             )
-            for command in found
-        ]
+            yield is_sure, command
 
-    def _read_words(
-        self, environment: Mapping[str, str]
-    ) -> tuple[list[Span], yaml.ScalarNode | None]:
+    def _read_words(self) -> tuple[list[Span], yaml.ScalarNode | None]:
         """Return the words of the command line, or the script that it hands to a shell."""
         words: list[Span] = []
-        for node in (self.fields.get(key) for key in self.keys):
-            if isinstance(node, yaml.SequenceNode):
-                glue = ", " if node.flow_style else f"\n{' ' * node.start_mark.column}- "
-                form: Form = "list" if node.flow_style else "item"
-                for one in node.value:
-                    value = _scalar(one)
-                    is_script = bool(_script_place(words))
-                    text = self._expand(value or "", environment, is_script=is_script)
-                    text = mark_unknown("it", "is no text") if value is None else text
-                    place = one.start_mark.index, end_of(one), one.start_mark.line + 1
-                    words.append(Span(text, *place, form, glue, node=one))
-            elif isinstance(node, yaml.ScalarNode) and _script_place(words):
-                words.append(Span(node.value, node=node))
-            elif isinstance(node, yaml.ScalarNode):
-                # Here a line break is only a blank.
-                value = self._expand(node.value, environment).replace("\n", " ")
-                script = self._read_scalar(node, value, environment, is_one_line=True)
-                if not script.commands or len(script.commands) > 1:
-                    return [], node if script.commands else None
-                words += script.commands[0].words
-        if at := _script_place(words):
-            return [], words[at].node if len(words) > at else None
+        for node in filter(None, map(self.fields.get, self.form.keys)):
+            is_list, is_flow = (
+                isinstance(node, yaml.SequenceNode),
+                getattr(node, "flow_style", None),
+            )
+            glue = ", " if is_flow else f"\n{' ' * node.start_mark.column}- "
+            for one in node.value if is_list else [node]:
+                value, is_script = _scalar(one), words and re.fullmatch(r"-\w*c", words[-1].text)
+                if is_script and words[0].text.endswith("sh") and isinstance(one, yaml.ScalarNode):
+                    return [], one
+                if one is node and isinstance(one, yaml.ScalarNode):
+                    commands = self._read_script(one, is_one_line=True).commands
+                    if len(commands) > 1:
+                        return [], one
+                    words += commands[0].words if commands else ()
+                    continue
+                value = mark_unknown("it", "is no text") if value is None else self._expand(value)
+                words.append(_span(value, one, "list" if is_flow else "item", glue))
         return words, None
 
-    def _expand(self, text: str, environment: Mapping[str, str], *, is_script: bool = False) -> str:
+    def _expand(self, text: str, *, is_script: bool = False) -> str:
         def value(match: re.Match[str]) -> str:
             if match[0] == "$$":
                 return "$"
             name, *default = [group for group in match.groups() if group is not None] or [""]
-            if name in environment or default:
-                return environment.get(name) or "".join(default)
+            if name in self.environment or default:
+                return self.environment.get(name) or "".join(default)
             # In a script it may be the shell's own.
             return match[0] if is_script else mark_unknown(match[0], "is not set in the file")
 
-        return self.variable.sub(value, text)
+        return self.form.variable.sub(value, text)
 
-    def _read_scalar(
-        self,
-        node: yaml.ScalarNode,
-        value: str,
-        environment: Mapping[str, str],
-        *,
-        is_one_line: bool = False,
-    ) -> Script:
+    def _read_script(self, node: yaml.ScalarNode, *, is_one_line: bool = False) -> Script:
         """Read a script; its words have places if the file spells them as YAML does."""
         quote, line = node.style or "", node.start_mark.line + 1
         start, end = node.start_mark.index, end_of(node)
@@ -134,94 +159,28 @@ class _Container:
             start = self.text.find("\n", start)
         elif quote:
             start, end = start + 1, end - 1
-        raw = self.text[start:end]
+        raw, value = self.text[start:end], self._expand(node.value, is_script=not is_one_line)
+        # On one line, a line break is only a blank.
+        value = value.replace("\n", " ") if is_one_line else value
         raw = raw.replace("\n", " ") if is_one_line or quote != "|" else raw
-        script = read_script(raw, environment, offset=start, line=line)
-        first_line = line + (quote in ("|", ">"))
-        plain = read_script(value, environment, offset=None, line=first_line)
-        if _texts(script) != _texts(plain):
-            return plain
-        commands = tuple(
-            replace(one, words=tuple(replace(word, quote=quote) for word in one.words))
-            for one in script.commands
-        )
-        return replace(script, commands=commands)
+        script = Script(raw, self.environment, start, line, quote)
+        line += quote in ("|", ">")
+        plain = Script(value, self.environment, None, line)
+        texts = ([[w.text for w in c.words] for c in one.commands] for one in (script, plain))
+        return script if next(texts) == next(texts) else plain
 
 
-def _texts(script: Script) -> list[list[str]]:
-    return [[word.text for word in command.words] for command in script.commands]
+def _span(text: str, node: yaml.Node, form: Form, glue: str = " ") -> Span:
+    return Span(text, node.start_mark.index, end_of(node), node.start_mark.line + 1, form, glue)
 
 
-def _script_place(words: Sequence[Span]) -> int:
-    """Return the place of the script if the words are `sh -c`, 0 otherwise."""
-    flags = [at for at, word in enumerate(words[:4]) if re.fullmatch(r"-\w*c", word.text)]
-    return flags[0] + 1 if flags and words[0].text.endswith("sh") else 0
-
-
-def read_kubernetes(root: yaml.Node, text: str) -> list[Command] | None:
-    """Read the containers of an object, KServe's among them; None if it is no such object."""
-    if fields_of(root).keys().isdisjoint(("apiVersion", "kind")):
-        return None
-    metadata = fields_of(fields_of(root).get("metadata"))
-    containers = list[_Container]()
-    for path in _mappings(root, ()):
-        fields, line = fields_of(path[-1]), path[-1].start_mark.line + 1
-        name = _scalar(fields.get("name") or metadata.get("name")) or ""
-        model = _model_around(path, ("storageUri", "uri", "url", "model"))
-        keys = ("command", "args")
-        containers.append(_Container(fields, keys, _KUBERNETES, text, line, name, model=model))
-    return _find_all(containers)
-
-
-def read_compose(root: yaml.Node, text: str) -> list[Command] | None:
-    """Read the services of a compose file; None if it has none."""
-    services = fields_of(root).get("services")
-    if services is None:
-        return None
-    keys = ("entrypoint", "command")
-    return _find_all(
-        _Container(fields_of(node), keys, _COMPOSE, text, node.start_mark.line + 1, name)
-        for name, node in fields_of(services).items()
-    )
-
-
-def read_chart(root: yaml.Node, text: str) -> list[Command] | None:
-    """Read the engines of a chart's values; None if there are none."""
-    containers, unread = list[_Container](), dict[int, list[str]]()
-    for path in _mappings(root, ()):
-        fields, around = fields_of(path[-1]), fields_of(path[-2] if len(path) > 1 else None)
-        own = dict(_chart_words(fields)) if "vllmConfig" in around else {}
-        if "vllmConfig" in around:
-            line = path[-1].start_mark.line + 1
-            unread[line] = [
-                f"line {node.start_mark.line + 1}: vllmConfig.{key} is not read"
-                for key, node in fields.items()
-                if key not in (*own, "extraArgs")
-            ]
-            fields = {**around, **fields}
-        elif "vllmConfig" in fields:
-            continue
-        containers.append(
-            _Container(
-                fields,
-                ("command", "args", "extraArgs"),
-                _KUBERNETES,
-                text,
-                path[-1].start_mark.line + 1,
-                _scalar(fields.get("name")) or "",
-                [word for words in own.values() for word in words],
-                _model_around(path, ("modelURL", "model")),
-            )
-        )
-    found = _find_all(containers)
-    return [replace(c, unread=[*unread.get(c.line, ()), *c.unread]) for c in found] or None
-
-
-def _find_all(containers: Iterable[_Container]) -> list[Command]:
-    """Return the servers; those that only look like one if there are no others."""
-    every = list(containers)
-    sure = [command for one in every for command in one.find_commands(is_guess=False)]
-    return sure or [command for one in every for command in one.find_commands(is_guess=True)]
+def _chart_words(key: str, node: yaml.Node | None) -> list[Span]:
+    if node is None:
+        return []
+    value = mark_unknown("it", "is no text") if _scalar(node) is None else node.value
+    is_bool = node.tag == "tag:yaml.org,2002:bool"
+    words = serve_option(_CHART[key], yaml.safe_load(value) if is_bool else value)
+    return [_span(word, node, "field") for word in words]
 
 
 def _kserve_words(words: Sequence[Span]) -> Iterator[Span]:
@@ -229,16 +188,6 @@ def _kserve_words(words: Sequence[Span]) -> Iterator[Span]:
         name, _, value = word.text.partition("=")
         if ours := _KSERVE.get(argument(name), name):
             yield replace(word, text=f"{ours}={value}" if value else ours)
-
-
-def _chart_words(fields: Mapping[str, yaml.Node]) -> Iterator[tuple[str, list[Span]]]:
-    for key, name in _CHART.items():
-        node = fields.get(key)
-        if isinstance(node, yaml.ScalarNode):
-            place = node.start_mark.index, end_of(node), node.start_mark.line + 1
-            is_bool = node.tag == "tag:yaml.org,2002:bool"
-            words = serve_option(name, yaml.safe_load(node.value) if is_bool else node.value)
-            yield key, [Span(word, *place, "field") for word in words]
 
 
 def _model_around(path: Sequence[yaml.Node], names: Sequence[str]) -> str | None:

@@ -24,16 +24,9 @@ from mmcalib.configs.commands import (
     split_choice,
     split_model,
 )
-from mmcalib.configs.manifests import (
-    end_of,
-    fields_of,
-    parts_of,
-    read_chart,
-    read_compose,
-    read_kubernetes,
-)
+from mmcalib.configs.manifests import end_of, fields_of, parts_of, read_object
 from mmcalib.configs.programs import read_program
-from mmcalib.configs.shell import Script, read_script
+from mmcalib.configs.shell import Script
 from mmcalib.configs.words import BEFORE, Span, argument, keep_known, option_spans
 from mmcalib.engine.messages import ParseServeConfig, ServeConfig
 from mmcalib.engine.wheels import BUILDS, installed_version
@@ -51,16 +44,16 @@ _MAX_BYTES: Final = 1 << 18
 _MAX_VALUES: Final = 100_000
 _MAX_DEPTH: Final = 50
 _FORMS: Final = (
-    "vLLM's YAML, a Kubernetes manifest, a compose file, Helm values, a shell script, a systemd "
-    "unit, a Python program with LLM(...), or flags of vllm serve"
+    "vLLM's YAML, a Kubernetes manifest, a compose file, Helm values, a shell script, a Python "
+    "program with LLM(...), or flags of vllm serve"
 )
-# Readers of YAML, in order; what none of them knows is vLLM's own.
-_OBJECTS: Final = (read_kubernetes, read_compose, read_chart)
 _YAML: Final = (".yaml", ".yml", ".json")
 _OPTION: Final = re.compile(r"[A-Za-z][\w.+-]*")
 _OF_VLLM: Final = re.compile(r"VLLM_|PYTORCH_(?:CUDA_)?ALLOC_CONF$")
 # Characters around a word in which its line is searched.
 _NEAR: Final = 1_000
+# One variable of an environment file with flags.
+_VARIABLE: Final = re.compile(r"(?m)^[A-Za-z_]\w*=(?=(.* )?--)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,17 +164,16 @@ def read_configuration(
     if config is None:
         return as_command(written)
     path, choice = split_choice(config)
-    text, documents, fault_line = _read(path)
-    is_yaml = any(isinstance(root, yaml.MappingNode) for root in documents)
-    faults = (f"line {fault_line}: YAML ends here; read in part",) if fault_line and is_yaml else ()
-    written = replace(written, text=text, unread=faults)
+    text, documents, notes = _read(path)
+    written = replace(written, text=text)
     try:
         commands = read_commands(path, text, documents)
     except (RecursionError, OverflowError) as error:
         hint = "mmcalib ... -- followed by the flags of vllm serve"
         raise UsageError(f"--config {path} is nested or grows too much", hint=hint) from error
     if commands is not None:
-        return _from_command(written, choose_command(commands, path, choice))
+        command = choose_command(commands, path, choice)
+        return _from_command(written, replace(command, unread=(*notes, *command.unread)))
     if choice:
         raise UsageError(f"{path} is one configuration, without {choice}", hint=f"--config {path}")
     return _from_vllm_file(written, documents)
@@ -194,14 +186,13 @@ def read_commands(path: Path, text: str, documents: Sequence[yaml.Node]) -> list
     """
     if path.suffix == ".py":
         found, what = read_program(text), "call of vLLM's LLM or EngineArgs that Python can parse"
-    elif any(objects := [_read_object(root, text) for root in documents]) or [] in objects:
+    elif any(objects := [read_object(root, text) for root in documents]) or [] in objects:
         found = [command for commands in objects for command in commands or ()]
         what = "container with vLLM's flags in command or args"
     elif path.suffix in _YAML or _is_mapping_of_options(documents):
         return None
     else:
-        scripts = (read(text) for read in _SCRIPTS)
-        found, what = next(filter(None, scripts), []), f"form that mmcalib reads: {_FORMS}"
+        found, what = _read_script(text), f"form that mmcalib reads: {_FORMS}"
         what = "command that starts vLLM" if text[:2] == "#!" or path.suffix == ".sh" else what
     if not found:
         raise UsageError(
@@ -211,66 +202,24 @@ def read_commands(path: Path, text: str, documents: Sequence[yaml.Node]) -> list
     return found
 
 
-def _read_object(root: yaml.Node, text: str) -> list[Command] | None:
-    found = (read(root, text) for read in _OBJECTS)
-    return next((commands for commands in found if commands is not None), None)
-
-
 def _is_mapping_of_options(documents: Sequence[yaml.Node]) -> bool:
     keys = fields_of(documents[0]) if documents else {}
     return bool(keys) and all(map(_OPTION.fullmatch, keys))
 
 
 def _read_script(text: str) -> list[Command]:
-    return find_script_commands(read_script(text))
-
-
-def _read_unit(text: str) -> list[Command]:
-    """Read a systemd unit: a script in which only two of its fields are not blank."""
-    if not re.search(r"(?m)^ExecStart=", text):
-        return []
-    lines, goes_on = list[str](), False
-    for line in text.splitlines(keepends=True):
-        start = re.match(r"ExecStart=[-@:+!]*|Environment=", line)
-        if start is not None:
-            name = "export" if start[0] == "Environment=" else ""
-            line = name.ljust(start.end()) + line[start.end() :]
-        elif not goes_on:
-            line = "\n"
-        goes_on = (goes_on or start is not None) and line.rstrip("\n").endswith("\\")
-        lines.append(line)
-    # Places would be those in this script.
-    return find_script_commands(read_script("".join(lines), offset=None))
-
-
-def _read_variable(text: str) -> list[Command]:
-    """Read the flags that one variable of an environment file has, as a shell would split them."""
-    numbered = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
-    pairs = [(n, *line.partition("=")[::2]) for n, line in numbered if line[:1] != "#"]
-    environment = {name: value for _, name, value in pairs}
-    if not all(map(str.isidentifier, environment)):
-        return []
-    scripts = (read_script(value, offset=None, line=line) for line, _, value in pairs)
-    return [one for script in scripts for one in _only_flags(script, environment)]
-
-
-def _read_flags(text: str) -> list[Command]:
-    """Read flags alone, in one line or several, after a model or none."""
-    return _only_flags(read_script(text), {})
-
-
-def _only_flags(script: Script, environment: Mapping[str, str]) -> list[Command]:
-    firsts = [command.words[0].text for command in script.commands]
+    """Read the commands of a script, or flags alone, also in a variable of an environment file."""
+    if found := find_script_commands(Script(text, {}, 0)):
+        return found
+    plain = _VARIABLE.sub(lambda name: " " * len(name[0]), text)
+    script = Script(plain, {}, 0)
     words = [word for command in script.commands for word in command.words]
-    is_first = any(word.text.startswith("--") for word in words[:2]) and len(words) > 1
-    is_alone = all(first.startswith("--") for first in firsts[1:])
+    is_first = len(words) > 1 and any(word.text.startswith("--") for word in words[:2])
+    is_alone = all(one.words[0].text.startswith("--") for one in script.commands[1:])
     if not is_first or not is_alone or any(one.environment for one in script.commands):
         return []
-    return [Command(*keep_known(words), script.commands[0].line, environment=environment)]
-
-
-# Readers of other text, in order.
-_SCRIPTS: Final = (_read_unit, _read_script, _read_variable, _read_flags)
+    variables = {} if plain == text else dict.fromkeys(re.findall(r"(?m)^(\w+)=", text), "")
+    return [Command(*keep_known(words), script.commands[0].line, environment=variables)]
 
 
 def _from_command(written: WrittenConfiguration, command: Command) -> WrittenConfiguration:
@@ -289,22 +238,11 @@ def _from_command(written: WrittenConfiguration, command: Command) -> WrittenCon
         written,
         model=written.model or own_model or command.model,
         file_flags=flags,
-        spans=tuple(option_spans(_with_glue(command.words, written.text))) if has_places else (),
+        spans=tuple(option_spans(command.words)) if has_places else (),
         environment=tuple(filter(_OF_VLLM.match, command.environment)),
         releases=tuple(command.releases),
-        unread=(*written.unread, *unread),
+        unread=tuple(unread),
     )
-
-
-def _with_glue(words: Sequence[Span], text: str) -> list[Span]:
-    """Note the white space before each word of a shell, with a line continuation."""
-    ends = [0, *(word.end for word in words)]
-    before = (text[end : word.start] for end, word in zip(ends, words, strict=False))
-    found = (re.search(r"\s+(\\\n\s*)?\Z", near) for near in before)
-    return [
-        replace(word, glue=glue[0]) if glue and word.form == "shell" else word
-        for word, glue in zip(words, found, strict=True)
-    ]
 
 
 def as_command(of: WrittenConfiguration) -> WrittenConfiguration:
@@ -354,25 +292,23 @@ def _from_vllm_file(
     return replace(written, text=text, config=written.source, settings=keys, spans=spans)
 
 
-def _read(path: Path) -> tuple[str, list[yaml.Node], int | None]:
-    """Return the file's text, its YAML documents and the line of an error, which ends them.
-
-    Raises UsageError.
-    """
+def _read(path: Path) -> tuple[str, list[yaml.Node], list[str]]:
+    """Return the file's text, its YAML documents and notes about these. Raises UsageError."""
     if not path.is_file():
         raise UsageError(
             f"--config {path}: no such file", hint="pass the file that vllm serve reads"
         )
-    documents: list[yaml.Node] = []
+    documents, notes = list[yaml.Node](), list[str]()
     try:
         text = read_document(path, _MAX_BYTES).decode().replace("\r\n", "\n")
         # Compose without tags, so that YAML constructs no objects yet.
         for root in yaml.compose_all(text, yaml.SafeLoader):
-            _expanded_size(root, 0, {})
+            _expanded_size(root, 0, {}, notes)
             documents.append(root)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        return text, documents, 1 + mark.line if mark else None
+        if mark and any(isinstance(root, yaml.MappingNode) for root in documents):
+            notes.append(f"line {1 + mark.line}: YAML ends here; read in part")
     except OSError as error:
         raise UsageError(f"--config {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -382,14 +318,24 @@ def _read(path: Path) -> tuple[str, list[yaml.Node], int | None]:
             f"--config {path} is nested too deeply, or its aliases expand to too many values",
             hint="write the values out instead of aliases",
         ) from error
-    return text, documents, None
+    return text, documents, notes
 
 
-def _expanded_size(node: yaml.Node, depth: int, sizes: dict[int, int]) -> int:
-    """Count the values after aliases are expanded. Raises OverflowError for too many."""
+def _expanded_size(node: yaml.Node, depth: int, sizes: dict[int, int], notes: list[str]) -> int:
+    """Count the values after aliases are expanded, and note keys that are repeated.
+
+    Raises OverflowError for too many values.
+    """
     if id(node) not in sizes and depth <= _MAX_DEPTH:
+        parts = parts_of(node)
+        keys = parts[::2] if isinstance(node, yaml.MappingNode) else []
+        last = {str(key.value): key.start_mark.line + 1 for key in keys}
+        for key in keys:
+            if (line := key.start_mark.line + 1) < last[str(key.value)] and key.value != "<<":
+                again = f"is given again on line {last[str(key.value)]}, and read there"
+                notes.append(f"line {line}: {key.value} {again}")
         sizes[id(node)] = 0
-        sizes[id(node)] = 1 + sum(_expanded_size(part, depth + 1, sizes) for part in parts_of(node))
+        sizes[id(node)] = 1 + sum(_expanded_size(p, depth + 1, sizes, notes) for p in parts)
     if not 0 < sizes.get(id(node), 0) <= _MAX_VALUES:
         raise OverflowError
     return sizes[id(node)]

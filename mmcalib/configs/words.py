@@ -25,10 +25,10 @@ BEFORE: Final[Mapping[Form, str]] = {
     "shell": r"\s*(\\\n)?\s*\Z",
     "field": r"\n\s*\w+:\s*\Z",
 }
-# Reasons stand in the text itself, in characters of these two private planes, so that they go
-# wherever a shell or a manifest puts a variable's value.
-_UNKNOWN, _DOUBT = 0xF0000, 0x100000
-_REASON: Final = re.compile("([\U000f0000-\U000fffff]+)|[\U00100000-\U0010ffff]+")
+# A reason stands in the text itself, without spaces, so that it goes wherever a shell or a manifest
+# puts the value of a variable. Unicode keeps these characters free.
+_BEGIN, _SPACE, _END = "\ufdd0", "\ufdd1", "\ufdd2"
+_REASON: Final = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]*){_END}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Span:
     """A word, or an option (named by its argument) with its values, and its place in the text.
 
     The place is -1 if the text spells the word differently. `glue` separates words; `quote` is
-    YAML's quote around them. `node` is the YAML value that the word is.
+    YAML's quote around them.
     """
 
     text: str
@@ -46,7 +46,6 @@ class Span:
     form: Form = "shell"
     glue: str = " "
     quote: str = "|"
-    node: yaml.ScalarNode | None = None
 
     def spell(self, name: str, value: Any) -> str:
         """Spell an option the way this place requires."""
@@ -101,22 +100,12 @@ def argument(option: str) -> str:
 
 def mark_unknown(what: str, why: str) -> str:
     """Return what stands in a word for a value that is unknown for this reason."""
-    reason = f"{textwrap.shorten(what, 60, placeholder=' …')} {why}\n"
-    return "".join(chr(_UNKNOWN + min(ord(char), 0xFFFD)) for char in reason)
-
-
-def mark_doubt(reason: str) -> str:
-    """Return what a word carries if its value may be another one, for this reason."""
-    return "".join(chr(_DOUBT + min(ord(char), 0xFFFD)) for char in f"{reason}\n")
-
-
-def has_unknown(text: str) -> bool:
-    return any(match[1] for match in _REASON.finditer(text))
+    reason = f"{textwrap.shorten(what, 60, placeholder=' …')} {why}"
+    return f"{_BEGIN}{without_marks(reason).replace(' ', _SPACE)}{_END}"
 
 
 def without_marks(text: str, unknown: str = "") -> str:
-    """Return the text without reasons, `unknown` in place of what is unknown."""
-    return _REASON.sub(lambda match: unknown if match[1] else "", text)
+    return _REASON.sub(unknown, text)
 
 
 def keep_known(words: Sequence[Span]) -> tuple[list[Span], list[str]]:
@@ -126,21 +115,13 @@ def keep_known(words: Sequence[Span]) -> tuple[list[Span], list[str]]:
     """
     kept, notes, is_left_out = list[Span](), list[str](), False
     for word in words:
-        doubts, unknown = list[str](), list[str]()
-        for match in _REASON.finditer(word.text):
-            base, into = (_UNKNOWN, unknown) if match[1] else (_DOUBT, doubts)
-            into += "".join(chr(ord(char) - base) for char in match[0]).splitlines()
-        notes += doubts
-        text = without_marks(word.text)
         is_option = word.text.startswith("-")
-        if unknown:
-            follows = bool(kept) and kept[-1].text.startswith("-") and not is_option
-            what = kept.pop().text if follows else text.partition("=")[0] if is_option else ""
-            what = what or ("another word" if kept else "the model")
+        if unknown := [why.replace(_SPACE, " ") for why in _REASON.findall(word.text)]:
+            is_left_out = bool(kept) and kept[-1].text.startswith("-") and not is_option
+            what = kept.pop().text if is_left_out else without_marks(word.text).partition("=")[0]
+            what = what if is_left_out or is_option else "another word" if kept else "the model"
             notes.append(f"line {word.line}: {what} is left out: {one_line(', '.join(unknown))}")
-            is_left_out = follows
         elif is_option or not is_left_out:
             is_left_out = False
-            if text or not doubts:
-                kept.append(replace(word, text=text))
+            kept.append(word)
     return kept, notes

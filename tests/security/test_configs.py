@@ -50,15 +50,6 @@ def test_a_file_that_grows_when_it_is_read_is_refused(tmp_path: Path, name: str)
     assert time.process_time() - started < 10
 
 
-def test_numbers_of_a_program_do_not_grow(tmp_path: Path) -> None:
-    powers = "".join(f"a{n + 1} = a{n} * a{n}\n" for n in range(40))
-    text = f"from vllm import LLM\na0 = 9\n{powers}LLM('m', seed=a40, max_model_len=a1)\n"
-    (tmp_path / "a.py").write_text(text)
-    found = read_configuration(tmp_path / "a.py")
-    assert found.file_flags == ("--max-model-len", "81")
-    assert found.unread[0] == "line 43: seed is left out: a40 is known only when it runs"
-
-
 @pytest.mark.parametrize("name", ["/dev/zero", "pipe", "folder", "none"])
 @pytest.mark.parametrize("command", [["validate"], ["rehearse", "--gpu", "L4"]])
 def test_what_is_no_file_is_one_line(
