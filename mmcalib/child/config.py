@@ -10,7 +10,7 @@ from typing import Any
 from mmcalib.engine.messages import ParseServeConfig, ServeConfig, ServeOptions
 from mmcalib.releases.constants import PROMPT_ARGUMENTS, find_unsafe_settings
 from mmcalib.releases.engine import ARGUMENTS, quantization_methods
-from mmcalib.releases.platform import environment_names, parsers
+from mmcalib.releases.platform import parsers
 
 # Arguments that a calibration covers: of the engine, and of the server's prompts.
 _CALIBRATED = (*ARGUMENTS, *PROMPT_ARGUMENTS)
@@ -46,9 +46,7 @@ def parse_serve_config(request: ParseServeConfig) -> ServeConfig:
         for name, value in with_file.items()
         if name not in (*_CALIBRATED, *_NO_ARGUMENTS) and value != without.get(name)
     )
-    read = environment_names()
-    variables = tuple(name for name in request.variables if name in read)
-    return ServeConfig(changed, with_file, unsafe, server, variables)
+    return ServeConfig(changed, with_file, unsafe, server)
 
 
 def list_serve_options() -> ServeOptions:

@@ -116,7 +116,8 @@ def _vllm_flags(meant: str) -> Any:
     """The flags after --. A word before them is an error that suggests `meant` or --config."""
 
     def refuse_words(words: list[str]) -> list[str]:
-        from mmcalib.configs.commands import extract_serve_flags, names_file
+        from mmcalib.configs.commands import names_file
+        from mmcalib.configs.read import extract_serve_flags
 
         if extract_serve_flags(words) == words and not words[0].startswith("-"):
             named = "--config" if names_file(words[0]) else meant

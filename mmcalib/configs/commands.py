@@ -1,16 +1,22 @@
-"""Find the commands that start vLLM, and let the user choose if a file has several."""
+"""Commands that start vLLM: their words, what in these cannot be known, and which is meant."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePath
-from typing import Final
+from typing import Any, Final, Literal
 
-from mmcalib.configs.shell import Script
-from mmcalib.configs.words import Span, keep_known, without_marks
+import yaml
+
 from mmcalib.errors import UsageError
+from mmcalib.results.engine_yaml import serve_option, yaml_entry
+from mmcalib.text import one_line
 
 _SERVER: Final = "vllm.entrypoints.openai.api_server"
 _PROGRAMS: Final = ("vllm", "vllm.entrypoints.cli.main")
@@ -25,32 +31,123 @@ _SWITCHES: Final = re.compile(
 _RELEASE: Final = re.compile(r"vllm[\w./-]*(?:(?:\[[^\]]*\])?==|:)v?(0\.\d+\.\d+[\w.]*)")
 _ASSIGNMENT: Final = re.compile(r"(?:--env=|-e)?([A-Za-z_]\w*)=(.*)", re.S)
 _CONTAINERS: Final = ("docker", "podman", "nerdctl", "jobs")
-_STARTERS: Final = (*_CONTAINERS, "kubectl", "env", "sudo", "exec", "nohup", "uv", "uvx", "vllm")
 _FILE: Final = re.compile(r".+\.(?:ya?ml|json|sh|bash|sbatch|py|env|args)(?:#.+|:\d+)?")
+
+
+Form = Literal["entry", "item", "list", "shell", "field"]
+# Text before an option that is removed together with it.
+BEFORE: Final[Mapping[Form, str]] = {
+    "entry": r"\n[^\n]*\Z",
+    "item": r"\n\s*-\s*\Z",
+    "list": r",\s*\Z",
+    "shell": r"\s*(\\\n)?\s*\Z",
+    "field": r"\n\s*\w+:\s*\Z",
+}
+# A reason stands in the text itself, without spaces, so that it goes wherever a shell or a manifest
+# puts the value of a variable. Unicode keeps these characters free.
+_BEGIN, _SPACE, _END = "\ufdd0", "\ufdd1", "\ufdd2"
+_REASON: Final = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]*){_END}")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A word, or an option (named by its argument) with its values, and its place in the text.
+
+    The place is -1 if the text spells the word differently. `glue` separates words; `quote` is
+    YAML's quote around them.
+    """
+
+    text: str
+    start: int = -1
+    end: int = -1
+    line: int = 0
+    form: Form = "shell"
+    glue: str = " "
+    quote: str = "|"
+
+    def spell(self, name: str, value: Any) -> str:
+        """Spell an option the way this place requires."""
+        if self.form == "field":
+            return json.dumps(value)
+        if self.form == "entry":
+            return yaml_entry(name, value).rstrip("\n")
+        words = serve_option(name, value)
+        if self.form != "shell":
+            return self.glue.join(map(_yaml_word, words))
+        if not self.quote:
+            # A colon before a space would end a plain scalar.
+            dumps = partial(json.dumps, separators=(",", ":"))
+            words = [w if w[0] not in "[{" else dumps(json.loads(w)) for w in words]
+        line = shlex.join(words)
+        return {"'": line.replace("'", "''"), '"': json.dumps(line)[1:-1]}.get(self.quote, line)
+
+    def make_addition(self, text: str, more: Mapping[str, Any]) -> tuple[int, int, str]:
+        """Return the edit (start, end, text) that adds these options after this one."""
+        line_ends = text.find("\n", self.end) if self.form in ("entry", "item", "field") else -1
+        at = self.end if self.form in ("list", "shell") else len(text)
+        at = at if line_ends < 0 else line_ends
+        if self.form == "field":
+            words = [word for name, value in more.items() for word in serve_option(name, value)]
+            indent = re.search(r" *(?=[^\n ][^\n]*\Z)", text[: self.start])
+            listed = ", ".join(map(_yaml_word, words))
+            return at, at, f"\n{indent[0] if indent else ''}extraArgs: [{listed}]"
+        return at, at, "".join(self.glue + self.spell(*option) for option in more.items())
+
+
+def _yaml_word(word: str) -> str:
+    return yaml.safe_dump([word], default_flow_style=True, width=1 << 20, allow_unicode=True)[1:-2]
+
+
+def option_spans(words: Sequence[Span]) -> Iterator[Span]:
+    """Join each option and its values."""
+    at = 0
+    while at < len(words):
+        first = last = words[at]
+        at += 1
+        while at < len(words) and not words[at].text.startswith("-"):
+            last = words[at]
+            at += 1
+        name = argument(first.text) if first.text.startswith("-") else ""
+        yield replace(first, text=name, end=last.end)
+
+
+def argument(option: str) -> str:
+    """Return the argument that an option sets, by its spelling: `--a-b.c=1` sets a_b."""
+    return option.lstrip("-").partition("=")[0].partition(".")[0].replace("-", "_")
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The words for `vllm serve` in a container, script or program, and what is around them.
+    """The words of a command in a container, script or program, and what is around them.
 
-    `name` is its container's or service's. `unread` notes say what of it is not used. `releases`
-    are those of vLLM that its image or package names.
+    `unread` notes say what of it is not used. `name` is its container's or service's, `model` what
+    that names. `releases` are those of vLLM that its image or package names.
     """
 
     words: Sequence[Span]
     unread: Sequence[str]
     line: int
+    environment: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
     model: str | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
     releases: Sequence[str] = ()
 
     @property
     def title(self) -> str:
-        own = _split_models([word.text for word in self.words])[0]
+        model = next(iter(_split_models([word.text for word in self.words])[0]), self.model)
         where = f"line {self.line}"
-        model = next(iter(own), self.model or "no model")
         return f"{self.name} ({where}, {model})" if self.name else f"{where} ({model})"
+
+    def find_server(self, *, starts: bool = False) -> list[Command]:
+        """Return the server that it starts, if any; all its words if it `starts` one anyway."""
+        texts = [without_marks(word.text, "_") for word in self.words]
+        place = serve_slice(texts) or (slice(0, None) if starts else None)
+        if place is None:
+            return []
+        pairs = filter(None, map(_ASSIGNMENT.fullmatch, texts[: place.start]))
+        given = {**self.environment, **{pair[1]: pair[2] for pair in pairs}}
+        kept, unread = keep_known(self.words[place])
+        return [replace(self, words=kept, unread=[*self.unread, *unread], environment=given)]
 
 
 def _split_models(flags: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -80,38 +177,11 @@ def split_model(model: str | None, flags: Sequence[str]) -> tuple[str | None, tu
     return (models[0] if models else None), tuple(rest)
 
 
-def find_command(
-    words: Sequence[Span], environment: Mapping[str, str], line: int, *, starts: bool = False
-) -> Command | None:
-    """Return the server that a command starts, or all words if it `starts` one anyway."""
-    texts = [without_marks(word.text, "_") for word in words]
-    place = _serve_slice(texts)
-    if place is None and not starts:
-        return None
-    place = place or slice(0, None)
-    pairs = (_ASSIGNMENT.fullmatch(text) for text in texts[: place.start])
-    given = {pair[1]: pair[2] for pair in pairs if pair}
-    return Command(*keep_known(words[place]), line, environment={**environment, **given})
-
-
 def find_releases(texts: Sequence[str]) -> list[str]:
     return [match[1] for text in texts for match in _RELEASE.finditer(text)]
 
 
-def find_script_commands(script: Script) -> list[Command]:
-    """Find the servers that a script starts; each has the notes of the whole script."""
-    found = (find_command(one.words, one.environment, one.line) for one in script.commands)
-    releases = find_releases([word.text for one in script.commands for word in one.words])
-    notes = [
-        f"line {one.line}: options of no command: a blank line or comment before them ends it"
-        for one in script.commands
-        if one.words[0].text.startswith("--")
-    ]
-    notes += script.notes
-    return [replace(c, unread=(*notes, *c.unread), releases=releases) for c in found if c]
-
-
-def _serve_slice(words: Sequence[str]) -> slice | None:
+def serve_slice(words: Sequence[str]) -> slice | None:
     """Locate the words for `vllm serve` in a command; None if it does not start vLLM."""
     pairs = list(zip(["", *words], words, strict=False))
     starts = [
@@ -132,31 +202,33 @@ def _serve_slice(words: Sequence[str]) -> slice | None:
     return slice(starts[0], None) if starts else None
 
 
-def extract_serve_flags(words: Sequence[str]) -> list[str]:
-    """Find the words of `vllm serve` in a pasted command. Raises UsageError for other programs."""
-    # A line continuation that a blank or nothing follows arrives as a word of its own.
-    pasted = [word for word in words if not word or word.strip("\\ \t\r\n")]
-    if len(pasted) == 1 and re.search(r"\s-", pasted[0]):
-        text = re.sub(r"\\[ \t]*\r?\n", " ", pasted[0]).strip()
-        script = Script(text, {}, None)
-        found = find_script_commands(script) or [
-            Command(*keep_known(c.words), c.line) for c in script.commands
-        ]
-        if len(found) != 1 or found[0].unread:
-            why = found[0].unread[0] if len(found) == 1 else f"it has {len(found)} commands"
-            raise UsageError(f"the pasted command is not read: {why}", hint="--config FILE with it")
-        pasted = [word.text for word in found[0].words]
-    place = _serve_slice(pasted)
-    pasted = pasted[place or slice(None)]
-    while place is None and pasted and re.match(r"[A-Za-z_]\w*=", pasted[0]):
-        del pasted[0]
-    first = pasted[0] if pasted else ""
-    if first and (Path(first).name in _STARTERS or re.match(r"(.*/)?python[\d.]*$", first)):
-        raise UsageError(
-            f"{first} ... does not start vllm serve as far as mmcalib can tell",
-            hint="after --, type only the flags of vllm serve",
-        )
-    return pasted
+def mark_unknown(what: str, why: str) -> str:
+    """Return what stands in a word for a value that is unknown for this reason."""
+    reason = f"{textwrap.shorten(what, 60, placeholder=' …')} {why}"
+    return f"{_BEGIN}{without_marks(reason).replace(' ', _SPACE)}{_END}"
+
+
+def without_marks(text: str, unknown: str = "") -> str:
+    return _REASON.sub(unknown, text)
+
+
+def keep_known(words: Sequence[Span]) -> tuple[list[Span], list[str]]:
+    """Separate words that are known from notes about the others.
+
+    An option whose value is unknown is left out with it.
+    """
+    kept, notes, is_left_out = list[Span](), list[str](), False
+    for word in words:
+        is_option = word.text.startswith("-")
+        if unknown := [why.replace(_SPACE, " ") for why in _REASON.findall(word.text)]:
+            is_left_out = bool(kept) and kept[-1].text.startswith("-") and not is_option
+            what = kept.pop().text if is_left_out else without_marks(word.text).partition("=")[0]
+            what = what if is_left_out or is_option else "another word" if kept else "the model"
+            notes.append(f"line {word.line}: {what} is left out: {one_line(', '.join(unknown))}")
+        elif is_option or not is_left_out:
+            is_left_out = False
+            kept.append(word)
+    return kept, notes
 
 
 def names_file(word: str) -> bool:

@@ -9,9 +9,8 @@ from typing import Final
 
 import yaml
 
-from mmcalib.configs.commands import Command, find_command, find_releases, find_script_commands
+from mmcalib.configs.commands import Command, Form, Span, argument, find_releases, mark_unknown
 from mmcalib.configs.shell import Script
-from mmcalib.configs.words import Form, Span, argument, mark_unknown
 from mmcalib.results.engine_yaml import serve_option
 
 # KServe's runtime handles these itself and passes the others on to vLLM.
@@ -19,15 +18,10 @@ _KSERVE: Final = {"model_id": "--model", "model_name": "--served-model-name", "b
 # Only a container of vLLM has these fields.
 _SERVERS: Final = frozenset(("modelFormat", "modelURL", "extraArgs"))
 # Fields of `vllmConfig` in production-stack's chart.
-_CHART: Final = {
-    "maxModelLen": "max_model_len",
-    "maxNumSeqs": "max_num_seqs",
-    "gpuMemoryUtilization": "gpu_memory_utilization",
-    "tensorParallelSize": "tensor_parallel_size",
-    "dtype": "dtype",
-    "enableChunkedPrefill": "enable_chunked_prefill",
-    "enablePrefixCaching": "enable_prefix_caching",
-}
+_CHART: Final = (
+    *("maxModelLen", "maxNumSeqs", "gpuMemoryUtilization", "tensorParallelSize", "dtype"),
+    *("enableChunkedPrefill", "enablePrefixCaching"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +72,8 @@ class _Container:
         # In production-stack's chart.
         self.vllm = fields_of(self.fields.get("vllmConfig")) if form is _VALUES else {}
         self.fields |= self.vllm
-        self.environment = dict(_environment(self.fields))
+        every = _environment(self.fields)
+        self.environment = {name: value for name, value in every if value is not None}
 
     def read(self) -> Iterator[tuple[bool, Command]]:
         """Yield the servers that it starts, and whether they are vLLM's for sure."""
@@ -87,16 +82,15 @@ class _Container:
         words, script = self._read_words()
         words[:0] = [word for key in _CHART for word in _chart_words(key, self.vllm.get(key))]
         if script is not None:
-            found, is_sure = find_script_commands(self._read_script(script)), True
+            found, is_sure = self._read_script(script).find_servers(), True
         else:
             # Without a program of its own, it starts the image's.
-            is_image = "vllm" in image and self.form.keys[0] not in self.fields
-            is_server = bool(words) and (is_image or not _SERVERS.isdisjoint(self.fields))
-            command = find_command(words, self.environment, self.line, starts=is_server)
-            is_sure = command is not None
-            if command is None and words and words[0].text.startswith("--"):
-                command = find_command(words, self.environment, self.line, starts=True)
-            found = [command] if command else []
+            is_sure = "vllm" in image and self.form.keys[0] not in self.fields
+            is_sure = is_sure or not _SERVERS.isdisjoint(self.fields)
+            is_guess = any(word.text.startswith("--") for word in words[:1])
+            starts = bool(words) and (is_sure or is_guess)
+            found = Command(words, (), self.line, self.environment).find_server(starts=starts)
+            is_sure = is_sure or not is_guess
         unread = [
             f"line {node.start_mark.line + 1}: vllmConfig.{key} is not read"
             for key, node in self.vllm.items()
@@ -111,7 +105,6 @@ class _Container:
                 # Several commands of one container's script are told apart by their lines.
                 name=self.name if len(found) == 1 else "",
                 model=self.model,
-                environment={**self.environment, **one.environment},
                 releases=[*find_releases([image]), *one.releases],
             )
             yield is_sure, command
@@ -179,7 +172,8 @@ def _chart_words(key: str, node: yaml.Node | None) -> list[Span]:
         return []
     value = mark_unknown("it", "is no text") if _scalar(node) is None else node.value
     is_bool = node.tag == "tag:yaml.org,2002:bool"
-    words = serve_option(_CHART[key], yaml.safe_load(value) if is_bool else value)
+    name = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", key)
+    words = serve_option(name, yaml.safe_load(value) if is_bool else value)
     return [_span(word, node, "field") for word in words]
 
 
@@ -201,20 +195,14 @@ def _model_around(path: Sequence[yaml.Node], names: Sequence[str]) -> str | None
     return None
 
 
-def _environment(fields: Mapping[str, yaml.Node]) -> Iterator[tuple[str, str]]:
+def _environment(fields: Mapping[str, yaml.Node]) -> Iterator[tuple[str, str | None]]:
     """Yield the names and values of a container's environment that the file itself contains."""
-    for key in ("env", "environment"):
-        node = fields.get(key)
-        for name, one in fields_of(node).items():
-            if (value := _scalar(one)) is not None:
-                yield name, value
+    for node in filter(None, map(fields.get, ("env", "environment"))):
+        yield from ((name, _scalar(one)) for name, one in fields_of(node).items())
         for one in node.value if isinstance(node, yaml.SequenceNode) else ():
-            pair = fields_of(one)
-            named, value = _scalar(pair.get("name")), _scalar(pair.get("value"))
-            if named is not None and value is not None:
-                yield named, value
-            elif "=" in (whole := _scalar(one) or ""):
-                yield whole.partition("=")[0], whole.partition("=")[2]
+            pair, (name, is_set, value) = fields_of(one), (_scalar(one) or "").partition("=")
+            yield name, value if is_set else None
+            yield _scalar(pair.get("name")) or "", _scalar(pair.get("value"))
 
 
 def _scalar(node: yaml.Node | None) -> str | None:

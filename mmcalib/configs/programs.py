@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
-from mmcalib.configs.commands import Command
-from mmcalib.configs.words import Span
+from mmcalib.configs.commands import Command, Span
 from mmcalib.results.engine_yaml import serve_option
 
 _CALLS: Final = ("LLM", "EngineArgs", "AsyncEngineArgs")

@@ -16,18 +16,20 @@ from typing import Any, Final
 import yaml
 
 from mmcalib.configs.commands import (
+    BEFORE,
     Command,
+    Span,
+    argument,
     choose_command,
-    extract_serve_flags,
-    find_script_commands,
     names_file,
+    option_spans,
+    serve_slice,
     split_choice,
     split_model,
 )
 from mmcalib.configs.manifests import end_of, fields_of, parts_of, read_object
 from mmcalib.configs.programs import read_program
 from mmcalib.configs.shell import Script
-from mmcalib.configs.words import BEFORE, Span, argument, keep_known, option_spans
 from mmcalib.engine.messages import ParseServeConfig, ServeConfig
 from mmcalib.engine.wheels import BUILDS, installed_version
 from mmcalib.errors import UsageError
@@ -36,6 +38,9 @@ from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
 from mmcalib.results.engine_yaml import serve_option
 from mmcalib.text import describe_releases
 
+_STARTERS: Final = re.compile(
+    r"docker|podman|nerdctl|jobs|kubectl|env|sudo|exec|nohup|uvx?|vllm|python[\d.]*"
+)
 # vLLM's parser requires a model, and accepts any name.
 PLACEHOLDER_MODEL: Final = "unnamed"
 # A configuration with every option of `vllm serve` has some 300 lines.
@@ -78,22 +83,14 @@ class WrittenConfiguration:
     releases: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
 
-    def notes(self) -> Iterator[str]:
-        """Say what of the file is not used, and whether it is for another release of vLLM."""
+    def notes(self, own: Mapping[str, str]) -> Iterator[str]:
+        """Say what is not used, whose release it is, and what the `own` environment lacks."""
         yield from (f"{self.source}, {note}" for note in dict.fromkeys(self.unread))
         installed = next(filter(None, map(installed_version, BUILDS)), "").partition("+")[0]
         if installed and (others := sorted({*self.releases} - {installed})):
             yield describe_releases(str(self.source), ", ".join(others), installed)
-
-    def environment_notes(self, parsed: ServeConfig, own: Mapping[str, str]) -> Iterator[str]:
-        """Name the file's variables that are not in the `own` environment."""
-        unset = [name for name in self.environment if name not in own]
-        known = [name for name in unset if name in parsed.variables]
-        if known:
-            yield f"{self.source} sets {', '.join(known)}: export the same here to apply them"
-        if len(known) < len(unset):
-            others = ", ".join(name for name in unset if name not in known)
-            yield f"{self.source} sets {others}: the installed vLLM reads no such variable"
+        if unset := [name for name in self.environment if name not in own]:
+            yield f"{self.source} sets {', '.join(unset)}: export the same here to apply them"
 
     @property
     def model_name(self) -> str | None:
@@ -105,7 +102,7 @@ class WrittenConfiguration:
         is_in_file = self.model is None and "model" in self.settings
         model = () if is_in_file else (self.model or PLACEHOLDER_MODEL,)
         path = None if self.config is None else str(self.config)
-        return ParseServeConfig(path, (*model, *self.flags), self.file_flags, self.environment)
+        return ParseServeConfig(path, (*model, *self.flags), self.file_flags)
 
     def tune_text(self, engine_args: Mapping[str, Any], read: Mapping[str, Any]) -> str:
         """Return the text with mmcalib's arguments replaced; `read` are the values before."""
@@ -166,60 +163,76 @@ def read_configuration(
     path, choice = split_choice(config)
     text, documents, notes = _read(path)
     written = replace(written, text=text)
+    hint = "mmcalib ... -- followed by the flags of vllm serve"
     try:
-        commands = read_commands(path, text, documents)
+        found, what = _find_commands(path, text, documents)
     except (RecursionError, OverflowError) as error:
-        hint = "mmcalib ... -- followed by the flags of vllm serve"
         raise UsageError(f"--config {path} is nested or grows too much", hint=hint) from error
-    if commands is not None:
-        command = choose_command(commands, path, choice)
+    if found:
+        command = choose_command(found, path, choice)
         return _from_command(written, replace(command, unread=(*notes, *command.unread)))
+    if what:
+        raise UsageError(f"--config {path} has no {what}", hint=hint)
     if choice:
         raise UsageError(f"{path} is one configuration, without {choice}", hint=f"--config {path}")
     return _from_vllm_file(written, documents)
 
 
-def read_commands(path: Path, text: str, documents: Sequence[yaml.Node]) -> list[Command] | None:
-    """Return the commands that start vLLM, at least one; None for vLLM's own YAML.
-
-    Raises UsageError if there are none, or if the file has no form that mmcalib reads.
-    """
+def _find_commands(
+    path: Path, text: str, documents: Sequence[yaml.Node]
+) -> tuple[list[Command], str]:
+    """Return the commands that start vLLM, and what they are; nothing for vLLM's own YAML."""
     if path.suffix == ".py":
-        found, what = read_program(text), "call of vLLM's LLM or EngineArgs that Python can parse"
-    elif any(objects := [read_object(root, text) for root in documents]) or [] in objects:
+        return read_program(text), "call of vLLM's LLM or EngineArgs that Python can parse"
+    objects = [read_object(root, text) for root in documents]
+    if any(commands is not None for commands in objects):
         found = [command for commands in objects for command in commands or ()]
-        what = "container with vLLM's flags in command or args"
-    elif path.suffix in _YAML or _is_mapping_of_options(documents):
-        return None
-    else:
-        found, what = _read_script(text), f"form that mmcalib reads: {_FORMS}"
-        what = "command that starts vLLM" if text[:2] == "#!" or path.suffix == ".sh" else what
-    if not found:
-        raise UsageError(
-            f"--config {path} has no {what}",
-            hint="mmcalib ... -- followed by the flags of vllm serve",
-        )
-    return found
-
-
-def _is_mapping_of_options(documents: Sequence[yaml.Node]) -> bool:
+        return found, "container with vLLM's flags in command or args"
     keys = fields_of(documents[0]) if documents else {}
-    return bool(keys) and all(map(_OPTION.fullmatch, keys))
+    if path.suffix in _YAML or (keys and all(map(_OPTION.fullmatch, keys))):
+        return [], ""
+    is_script = text[:2] == "#!" or path.suffix == ".sh"
+    what = "command that starts vLLM" if is_script else f"form that mmcalib reads: {_FORMS}"
+    return _read_script(text), what
 
 
-def _read_script(text: str) -> list[Command]:
+def _read_script(text: str, offset: int | None = 0) -> list[Command]:
     """Read the commands of a script, or flags alone, also in a variable of an environment file."""
-    if found := find_script_commands(Script(text, {}, 0)):
+    if found := Script(text, {}, offset).find_servers():
         return found
     plain = _VARIABLE.sub(lambda name: " " * len(name[0]), text)
-    script = Script(plain, {}, 0)
-    words = [word for command in script.commands for word in command.words]
+    commands = Script(plain, {}, offset).commands
+    words = [word for command in commands for word in command.words]
     is_first = len(words) > 1 and any(word.text.startswith("--") for word in words[:2])
-    is_alone = all(one.words[0].text.startswith("--") for one in script.commands[1:])
-    if not is_first or not is_alone or any(one.environment for one in script.commands):
+    is_alone = all(one.words[0].text.startswith("--") for one in commands[1:])
+    if not is_first or not is_alone or any(one.environment for one in commands):
         return []
     variables = {} if plain == text else dict.fromkeys(re.findall(r"(?m)^(\w+)=", text), "")
-    return [Command(*keep_known(words), script.commands[0].line, environment=variables)]
+    return Command(words, (), commands[0].line, variables).find_server(starts=True)
+
+
+def extract_serve_flags(words: Sequence[str]) -> list[str]:
+    """Find the words of `vllm serve` in a pasted command. Raises UsageError for other programs."""
+    # A line continuation that a blank or nothing follows arrives as a word of its own.
+    pasted = [word for word in words if not word or word.strip("\\ \t\r\n")]
+    if len(pasted) == 1 and re.search(r"\s-", pasted[0]):
+        text = re.sub(r"\\[ \t]*\r?\n", " ", pasted[0]).strip()
+        found = _read_script(text, None)
+        if len(found) != 1 or found[0].unread:
+            why = found[0].unread[0] if len(found) == 1 else f"it has {len(found)} commands"
+            raise UsageError(f"the pasted command is not read: {why}", hint="--config FILE with it")
+        pasted = [word.text for word in found[0].words]
+    place = serve_slice(pasted)
+    pasted = pasted[place or slice(None)]
+    while place is None and pasted and re.match(r"[A-Za-z_]\w*=", pasted[0]):
+        del pasted[0]
+    first = pasted[0] if pasted else ""
+    if _STARTERS.fullmatch(Path(first).name):
+        raise UsageError(
+            f"{first} ... does not start vllm serve as far as mmcalib can tell",
+            hint="after --, type only the flags of vllm serve",
+        )
+    return pasted
 
 
 def _from_command(written: WrittenConfiguration, command: Command) -> WrittenConfiguration:
@@ -329,11 +342,12 @@ def _expanded_size(node: yaml.Node, depth: int, sizes: dict[int, int], notes: li
     if id(node) not in sizes and depth <= _MAX_DEPTH:
         parts = parts_of(node)
         keys = parts[::2] if isinstance(node, yaml.MappingNode) else []
-        last = {str(key.value): key.start_mark.line + 1 for key in keys}
-        for key in keys:
-            if (line := key.start_mark.line + 1) < last[str(key.value)] and key.value != "<<":
-                again = f"is given again on line {last[str(key.value)]}, and read there"
-                notes.append(f"line {line}: {key.value} {again}")
+        last = {str(key.value): key for key in keys}
+        notes += (
+            f"line {key.start_mark.line + 1}: {key.value} is given again, and only the last is read"
+            for key in keys
+            if last[str(key.value)] is not key and key.value != "<<"
+        )
         sizes[id(node)] = 0
         sizes[id(node)] = 1 + sum(_expanded_size(p, depth + 1, sizes, notes) for p in parts)
     if not 0 < sizes.get(id(node), 0) <= _MAX_VALUES:

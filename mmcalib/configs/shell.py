@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from dataclasses import replace
+from typing import Final
 
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
-from mmcalib.configs.words import Span, mark_unknown, without_marks
+from mmcalib.configs.commands import Command, Span, find_releases, mark_unknown, without_marks
 from mmcalib.text import one_line
 
 _BASH: Final = Language(tree_sitter_bash.language())
@@ -23,14 +24,6 @@ _UNKNOWN: Final = ("expansion", "substitution", "ansi_c_string")
 _TALKERS: Final = ("echo", "printf", "grep", "pgrep", "pkill")
 # Commands run and characters expanded, so that no script grows when it is read.
 _MAX_STEPS: Final = 1 << 21
-
-
-class Argv(NamedTuple):
-    """The words of one command, the line of it, and the variables that it is given."""
-
-    words: tuple[Span, ...]
-    line: int
-    environment: Mapping[str, str]
 
 
 class Script:
@@ -56,7 +49,7 @@ class Script:
         self.variables = {name: [value] for name, value in environment.items()}
         self.exported, self.positional = set(environment), list(positional)
         self.functions: dict[str, Node] = {}
-        self.commands: list[Argv] = outer.commands if outer else []
+        self.commands: list[Command] = outer.commands if outer else []
         self.notes: list[str] = outer.notes if outer else []
         # What may still be expanded.
         self.left: list[int] = outer.left if outer else [_MAX_STEPS]
@@ -66,6 +59,15 @@ class Script:
             node = next(child for child in node.children if child.has_error)
         if root.has_error:
             self.notes.append(f"line {self._line(node)}: bash's grammar ends here; read in part")
+
+    def find_servers(self) -> list[Command]:
+        """Return the servers that it starts; each has the notes and releases of the whole."""
+        releases = find_releases([word.text for one in self.commands for word in one.words])
+        ends = "options of no command: a blank line or comment before them ends it"
+        orphans = [one.line for one in self.commands if one.words[0].text.startswith("--")]
+        notes = [*(f"line {line}: {ends}" for line in orphans), *self.notes]
+        servers = (server for one in self.commands for server in one.find_server())
+        return [replace(s, unread=[*notes, *s.unread], releases=releases) for s in servers]
 
     def _run(self, node: Node) -> None:
         self._spend(100)
@@ -190,7 +192,7 @@ class Script:
                 self._run(body)
                 self.positional, self.functions[name] = before, body
             case [name, *_]:
-                self.commands.append(Argv(words, self._line(node), environment))
+                self.commands.append(Command(words, (), self._line(node), environment))
                 for at, word in enumerate(words[1:] if name not in _TALKERS else (), 3):
                     # A script in quotes, for another shell or host.
                     if re.search(r"vllm\S*\s", word.text):

@@ -236,8 +236,6 @@ class ServeConfig(Message):
     unsafe_settings: tuple[str, ...] = ()
     # Set arguments that are not the engine's.
     server: tuple[str, ...] = ()
-    # The request's variables that vLLM or PyTorch's allocator reads.
-    variables: tuple[str, ...] = ()
 
 
 class ParseServeConfig(Request[ServeConfig]):
@@ -246,7 +244,6 @@ class ParseServeConfig(Request[ServeConfig]):
     path: str | None = None
     flags: tuple[str, ...] = ()
     file_flags: tuple[str, ...] = ()
-    variables: tuple[str, ...] = ()
 
 
 class ServeOptions(Message):

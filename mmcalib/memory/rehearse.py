@@ -51,7 +51,6 @@ class Rehearsals(Closing):
         on_log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.gpu = gpu
-        self._on_note = on_note
         self._host = CachingHost(on_note=on_note, on_log=lambda line: on_log(f"rehearsal: {line}"))
 
     def list_options(self) -> m.ServeOptions:
@@ -66,8 +65,6 @@ class Rehearsals(Closing):
         """
         self.start_simulated_gpu()
         parsed = self._host.ask(configuration.parse_request, "reading the configuration")
-        for note in configuration.environment_notes(parsed, os.environ):
-            self._on_note(note)
         return reject_unsafe_settings(parsed, configuration.source)
 
     def start_simulated_gpu(self) -> None:
@@ -140,7 +137,7 @@ def rehearse(
         for config in configs:
             written = read_configuration(None if config is None else Path(config), flags, model)
             path = written.source
-            for note in written.notes():
+            for note in written.notes(os.environ):
                 progress.note(note)
             with add_config_hints(path, flags, device):
                 args = parse_arguments(rehearsals, written)

@@ -87,13 +87,6 @@ def read_variables(names: Iterable[str]) -> dict[str, int]:
     return {name: int(getattr(envs, name)) for name in applied}
 
 
-def environment_names() -> set[str]:
-    """Return the variables that vLLM or PyTorch's allocator reads."""
-    from vllm import envs
-
-    return {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", *envs.environment_variables}
-
-
 def subtracts_graphs() -> bool:
     """Return True if startup subtracts its estimate of CUDA graphs (since 0.20, configurable)."""
     from vllm import envs

@@ -17,8 +17,8 @@ from PIL import Image
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.admission.check import check
-from mmcalib.configs.commands import extract_serve_flags, split_model
-from mmcalib.configs.read import read_configuration
+from mmcalib.configs.commands import split_model
+from mmcalib.configs.read import extract_serve_flags, read_configuration
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.requests import Reading, RequestsSource
 from mmcalib.derive.admission import Admission

@@ -182,7 +182,7 @@ def plan(
         device = from_log.with_free_of_log(device, server_log.log)
     written = read_configuration(None if config is None else Path(config), flags, model)
     path = written.source
-    for note in written.notes():
+    for note in written.notes(os.environ):
         progress.note(note)
     with (
         Rehearsals(device, on_note=progress.note, on_log=progress.log) as rehearsals,

@@ -189,7 +189,7 @@ def read_your_config(
     flags = (*written.file_flags, *written.flags)
     if written.source is None and not flags:
         return None
-    for note in written.notes():
+    for note in written.notes(os.environ):
         progress.note(note)
     try:
         with progress.step("reading your configuration"):
@@ -205,8 +205,6 @@ def read_your_config(
             f"vLLM rejects these flags: {one_line(why)}",
             hint=error.hint or "vllm serve --help=all lists them",
         ) from error
-    for note in written.environment_notes(config, os.environ):
-        progress.note(note)
     if config.server:
         names = ", ".join(map(flag, config.server))
         progress.note(f"engine.yaml omits options of vLLM's API server: {names}")

@@ -67,7 +67,7 @@ def rehearse_traffic(
     device = resolve_gpu(gpu) if isinstance(gpu, str) else gpu
     written = read_configuration(None if config is None else Path(config), flags, model)
     path = written.source
-    for note in written.notes():
+    for note in written.notes(os.environ):
         progress.note(note)
     with Rehearsals(device, on_note=progress.note, on_log=progress.log) as rehearsals:
         args = parse_arguments(rehearsals, written)

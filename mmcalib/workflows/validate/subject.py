@@ -97,17 +97,14 @@ class ParsedConfig:
     checks: tuple[Check, ...]
     engine_args: dict[str, Any] = field(default_factory=dict)
     serve_args: Mapping[str, Any] | None = None
-    notes: tuple[str, ...] = ()
 
 
 def read_file(session: ValidateSession) -> ParsedConfig:
     """Read the job's configuration. Raises UsageError if it names no model."""
     with session.progress.step("reading the configuration"):
-        for note in session.job.written.notes():
+        for note in session.job.written.notes(os.environ):
             session.progress.note(note)
         config = parse_config(session.host, session.job.written, session.scratch)
-        for note in config.notes:
-            session.progress.note(note)
     if config.serve_args is None or config.model:
         return config
     raise UsageError("no model given", hint="--model MODEL, or `model:` in the file")
@@ -148,9 +145,7 @@ def parse_config(
         return ParsedConfig(model, checks)
     args = {name: value for name, value in parsed.engine_args.items() if name != "model"}
     name = str(parsed.engine_args.get("model") or "")
-    notes = tuple(configuration.environment_notes(parsed, os.environ))
-    model = "" if name == PLACEHOLDER_MODEL else name
-    return ParsedConfig(model, checks, args, parsed.values, notes)
+    return ParsedConfig("" if name == PLACEHOLDER_MODEL else name, checks, args, parsed.values)
 
 
 def _settings(text: str) -> tuple[dict[str, Any], list[str], str]:

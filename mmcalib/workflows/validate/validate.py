@@ -112,7 +112,7 @@ def build_document(
         items="none",
         gpu=job.gpu.name if job.gpu else "",
         tool={"mmcalib": __version__},
-        doubts=[*job.written.notes(), *(resolved.notes if resolved else ())],
+        doubts=[*job.written.notes(os.environ), *(resolved.notes if resolved else ())],
     )
 
 
