@@ -27,11 +27,9 @@ _IMAGE: Final = re.compile(
 _SWITCHES: Final = re.compile(
     r"--?[\w-]+=.*|-[itdP]+|--(?:rm|init|detach|interactive|tty|privileged)"
 )
-# A release of vLLM in an image's tag or a package's pin.
-_RELEASE: Final = re.compile(r"vllm[\w./-]*(?:(?:\[[^\]]*\])?==|:)v?(0\.\d+\.\d+[\w.]*)")
 _ASSIGNMENT: Final = re.compile(r"(?:--env=|-e)?([A-Za-z_]\w*)=(.*)", re.S)
 _CONTAINERS: Final = ("docker", "podman", "nerdctl", "jobs")
-_FILE: Final = re.compile(r".+\.(?:ya?ml|json|sh|bash|sbatch|py|env|args)(?:#.+|:\d+)?")
+_SUFFIXES: Final = (".yaml", ".yml", ".json", ".sh", ".bash", ".sbatch", ".py", ".env", ".args")
 
 
 Form = Literal["entry", "item", "list", "shell", "field"]
@@ -120,8 +118,7 @@ def argument(option: str) -> str:
 class Command:
     """The words of a command in a container, script or program, and what is around them.
 
-    `unread` notes say what of it is not used. `name` is its container's or service's, `model` what
-    that names. `releases` are those of vLLM that its image or package names.
+    `unread` notes say what of it is not used. `name` is its container's, `model` what that names.
     """
 
     words: Sequence[Span]
@@ -130,11 +127,10 @@ class Command:
     environment: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
     model: str | None = None
-    releases: Sequence[str] = ()
 
     @property
     def title(self) -> str:
-        model = next(iter(_split_models([word.text for word in self.words])[0]), self.model)
+        model = next(iter(split_models([word.text for word in self.words])[0]), self.model)
         where = f"line {self.line}"
         return f"{self.name} ({where}, {model})" if self.name else f"{where} ({model})"
 
@@ -150,35 +146,26 @@ class Command:
         return [replace(self, words=kept, unread=[*self.unread, *unread], environment=given)]
 
 
-def _split_models(flags: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_models(flags: Sequence[str]) -> tuple[list[str], list[str]]:
     """Separate models from other words of `vllm serve`."""
-    words, models, rest = list(flags), list[str](), list[str]()
-    if words and not words[0].startswith("-"):
-        models.append(words.pop(0))
+    models = [word for word in flags[:1] if not word.startswith("-")]
+    words, rest = list(flags[len(models) :]), list[str]()
     while words:
-        word = words.pop(0)
-        if word == "--model" and words:
-            models.append(words.pop(0))
-        elif word.startswith("--model="):
-            models.append(word.partition("=")[2])
+        name, is_joined, value = words.pop(0).partition("=")
+        if name == "--model" and (is_joined or words):
+            models.append(value if is_joined else words.pop(0))
         else:
-            rest.append(word)
+            rest.append(name + is_joined + value)
     return models, rest
 
 
 def split_model(model: str | None, flags: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
     """Separate the model from other flags. Raises UsageError for two different models."""
-    own, rest = _split_models(flags)
-    models = [*([] if model is None else [model]), *own]
-    if len(set(models)) > 1:
-        raise UsageError(
-            f"two different models: {models[0]} and {models[1]}", hint=f"--model {models[0]}"
-        )
-    return (models[0] if models else None), tuple(rest)
-
-
-def find_releases(texts: Sequence[str]) -> list[str]:
-    return [match[1] for text in texts for match in _RELEASE.finditer(text)]
+    own, rest = split_models(flags)
+    first, *others = list(dict.fromkeys([*([] if model is None else [model]), *own])) or [""]
+    if others:
+        raise UsageError(f"two different models: {first} and {others[0]}", hint=f"--model {first}")
+    return first or None, tuple(rest)
 
 
 def serve_slice(words: Sequence[str]) -> slice | None:
@@ -231,30 +218,26 @@ def keep_known(words: Sequence[Span]) -> tuple[list[Span], list[str]]:
     return kept, notes
 
 
-def names_file(word: str) -> bool:
-    """Return True for the name of a configuration's file, as FILE, FILE#NAME or FILE:LINE."""
-    return _FILE.fullmatch(word) is not None
-
-
 def split_choice(path: Path) -> tuple[Path, str]:
     """Split FILE#NAME or FILE:LINE; the choice is empty for a file of the whole name."""
     chosen = re.fullmatch(r"(.+?)(#.+|:\d+)", str(path))
     return (path, "") if chosen is None or path.exists() else (Path(chosen[1]), chosen[2])
 
 
+def names_file(word: str) -> bool:
+    """Return True for the name of a configuration's file, as FILE, FILE#NAME or FILE:LINE."""
+    return split_choice(Path(word))[0].suffix in _SUFFIXES
+
+
 def choose_command(commands: Sequence[Command], path: Path, choice: str) -> Command:
     """Return the chosen command. Raises UsageError unless exactly one fits the choice."""
-    keys = [
-        (f"#{command.name}" if command.name else "", f":{command.line}", f"#{number}")
-        for number, command in enumerate(commands, 1)
-    ]
-    found = [at for at, own in enumerate(keys) if not choice or choice in own]
+    keys = [[f"#{one.name}"] * bool(one.name) + [f":{one.line}"] for one in commands]
+    found = [one for one, own in zip(commands, keys, strict=True) if not choice or choice in own]
     if len(found) == 1:
-        return commands[found[0]]
-    every = [key for own in keys for key in own]
-    first = next(key for key in keys[found[0] if found else 0] if key and every.count(key) == 1)
-    listed = ", ".join(commands[at].title for at in found or range(len(commands)))
+        return found[0]
+    listed = ", ".join(command.title for command in found or commands)
     has = f"{len(found)} commands that start vLLM" if found else f"no command {choice}, but"
-    raise UsageError(
-        f"--config {path} has {has}: {listed}", hint=f"choose one: --config {path}{first}"
-    )
+    every = [key for own in keys for key in own]
+    first = next((key for key in every if every.count(key) == 1), "")
+    hint = f"choose one: --config {path}{first}" if first else "write each on a line of its own"
+    raise UsageError(f"--config {path} has {has}: {listed}", hint=hint)

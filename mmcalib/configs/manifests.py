@@ -9,7 +9,7 @@ from typing import Final
 
 import yaml
 
-from mmcalib.configs.commands import Command, Form, Span, argument, find_releases, mark_unknown
+from mmcalib.configs.commands import Command, Form, Span, argument, mark_unknown
 from mmcalib.configs.shell import Script
 from mmcalib.results.engine_yaml import serve_option
 
@@ -45,92 +45,77 @@ def read_object(root: yaml.Node, text: str) -> list[Command] | None:
 
     Containers that only look like vLLM's count if no others do.
     """
-    top, found = fields_of(root), list[tuple[bool, Command]]()
-    name, form = _scalar(fields_of(top.get("metadata")).get("name")) or "", _VALUES
+    top, form = fields_of(root), _VALUES
+    name = _scalar(fields_of(top.get("metadata")).get("name")) or ""
     paths: list[tuple[str, tuple[yaml.Node, ...]]] = [(name, path) for path in _mappings(root, ())]
     if not top.keys().isdisjoint(("apiVersion", "kind")):
         form = _KUBERNETES
     elif "services" in top:
         form, services = _COMPOSE, fields_of(top["services"])
         paths = [(name, (node,)) for name, node in services.items() if fields_of(node)]
-    for name, path in paths:
-        around = fields_of(path[-2]) if path[1:] else {}
-        if form is not _VALUES or around.get("vllmConfig") is not path[-1]:
-            found += _Container(form, text, path, name).read()
-    sure = [command for is_sure, command in found if is_sure]
-    return sure or [command for _, command in found] or (None if form is _VALUES else [])
+    containers = [_Container(form, text, path, name) for name, path in paths]
+    is_any_sure = any(one.found and one.is_sure for one in containers)
+    found = [c for one in containers if one.is_sure or not is_any_sure for c in one.found]
+    return found or (None if form is _VALUES else [])
 
 
 class _Container:
-    """A container, and the mappings around it."""
+    """The servers that a container starts, and whether they are vLLM's for sure."""
 
     def __init__(self, form: _Form, text: str, path: Sequence[yaml.Node], name: str) -> None:
         self.form, self.text, self.line = form, text, path[-1].start_mark.line + 1
-        self.fields = fields_of(path[-1])
-        self.name = _scalar(self.fields.get("name")) or name
-        self.model = _model_around(path, form.models)
-        # In production-stack's chart.
-        self.vllm = fields_of(self.fields.get("vllmConfig")) if form is _VALUES else {}
-        self.fields |= self.vllm
+        self.fields, around = fields_of(path[-1]), fields_of(path[-2]) if path[1:] else {}
+        # Production-stack's chart has fields of its own, in the mapping inside its container's.
+        vllm = fields_of(self.fields.get("vllmConfig")) if form is _VALUES else {}
+        self.fields = {} if around.get("vllmConfig") is path[-1] else self.fields | vllm
         every = _environment(self.fields)
         self.environment = {name: value for name, value in every if value is not None}
-
-    def read(self) -> Iterator[tuple[bool, Command]]:
-        """Yield the servers that it starts, and whether they are vLLM's for sure."""
-        tag = f"{_scalar(self.fields.get('repository'))}:{_scalar(self.fields.get('tag'))}"
-        image = _scalar(self.fields.get("image")) or tag
-        words, script = self._read_words()
-        words[:0] = [word for key in _CHART for word in _chart_words(key, self.vllm.get(key))]
-        if script is not None:
-            found, is_sure = self._read_script(script).find_servers(), True
-        else:
-            # Without a program of its own, it starts the image's.
-            is_sure = "vllm" in image and self.form.keys[0] not in self.fields
-            is_sure = is_sure or not _SERVERS.isdisjoint(self.fields)
-            is_guess = any(word.text.startswith("--") for word in words[:1])
-            starts = bool(words) and (is_sure or is_guess)
-            found = Command(words, (), self.line, self.environment).find_server(starts=starts)
-            is_sure = is_sure or not is_guess
         unread = [
             f"line {node.start_mark.line + 1}: vllmConfig.{key} is not read"
-            for key, node in self.vllm.items()
+            for key, node in vllm.items()
             if key not in (*_CHART, "extraArgs")
         ]
-        for one in found:
-            is_kserve = "modelFormat" in self.fields
-            command = replace(
+        image = _scalar(self.fields.get("image") or self.fields.get("repository")) or ""
+        # Without a program of its own, it starts the image's.
+        self.is_sure = "vllm" in image and form.keys[0] not in self.fields
+        self.is_sure = self.is_sure or not _SERVERS.isdisjoint(self.fields)
+        own = [word for key in _CHART for word in _chart_words(key, vllm.get(key))]
+        found = self._find_servers(own)
+        self.found = [
+            replace(
                 one,
-                words=list(_kserve_words(one.words)) if is_kserve else one.words,
+                words=[*_kserve_words(one.words)] if "modelFormat" in self.fields else one.words,
                 unread=[*unread, *one.unread],
                 # Several commands of one container's script are told apart by their lines.
-                name=self.name if len(found) == 1 else "",
-                model=self.model,
-                releases=[*find_releases([image]), *one.releases],
+                name=(_scalar(self.fields.get("name")) or name) if len(found) == 1 else "",
+                model=_model_around(path, form.models),
             )
-            yield is_sure, command
+            for one in found
+        ]
 
-    def _read_words(self) -> tuple[list[Span], yaml.ScalarNode | None]:
-        """Return the words of the command line, or the script that it hands to a shell."""
-        words: list[Span] = []
+    def _find_servers(self, words: list[Span]) -> list[Command]:
+        """Find them in the command line after these words, or in the script that a shell runs."""
         for node in filter(None, map(self.fields.get, self.form.keys)):
-            is_list, is_flow = (
-                isinstance(node, yaml.SequenceNode),
-                getattr(node, "flow_style", None),
-            )
+            is_flow = getattr(node, "flow_style", None)
             glue = ", " if is_flow else f"\n{' ' * node.start_mark.column}- "
-            for one in node.value if is_list else [node]:
+            for one in node.value if isinstance(node, yaml.SequenceNode) else [node]:
                 value, is_script = _scalar(one), words and re.fullmatch(r"-\w*c", words[-1].text)
-                if is_script and words[0].text.endswith("sh") and isinstance(one, yaml.ScalarNode):
-                    return [], one
-                if one is node and isinstance(one, yaml.ScalarNode):
-                    commands = self._read_script(one, is_one_line=True).commands
-                    if len(commands) > 1:
-                        return [], one
-                    words += commands[0].words if commands else ()
+                if is_script and words[0].text.endswith("sh") and value is not None:
+                    self.is_sure = True
+                    return self._read_script(one).find_servers()
+                if one is node and value is not None:
+                    script = self._read_script(one, is_one_line=True)
+                    if len(script.commands) > 1:
+                        self.is_sure = True
+                        return self._read_script(one).find_servers()
+                    words += [word for command in script.commands for word in command.words]
                     continue
                 value = mark_unknown("it", "is no text") if value is None else self._expand(value)
                 words.append(_span(value, one, "list" if is_flow else "item", glue))
-        return words, None
+        is_guess = any(word.text.startswith("--") for word in words[:1])
+        starts = bool(words) and (self.is_sure or is_guess)
+        self.is_sure = self.is_sure or not is_guess
+        return Command(words, (), self.line, self.environment).find_server(starts=starts)
 
     def _expand(self, text: str, *, is_script: bool = False) -> str:
         def value(match: re.Match[str]) -> str:
@@ -144,9 +129,9 @@ class _Container:
 
         return self.form.variable.sub(value, text)
 
-    def _read_script(self, node: yaml.ScalarNode, *, is_one_line: bool = False) -> Script:
+    def _read_script(self, node: yaml.Node, *, is_one_line: bool = False) -> Script:
         """Read a script; its words have places if the file spells them as YAML does."""
-        quote, line = node.style or "", node.start_mark.line + 1
+        quote, line = getattr(node, "style", None) or "", node.start_mark.line + 1
         start, end = node.start_mark.index, end_of(node)
         if quote in ("|", ">"):
             start = self.text.find("\n", start)
@@ -186,13 +171,10 @@ def _kserve_words(words: Sequence[Span]) -> Iterator[Span]:
 
 def _model_around(path: Sequence[yaml.Node], names: Sequence[str]) -> str | None:
     """Return the model that a field around the container names."""
-    for mapping in reversed(path):
-        fields = fields_of(mapping)
-        for around in (fields, fields_of(fields.get("model"))):
-            for name in names:
-                if value := _scalar(around.get(name)):
-                    return value.removeprefix("hf://")
-    return None
+    around = (fields_of(mapping) for mapping in reversed(path))
+    fields = (part for own in around for part in (own, fields_of(own.get("model"))))
+    values = (_scalar(own.get(name)) for own in fields for name in names)
+    return next((value.removeprefix("hf://") for value in values if value), None)
 
 
 def _environment(fields: Mapping[str, yaml.Node]) -> Iterator[tuple[str, str | None]]:

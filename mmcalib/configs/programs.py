@@ -29,14 +29,17 @@ def read_program(text: str) -> list[Command]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "vllm"
         for alias in node.names
     }
-    stored = (node for node in nodes if isinstance(node, ast.Name))
-    names = Counter(node.id for node in stored if isinstance(node.ctx, ast.Store))
-    names.update(node.arg for node in nodes if isinstance(node, ast.arg))
+    stored = [node for node in nodes if isinstance(node, ast.Name | ast.arg)]
+    names = Counter(
+        node.arg if isinstance(node, ast.arg) else node.id
+        for node in stored
+        if not isinstance(getattr(node, "ctx", None), ast.Load)
+    )
     values = {
         target.id: node.value
         for node in nodes
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
-        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(node, ast.Assign)
+        for target in node.targets
         if isinstance(target, ast.Name) and names[target.id] == 1
     }
     calls = []

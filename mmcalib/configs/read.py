@@ -52,11 +52,14 @@ _FORMS: Final = (
     "vLLM's YAML, a Kubernetes manifest, a compose file, Helm values, a shell script, a Python "
     "program with LLM(...), or flags of vllm serve"
 )
-_YAML: Final = (".yaml", ".yml", ".json")
 _OPTION: Final = re.compile(r"[A-Za-z][\w.+-]*")
 _OF_VLLM: Final = re.compile(r"VLLM_|PYTORCH_(?:CUDA_)?ALLOC_CONF$")
 # Characters around a word in which its line is searched.
 _NEAR: Final = 1_000
+# A release of vLLM in an image's tag or a package's pin.
+_RELEASE: Final = re.compile(
+    r"vllm[\w./-]*(?:(?:\[[^\]]*\])?==|:|\s+tag: ['\"]?)v?(0\.\d+\.\d+[\w.]*)"
+)
 # One variable of an environment file with flags.
 _VARIABLE: Final = re.compile(r"(?m)^[A-Za-z_]\w*=(?=(.* )?--)")
 
@@ -189,7 +192,7 @@ def _find_commands(
         found = [command for commands in objects for command in commands or ()]
         return found, "container with vLLM's flags in command or args"
     keys = fields_of(documents[0]) if documents else {}
-    if path.suffix in _YAML or (keys and all(map(_OPTION.fullmatch, keys))):
+    if path.suffix in (".yaml", ".yml", ".json") or (keys and all(map(_OPTION.fullmatch, keys))):
         return [], ""
     is_script = text[:2] == "#!" or path.suffix == ".sh"
     what = "command that starts vLLM" if is_script else f"form that mmcalib reads: {_FORMS}"
@@ -253,7 +256,7 @@ def _from_command(written: WrittenConfiguration, command: Command) -> WrittenCon
         file_flags=flags,
         spans=tuple(option_spans(command.words)) if has_places else (),
         environment=tuple(filter(_OF_VLLM.match, command.environment)),
-        releases=tuple(command.releases),
+        releases=tuple({*_RELEASE.findall(re.sub(r"(?m)^\s*#.*", "", written.text))}),
         unread=tuple(unread),
     )
 

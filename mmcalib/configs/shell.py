@@ -13,7 +13,7 @@ from typing import Final
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
-from mmcalib.configs.commands import Command, Span, find_releases, mark_unknown, without_marks
+from mmcalib.configs.commands import Command, Span, mark_unknown, without_marks
 from mmcalib.text import one_line
 
 _BASH: Final = Language(tree_sitter_bash.language())
@@ -64,10 +64,9 @@ class Script:
             self.notes.append(f"line {self._line(node)}: bash's grammar ends here; read in part")
 
     def find_servers(self) -> list[Command]:
-        """Return the servers that it starts; each has the notes and releases of the whole."""
-        releases = find_releases([word.text for one in self.commands for word in one.words])
-        servers = [server for one in self.commands for server in one.find_server()]
-        return [replace(s, unread=[*self.notes, *s.unread], releases=releases) for s in servers]
+        """Return the servers that it starts; each has the notes of the whole script."""
+        servers = (server for one in self.commands for server in one.find_server())
+        return [replace(one, unread=[*self.notes, *one.unread]) for one in servers]
 
     def _run(self, node: Node) -> None:
         self._spend(100)
@@ -90,6 +89,8 @@ class Script:
                 is_or = any(child.type == "||" for child in node.children)
                 may_run = is_or or source.startswith(("[", "test "))
                 (self._run_branches if may_run else self._run_all)(parts[-1:])
+            case "compound_statement":
+                self._run_all(parts)
             case kind if kind.endswith("_statement") or kind in (*_CLAUSES, "subshell"):
                 if kind == "for_statement":
                     self._forget(self._source(parts[0]), "in a loop", node)

@@ -289,7 +289,7 @@ def test_a_file_may_be_the_first_word_and_the_user_s_words_win(tmp_path: Path) -
         (
             "kind: Pod\nspec: {containers: [{command: [vllm, serve, a/b]}, "
             "{command: [vllm, serve, c/d]}]}\n",
-            r"2 commands that start vLLM: line 2 \(a/b\), line 2 \(c/d\)\n.*a.yaml#1",
+            r"2 commands that start vLLM: line 2 \(a/b\), line 2 \(c/d\)\n.*a line of its own",
         ),
     ],
 )
