@@ -10,7 +10,7 @@ from typing import Final
 import yaml
 
 from mmcalib.configs.commands import Command, Form, Span, argument, mark_unknown
-from mmcalib.configs.shell import Script
+from mmcalib.configs.shell import ORPHANS, Script
 from mmcalib.results.engine_yaml import serve_option
 
 # KServe's runtime handles these itself and passes the others on to vLLM.
@@ -95,6 +95,7 @@ class _Container:
 
     def _find_servers(self, words: list[Span]) -> list[Command]:
         """Find them in the command line after these words, or in the script that a shell runs."""
+        notes = list[str]()
         for node in filter(None, map(self.fields.get, self.form.keys)):
             is_flow = getattr(node, "flow_style", None)
             glue = ", " if is_flow else f"\n{' ' * node.start_mark.column}- "
@@ -109,13 +110,15 @@ class _Container:
                         self.is_sure = True
                         return self._read_script(one).find_servers()
                     words += [word for command in script.commands for word in command.words]
+                    notes += script.notes
                     continue
                 value = mark_unknown("it", "is no text") if value is None else self._expand(value)
                 words.append(_span(value, one, "list" if is_flow else "item", glue))
+        notes = [note for note in notes if not note.endswith(ORPHANS)]
         is_guess = any(word.text.startswith("--") for word in words[:1])
         starts = bool(words) and (self.is_sure or is_guess)
         self.is_sure = self.is_sure or not is_guess
-        return Command(words, (), self.line, self.environment).find_server(starts=starts)
+        return Command(words, notes, self.line, self.environment).find_server(starts=starts)
 
     def _expand(self, text: str, *, is_script: bool = False) -> str:
         def value(match: re.Match[str]) -> str:

@@ -29,7 +29,7 @@ from mmcalib.configs.commands import (
 )
 from mmcalib.configs.manifests import end_of, fields_of, parts_of, read_object
 from mmcalib.configs.programs import read_program
-from mmcalib.configs.shell import Script
+from mmcalib.configs.shell import ORPHANS, Script
 from mmcalib.engine.messages import ParseServeConfig, ServeConfig
 from mmcalib.engine.wheels import BUILDS, installed_version
 from mmcalib.errors import UsageError
@@ -52,7 +52,6 @@ _FORMS: Final = (
     "vLLM's YAML, a Kubernetes manifest, a compose file, Helm values, a shell script, a Python "
     "program with LLM(...), or flags of vllm serve"
 )
-_OPTION: Final = re.compile(r"[A-Za-z][\w.+-]*")
 _OF_VLLM: Final = re.compile(r"VLLM_|PYTORCH_(?:CUDA_)?ALLOC_CONF$")
 # Characters around a word in which its line is searched.
 _NEAR: Final = 1_000
@@ -168,7 +167,7 @@ def read_configuration(
     written = replace(written, text=text)
     hint = "mmcalib ... -- followed by the flags of vllm serve"
     try:
-        found, what = _find_commands(path, text, documents)
+        found, what = find_commands(path, text, documents)
     except (RecursionError, OverflowError) as error:
         raise UsageError(f"--config {path} is nested or grows too much", hint=hint) from error
     if found:
@@ -181,7 +180,7 @@ def read_configuration(
     return _from_vllm_file(written, documents)
 
 
-def _find_commands(
+def find_commands(
     path: Path, text: str, documents: Sequence[yaml.Node]
 ) -> tuple[list[Command], str]:
     """Return the commands that start vLLM, and what they are; nothing for vLLM's own YAML."""
@@ -191,8 +190,8 @@ def _find_commands(
     if any(commands is not None for commands in objects):
         found = [command for commands in objects for command in commands or ()]
         return found, "container with vLLM's flags in command or args"
-    keys = fields_of(documents[0]) if documents else {}
-    if path.suffix in (".yaml", ".yml", ".json") or (keys and all(map(_OPTION.fullmatch, keys))):
+    keys = " ".join(fields_of(documents[0])) if documents else ""
+    if path.suffix in (".yaml", ".yml", ".json") or re.fullmatch(r"[A-Za-z][\w .+-]*", keys):
         return [], ""
     is_script = text[:2] == "#!" or path.suffix == ".sh"
     what = "command that starts vLLM" if is_script else f"form that mmcalib reads: {_FORMS}"
@@ -204,14 +203,15 @@ def _read_script(text: str, offset: int | None = 0) -> list[Command]:
     if found := Script(text, {}, offset).find_servers():
         return found
     plain = _VARIABLE.sub(lambda name: " " * len(name[0]), text)
-    commands = Script(plain, {}, offset).commands
-    words = [word for command in commands for word in command.words]
+    script = Script(plain, {}, offset)
+    words = [word for command in script.commands for word in command.words]
     is_first = len(words) > 1 and any(word.text.startswith("--") for word in words[:2])
-    is_alone = all(one.words[0].text.startswith("--") for one in commands[1:])
-    if not is_first or not is_alone or any(one.environment for one in commands):
+    others = [one for one in script.commands[1:] if not one.words[0].text.startswith("--")]
+    if not is_first or others or any(one.environment for one in script.commands):
         return []
     variables = {} if plain == text else dict.fromkeys(re.findall(r"(?m)^(\w+)=", text), "")
-    return Command(words, (), commands[0].line, variables).find_server(starts=True)
+    notes = [note for note in script.notes if not note.endswith(ORPHANS)]
+    return Command(words, notes, script.commands[0].line, variables).find_server(starts=True)
 
 
 def extract_serve_flags(words: Sequence[str]) -> list[str]:
@@ -219,8 +219,7 @@ def extract_serve_flags(words: Sequence[str]) -> list[str]:
     # A line continuation that a blank or nothing follows arrives as a word of its own.
     pasted = [word for word in words if not word or word.strip("\\ \t\r\n")]
     if len(pasted) == 1 and re.search(r"\s-", pasted[0]):
-        text = re.sub(r"\\[ \t]*\r?\n", " ", pasted[0]).strip()
-        found = _read_script(text, None)
+        found = _read_script(re.sub(r"\\[ \t]*\r?\n", " ", pasted[0]).strip(), None)
         if len(found) != 1 or found[0].unread:
             why = found[0].unread[0] if len(found) == 1 else f"it has {len(found)} commands"
             raise UsageError(f"the pasted command is not read: {why}", hint="--config FILE with it")

@@ -25,8 +25,8 @@ _TALKERS: Final = ("echo", "printf", "grep", "pgrep", "pkill")
 # Commands run and characters expanded, so that no script grows when it is read.
 _MAX_STEPS: Final = 1 << 21
 # Operators of `${X…}` that are evaluated.
-_DEFAULTS: Final = ("", ":-", "-", ":=", "=")
-_ORPHANS: Final = "options of no command: a blank line or comment before them ends it"
+_DEFAULTS: Final = ("", ":-", "-")
+ORPHANS: Final = "options of no command: a blank line or comment before them ends it"
 
 
 class Script:
@@ -77,9 +77,9 @@ class Script:
             case "variable_assignment":
                 self._assign(node)
             case "declaration_command":
-                names = [self._assign(part) for part in parts]
+                self._run_all(parts)
                 if source.startswith(("export", "declare -x")):
-                    self.exported.update(names)
+                    self.exported |= {self._source(part).partition("=")[0] for part in parts}
             case "function_definition":
                 self.functions[self._source(parts[0])] = parts[-1]
             case "unset_command":
@@ -88,7 +88,7 @@ class Script:
                 self._run(parts[0])
                 is_or = any(child.type == "||" for child in node.children)
                 may_run = is_or or source.startswith(("[", "test "))
-                (self._run_branches if may_run else self._run_all)(parts[-1:])
+                (self._run_branches if may_run else self._run_all)(parts[1:])
             case "compound_statement":
                 self._run_all(parts)
             case kind if kind.endswith("_statement") or kind in (*_CLAUSES, "subshell"):
@@ -129,11 +129,7 @@ class Script:
         self.variables[name] = [mark_unknown(f"${name}", why)]
 
     def _assign(self, node: Node) -> str:
-        """Set a variable, in an assignment or as a word of `export`, and return its name."""
-        if node.type != "variable_assignment":
-            name, is_set, text = self._text(node).partition("=")
-            self.variables |= {name: [text]} if is_set else {}
-            return name
+        """Set a variable, and return its name."""
         target, *values = node.named_children
         name = self._source(target).partition("[")[0]
         old = self.variables.get(name, []) if node.children[1].type == "+=" else []
@@ -170,11 +166,10 @@ class Script:
                 case kind:
                     nodes += part.named_children if kind == "command_name" else [part]
         words = [span for one in nodes for span in self._spans(one)]
-        outer = self.variables
-        self.variables = dict(outer) if prefix else outer
+        outer, self.variables = self.variables, {**self.variables}
         names = {self._assign(one) for one in prefix} | self.exported
         given = {n: values[0] for n in names if len(values := self.variables.get(n, [])) == 1}
-        self._spend(len(given))
+        self._spend(len(self.variables))
         self.variables = outer
         if words:
             self._call(Command(words, (), self._line(node), given), node)
@@ -192,7 +187,7 @@ class Script:
                 self.positional, self.functions[name] = before, body
             case [name, *_] if name.startswith("--"):
                 self.commands.append(command)
-                self.notes.append(f"line {command.line}: {_ORPHANS}")
+                self.notes.append(f"line {command.line}: {ORPHANS}")
             case [name, *_]:
                 self.commands.append(command)
                 for at, word in enumerate(words[1:] if name not in _TALKERS else (), 3):
@@ -248,16 +243,16 @@ class Script:
             gap = self.source[at : child.start_byte if child else end].decode(errors="replace")
             if quote_bytes:
                 gap = re.sub(r'\\([$`"\\\n])', lambda m: m[1].strip("\n"), gap)
-            fields = [] if child is None else self._fields(child, is_quoted=is_quoted)
-            at = at if child is None else child.end_byte
+            fields = self._fields(child, is_quoted=is_quoted) if child else []
+            at = child.end_byte if child else end
             for first, *more in filter(None, ([gap] if gap else [], fields)):
                 words[-1:] = ["".join([*words[-1:], first]), *more]
         return words
 
     def _expand(self, node: Node) -> list[str]:
         """Return the value of `$X` or `${X…}`, or the values of an array."""
-        parameter, *rest = [c for c in node.children if c.type not in ("$", "${", "}")] or [node]
-        name, operator = self._source(parameter), self._source(rest[0]) if rest else ""
+        parts = [child for child in node.children if child.type not in ("$", "${", "}")]
+        name, operator, *_ = [*map(self._source, parts), "", ""]
         array = re.fullmatch(r"(\w+)\[[@*]\]|[@*]", name)
         if name in ("@", "*"):
             values = self.positional
@@ -269,8 +264,6 @@ class Script:
         if not (array or name.isidentifier() or name.isdigit()) or operator not in _DEFAULTS:
             return [mark_unknown(self._source(node), "is not evaluated")]
         if operator and not (any(values) if operator[0] == ":" else values):
-            values = ["".join(map(self._text, rest[1:]))]
-            if "=" in operator:
-                self.variables[name] = values
+            values = ["".join(map(self._text, parts[2:]))]
         unset = [] if array else [mark_unknown(self._source(node), "is not set in the file")]
         return values or unset
