@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
@@ -23,32 +24,24 @@ def read_program(text: str) -> list[Command]:
         nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    imported = {
-        alias.asname or alias.name: alias.name
-        for node in nodes
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "vllm"
-        for alias in node.names
-    }
-    stored = [node for node in nodes if isinstance(node, ast.Name | ast.arg)]
-    names = Counter(
-        node.arg if isinstance(node, ast.arg) else node.id
-        for node in stored
-        if not isinstance(getattr(node, "ctx", None), ast.Load)
-    )
-    values = {
-        target.id: node.value
-        for node in nodes
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name) and names[target.id] == 1
-    }
-    calls = []
+    imported, names, values = dict[str, str](), Counter[str](), dict[str, ast.expr]()
     for node in nodes:
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            name = imported.get(called, called.rpartition(".")[2])
-            if name in _CALLS and (called in imported or called.startswith("vllm.")):
-                calls.append(_read_call(node, name, values))
+        match node:
+            case ast.ImportFrom() if (node.module or "").split(".")[0] == "vllm":
+                imported |= {alias.asname or alias.name: alias.name for alias in node.names}
+            case ast.Name(ctx=ast.Store()):
+                names[node.id] += 1
+            case ast.arg():
+                names[node.arg] += 1
+            case ast.Assign():
+                values |= {ast.unparse(target): node.value for target in node.targets}
+    once = {name: value for name, value in values.items() if names[name] == 1}
+    called = [(ast.unparse(node.func), node) for node in nodes if isinstance(node, ast.Call)]
+    calls = [
+        _read_call(node, imported.get(name, name.rpartition(".")[2]), once)
+        for name, node in called
+        if imported.get(name) in _CALLS or re.fullmatch(rf"vllm\.(.+\.)?({'|'.join(_CALLS)})", name)
+    ]
     return sorted(calls, key=lambda call: call.line)
 
 
