@@ -108,7 +108,7 @@ def write_bash(rng: random.Random, config: Config) -> tuple[str, str]:
                 lines.append(f"V{number}={last}")
                 last = f'"$V{number}"'
             case 3 if words[-1].isalnum():
-                last = f'"${{NONE:-"{last}"}}"'
+                last = f'"${{NONE:-"{words[-1]}"}}"'
             case 4:
                 lines.append(f"f{number}() {{ A{number}=$1; }}\nf{number} {last}")
                 last = f'"${{A{number}}}"'
