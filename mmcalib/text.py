@@ -74,6 +74,11 @@ def one_line(text: str) -> str:
     return line if len(line) <= LINE_CHARS else line[: LINE_CHARS - 1] + "…"
 
 
+def describe_releases(what: str, theirs: str, ours: str) -> str:
+    """Say that something is for another release of vLLM than the installed one."""
+    return f"{what} is from vLLM {theirs}; mmcalib runs vLLM {ours}"
+
+
 def number(value: float | None) -> str:
     """A number with thousands separators; a dash for None."""
     return "—" if value is None else f"{value:,g}" if value < 10 else f"{value:,.0f}"

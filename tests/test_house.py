@@ -25,7 +25,7 @@ ORDER = (
     {"results"},
     {"census"},
     {"options", "report"},
-    {"engine"},
+    {"configs", "engine"},
     {"child", "decision"},
     {"admission", "proof"},
     {"memory"},
@@ -51,10 +51,10 @@ SHORT = {
 }
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
-    "modules": 222,
-    "product lines": 47_001,
-    "test files": 181,
-    "test lines": 39_677,
+    "modules": 227,
+    "product lines": 47_569,
+    "test files": 183,
+    "test lines": 40_027,
     "words of docs": 19_025,
     "words of CHANGELOG": 300,
     "lines of README": 120,

@@ -116,10 +116,11 @@ def _vllm_flags(meant: str) -> Any:
     """The flags after --. A word before them is an error that suggests `meant` or --config."""
 
     def refuse_words(words: list[str]) -> list[str]:
-        from mmcalib.engine.config_forms import extract_serve_flags
+        from mmcalib.configs.commands import names_file
+        from mmcalib.configs.read import extract_serve_flags
 
         if extract_serve_flags(words) == words and not words[0].startswith("-"):
-            named = "--config" if words[0].endswith((".yaml", ".yml")) else meant
+            named = "--config" if names_file(words[0]) else meant
             raise UsageError(
                 f"unexpected argument: {words[0]}",
                 hint=f"{named} {words[0]}; flags of vLLM go after --",
@@ -134,7 +135,8 @@ FILE_AND_FLAGS = argument(
     "[FILE] [-- VLLM FLAGS]", "The --config file, and flags of `vllm serve` after --."
 )
 CONFIG_FILE = option(
-    "FILE", "vLLM's YAML, a Kubernetes manifest, a compose file, Helm values or a script."
+    "FILE",
+    "vLLM's YAML, manifest, compose file, chart, script or program; or FILE#NAME, FILE:LINE.",
 )
 VERBOSE = switch("Show vLLM's log on standard error.", "--verbose", "-v")
 QUIET = switch("Print no progress and no summary.", basic=True)

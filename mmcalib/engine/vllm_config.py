@@ -61,28 +61,6 @@ _NO_JSON: Final = "cannot be converted to JSON"
 _SIGNS: Final = re.compile(r"[{}\[\],:=]|[^{}\[\],:=]+")
 
 
-def split_model(model: str | None, flags: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
-    """Separate the model from other flags. Raises UsageError for two different models."""
-    words = list(flags)
-    models = [] if model is None else [model]
-    if words and not words[0].startswith("-"):
-        models.append(words.pop(0))
-    rest: list[str] = []
-    while words:
-        word = words.pop(0)
-        if word == "--model" and words:
-            models.append(words.pop(0))
-        elif word.startswith("--model="):
-            models.append(word.partition("=")[2])
-        else:
-            rest.append(word)
-    if len(set(models)) > 1:
-        raise UsageError(
-            f"two different models: {models[0]} and {models[1]}", hint=f"--model {models[0]}"
-        )
-    return (models[0] if models else None), tuple(rest)
-
-
 def rejected_flags_error(
     said: str, flags: Sequence[str], options: Collection[str] = ()
 ) -> UsageError | None:

@@ -10,17 +10,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from mmcalib.domain.memory import EncoderStep, RehearsedMemory
-from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.shapes import Modality
-from mmcalib.domain.traffic import Arrivals, Traffic, TrafficRequest
-from mmcalib.engine import messages as m
-from mmcalib.engine.config_forms import (
+from mmcalib.configs.read import (
     PLACEHOLDER_MODEL,
     WrittenConfiguration,
     read_configuration,
     reject_unsafe_settings,
 )
+from mmcalib.domain.memory import EncoderStep, RehearsedMemory
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import Modality
+from mmcalib.domain.traffic import Arrivals, Traffic, TrafficRequest
+from mmcalib.engine import messages as m
 from mmcalib.engine.helpers import CachingHost
 from mmcalib.engine.vllm_config import (
     add_config_hints,
@@ -131,7 +131,7 @@ def rehearse(
         for config in configs:
             written = read_configuration(None if config is None else Path(config), flags, model)
             path = written.source
-            for note in written.environment_notes(os.environ):
+            for note in written.notes(os.environ):
                 progress.note(note)
             with add_config_hints(path, flags, device):
                 args = parse_arguments(rehearsals, written)

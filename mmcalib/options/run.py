@@ -168,8 +168,7 @@ class RunOptions:
     )
     config: Path | None = option(
         "FILE",
-        "Your current configuration: vLLM's YAML, a Kubernetes manifest, a compose file, Helm "
-        "values or a script.",
+        "Your configuration: vLLM's YAML, manifest, compose file, chart, script or program.",
         basic=True,
     )
     data: list[str | Path] | None = DATA

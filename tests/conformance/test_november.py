@@ -17,16 +17,17 @@ from PIL import Image
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.admission.check import check
+from mmcalib.configs.commands import split_model
+from mmcalib.configs.read import extract_serve_flags, read_configuration
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.requests import Reading, RequestsSource
 from mmcalib.derive.admission import Admission
 from mmcalib.derive.logs import read_log
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import AudioShape, EncodedItem, ImageShape, VideoShape
-from mmcalib.engine.config_forms import extract_serve_flags, read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import FindGrammar, ListServeOptions
-from mmcalib.engine.vllm_config import refusal_text, rejected_flags_error, split_model
+from mmcalib.engine.vllm_config import refusal_text, rejected_flags_error
 from mmcalib.errors import MmcalibError, UsageError, VllmRefused
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import examine_sound, examine_whole

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from mmcalib.engine.config_forms import read_configuration
+from mmcalib.configs.read import read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import UsageError
 from mmcalib.memory.rehearse import resolve_gpu

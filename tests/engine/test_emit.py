@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mmcalib.admission.calibration import Calibration
+from mmcalib.configs.read import read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.report.configurations import CONFIGURATIONS
@@ -81,7 +82,15 @@ def every_form(host: EngineHost, made: Calibration, folder: Path) -> dict[str, d
         "env": read(host, shell('eval "words $ENGINE_ARGS"', ENGINE_ARGS=line)),
         "docker": read(host, words[words.index("serve") + 1 :]),
         "k8s": read(host, tuple(word.replace("$$", "$") for word in args)),
+        **{f"{file} by mmcalib": read_back(host, file) for file in files.values()},
     }
+
+
+def read_back(host: EngineHost, file: Path) -> dict[str, Any]:
+    """What vLLM reads of what mmcalib reads of its own form."""
+    written = read_configuration(file)
+    assert [note for note in written.unread if "not LLM's" not in note] == []
+    return dict(host.ask(written.parse_request, "parsing").engine_args)
 
 
 def test_a_mode_of_two_modes_is_read_by_its_name(host: EngineHost) -> None:

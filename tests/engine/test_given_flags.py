@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from mmcalib.configs.read import WrittenConfiguration, read_configuration
 from mmcalib.derive.policy import Policy
-from mmcalib.engine.config_forms import WrittenConfiguration, read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ServeConfig
 from mmcalib.errors import UsageError

@@ -37,6 +37,8 @@ BROUGHT: Mapping[str, str] = {
     "pyyaml": "MIT",
     "rich": "MIT",
     "soundfile": "BSD-3-Clause; its wheels hold libsndfile, under LGPL-2.1-or-later",
+    "tree-sitter": "MIT",
+    "tree-sitter-bash": "MIT",
     "typer": "MIT",
     "urllib3": "MIT",
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.engine.config_forms import read_configuration, reject_unsafe_settings
+from mmcalib.configs.read import read_configuration, reject_unsafe_settings
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.errors import UsageError
@@ -24,24 +24,29 @@ MERGES = "a0: &a0 {x: 1}\n" + "".join(
 )
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        LAUGHS,
-        MERGES,
-        "a: &a [*a]",
-        "a: " + "[" * 5000,
-        "a: " + "{b: " * 200 + "1" + "}" * 200,
-        "- " * 5000 + "a",
-        "x" * (1 << 18) + ": 1",
-    ],
-    ids=["laughs", "merges", "itself", "deep", "deep keys", "deep lists", "large"],
-)
-def test_a_file_that_grows_when_it_is_read_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "a.yaml").write_text(text)
+FUNCTIONS = "".join(f"f{n}() {{ {f'f{n + 1};' * 200} }}\n" for n in range(9))
+GROWING = {
+    "laughs.yaml": LAUGHS,
+    "merges.yaml": MERGES,
+    "itself.yaml": "a: &a [*a]",
+    "deep.yaml": "a: " + "[" * 5000,
+    "deep-keys.yaml": "a: " + "{b: " * 200 + "1" + "}" * 200,
+    "deep-lists.yaml": "- " * 5000 + "a",
+    "large.yaml": "x" * (1 << 18) + ": 1",
+    "doubled.sh": "A=aaaa\n" + "A=$A$A\n" * 60 + "vllm serve $A\n",
+    "array.sh": "A=(a)\n" + 'A+=("${A[@]}" "${A[@]}")\n' * 60 + 'vllm serve "${A[@]}"\n',
+    "functions.sh": f"{FUNCTIONS}f0\nvllm serve m\n",
+    "deep.sh": "(" * 50_000 + "vllm serve m" + ")" * 50_000,
+    "powers.py": "from vllm import LLM\nb = a = 9 * a\n" + "LLM(seed=" + "-" * 3000 + "1)",
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_a_file_that_grows_when_it_is_read_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(GROWING[name])
     started = time.process_time()
     with pytest.raises(UsageError):
-        read_configuration(tmp_path / "a.yaml")
+        read_configuration(tmp_path / name)
     assert time.process_time() - started < 10
 
 

@@ -19,7 +19,7 @@ from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
 from mmcalib.releases.constants import CONTEXT_BYTES
 from mmcalib.results.plan import LogSummary
-from mmcalib.text import GIB, gib
+from mmcalib.text import GIB, describe_releases, gib
 
 # Arguments that change memory or what vLLM loads; none that is unsafe, such as trust_remote_code.
 REHEARSED_ARGUMENTS: Final = frozenset(
@@ -111,7 +111,7 @@ def describe_log(
 def _notes(server_log: ServerLog, base: RehearsedMemory, gpu: Gpu) -> Iterator[str]:
     log, args = server_log.log, server_log.engine_args
     if log.vllm_version not in (None, base.vllm):
-        yield f"the log is from vLLM {log.vllm_version}; mmcalib rehearsed vLLM {base.vllm}"
+        yield describe_releases("the log", str(log.vllm_version), base.vllm)
     if log.total_bytes is not None and not _same_size(gpu.total_bytes, log.total_bytes):
         yield f"the log is from a GPU with {gib(log.total_bytes)}; mmcalib rehearsed {gpu.name}"
     if server_log.effective:

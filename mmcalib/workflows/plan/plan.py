@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from mmcalib.configs.read import read_configuration
 from mmcalib.derive.demand import ObservedOom
 from mmcalib.derive.fix_search import SearchResult
 from mmcalib.derive.fixes import (
@@ -22,7 +23,6 @@ from mmcalib.derive.fixes import (
 )
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.model import ModelInfo
-from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.vllm_config import (
     add_config_hints,
@@ -182,7 +182,7 @@ def plan(
         device = from_log.with_free_of_log(device, server_log.log)
     written = read_configuration(None if config is None else Path(config), flags, model)
     path = written.source
-    for note in written.environment_notes(os.environ):
+    for note in written.notes(os.environ):
         progress.note(note)
     # At once: vLLM takes long to import.
     named = written.model_name or (server_log.log.model if server_log else None)

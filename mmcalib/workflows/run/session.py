@@ -17,17 +17,17 @@ from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.catalogue import NOT_STARTED_WITH
 from mmcalib.checks.check import Check
 from mmcalib.checks.limits import CACHE, LIMIT, count_limits, limit_options, normalize_limits
+from mmcalib.configs.read import (
+    WrittenConfiguration,
+    read_configuration,
+    reject_unsafe_settings,
+)
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.limits import compute_reserve
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality
-from mmcalib.engine.config_forms import (
-    WrittenConfiguration,
-    read_configuration,
-    reject_unsafe_settings,
-)
 from mmcalib.engine.helpers import CachingHost
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ServeConfig
@@ -189,7 +189,7 @@ def read_your_config(
     flags = (*written.file_flags, *written.flags)
     if written.source is None and not flags:
         return None
-    for note in written.environment_notes(os.environ):
+    for note in written.notes(os.environ):
         progress.note(note)
     try:
         with progress.step("reading your configuration"):

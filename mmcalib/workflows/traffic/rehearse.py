@@ -13,13 +13,13 @@ from mmcalib.checks.catalogue import LOAD_ON
 from mmcalib.checks.check import Check
 from mmcalib.checks.corpus import assumed_load_check
 from mmcalib.checks.limits import CACHE
+from mmcalib.configs.read import read_configuration
 from mmcalib.corpus.chat import ChatRequest
 from mmcalib.decision.texts import Texts
 from mmcalib.derive.demand import thin_steps
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.traffic import Arrivals, SplitPrompt, Trace, Traffic
-from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.vllm_config import configured_context, loading_args, open_model
 from mmcalib.errors import MmcalibError
@@ -67,7 +67,7 @@ def rehearse_traffic(
     device = resolve_gpu(gpu) if isinstance(gpu, str) else gpu
     written = read_configuration(None if config is None else Path(config), flags, model)
     path = written.source
-    for note in written.environment_notes(os.environ):
+    for note in written.notes(os.environ):
         progress.note(note)
     named = written.model_name
     found = resolve(named, cache_dir=cache_dir()) if named else None

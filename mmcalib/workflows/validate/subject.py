@@ -20,17 +20,17 @@ from mmcalib.checks.check import Check, yaml_line
 from mmcalib.checks.facts import JudgedConfig, OptionFacts
 from mmcalib.checks.file import WrittenFile, check_file
 from mmcalib.checks.limits import LIMIT
+from mmcalib.configs.read import (
+    PLACEHOLDER_MODEL,
+    WrittenConfiguration,
+    reject_unsafe_settings,
+)
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.demand import Headroom, Shortfall, WorstStep
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.model import ModelInfo
-from mmcalib.engine.config_forms import (
-    PLACEHOLDER_MODEL,
-    WrittenConfiguration,
-    reject_unsafe_settings,
-)
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ServeConfig
 from mmcalib.engine.vllm_config import (
@@ -101,7 +101,7 @@ class ParsedConfig:
 def read_file(session: ValidateSession) -> ParsedConfig:
     """Read the job's configuration. Raises UsageError if it names no model."""
     with session.progress.step("reading the configuration"):
-        for note in session.job.written.environment_notes(os.environ):
+        for note in session.job.written.notes(os.environ):
             session.progress.note(note)
         config = parse_config(session.host, session.job.written, session.scratch)
     if config.serve_args is None or config.model:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from mmcalib.checks.catalogue import CONFIG_PARSING, ENGINE_START, ITEM_BATCH
 from mmcalib.checks.check import Check, Taken, verdict
-from mmcalib.engine.config_forms import read_configuration
+from mmcalib.configs.read import read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.files import Scratch
@@ -112,7 +112,7 @@ def build_document(
         items="none",
         gpu=job.gpu.name if job.gpu else "",
         tool={"mmcalib": __version__},
-        doubts=list(resolved.notes) if resolved else [],
+        doubts=[*job.written.notes(os.environ), *(resolved.notes if resolved else ())],
     )
 
 

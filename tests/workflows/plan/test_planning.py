@@ -434,7 +434,7 @@ def test_what_the_engine_took_by_default_is_rehearsed_as_it_was(tmp_path: Path) 
     }
     said = from_log.describe_log(found, rehearsed(), gpus.find_gpu("L4"))
     assert said.notes == [
-        "the log is from vLLM 0.31.0; mmcalib rehearsed vLLM 0.32.0",
+        "the log is from vLLM 0.31.0; mmcalib runs vLLM 0.32.0",
         "the log is from a GPU with 8.00 GiB; mmcalib rehearsed L4",
         "defaults of the log's engine: max_num_batched_tokens=2048",
         "ignored arguments of the log: seed",

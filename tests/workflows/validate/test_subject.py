@@ -11,12 +11,12 @@ import pytest
 from mmcalib.checks import reserve
 from mmcalib.checks.catalogue import MEMORY_RESERVE, SIZE_HINT
 from mmcalib.checks.check import Check
+from mmcalib.configs.read import read_configuration
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.limits import Count, ProfileReserve
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import Modality
-from mmcalib.engine.config_forms import read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.vllm_config import without_gpu_args
 from mmcalib.memory.checks import no_gpu, reserved_check

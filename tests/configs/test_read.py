@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mmcalib.engine.config_forms import PLACEHOLDER_MODEL, WrittenConfiguration, read_configuration
+from mmcalib.configs.read import PLACEHOLDER_MODEL, WrittenConfiguration, read_configuration
 from mmcalib.errors import UsageError
 from mmcalib.results.engine_yaml import serve_words
 
@@ -171,17 +171,10 @@ def pairs(words: tuple[str, ...]) -> dict[str, Any]:
     return {words[n]: yaml.safe_load(words[n + 1]) for n in range(0, len(words), 2)}
 
 
-@pytest.mark.parametrize("name", FORMS)
-def test_every_form_holds_the_same_flags(tmp_path: Path, name: str) -> None:
-    found = read(tmp_path, name, FORMS[name])
-    assert found.model == MODEL
-    assert found.config is None
-    assert pairs(found.file_flags) == pairs(WORDS)
-
-
 @pytest.mark.parametrize("name", [n for n in FORMS if n != "quoted.yaml"])
 def test_tuned_values_go_into_the_file_and_nothing_else_moves(tmp_path: Path, name: str) -> None:
     found = read(tmp_path, name, FORMS[name])
+    assert (found.model, found.config, pairs(found.file_flags)) == (MODEL, None, pairs(WORDS))
     again = read(tmp_path, name, found.tune_text(TUNED, READ))
     assert again.model == MODEL
     expected = tuple(serve_words({k: v for k, v in TUNED.items() if k != "model"}))
@@ -192,22 +185,6 @@ def test_tuned_values_go_into_the_file_and_nothing_else_moves(tmp_path: Path, na
         "limit" in line or LIMIT in line or "--port 8000" in line or "8000" in line
         for line in removed
     )
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        f"MODEL={MODEL}\nexport LEN=8192\nLIMIT='{LIMIT}'\nREST='--port 8000'\n",
-        f"LIMIT='{LIMIT}' REST='--port 8000'\n",
-    ],
-)
-def test_a_script_s_own_variables_are_expanded(tmp_path: Path, script: str) -> None:
-    command = (
-        f"vllm serve ${{MODEL:-{MODEL}}} --max-model-len ${{LEN-8192}} "
-        '--limit-mm-per-prompt "$LIMIT" $REST\n'
-    )
-    found = read(tmp_path, "serve.sh", script + command)
-    assert (found.model, pairs(found.file_flags)) == (MODEL, pairs(WORDS))
 
 
 @pytest.mark.parametrize(
@@ -224,10 +201,10 @@ def test_variables_of_vllm_that_only_the_server_has_are_named(
     tmp_path: Path, name: str, text: str
 ) -> None:
     found = read(tmp_path, name, text)
-    assert list(found.environment_notes({"VLLM_API_KEY": "a"})) == [
+    assert list(found.notes({"VLLM_API_KEY": "a"})) == [
         f"{tmp_path / name} sets VLLM_PLUGINS: export the same here to apply them"
     ]
-    assert not list(found.environment_notes({"VLLM_API_KEY": "a", "VLLM_PLUGINS": ""}))
+    assert not list(found.notes({"VLLM_API_KEY": "a", "VLLM_PLUGINS": ""}))
 
 
 def test_a_diff_of_a_deployment_is_of_its_lines(tmp_path: Path) -> None:
@@ -248,12 +225,6 @@ def test_vllm_s_own_file_with_a_dtype_is_no_chart(tmp_path: Path, dtype: str) ->
     found = read(tmp_path, "engine.yaml", text)
     assert found.settings == yaml.safe_load(text)
     assert (found.config, found.file_flags) == (tmp_path / "engine.yaml", ())
-
-
-def test_a_chart_with_only_a_dtype_is_a_chart(tmp_path: Path) -> None:
-    text = f"modelSpec:\n- modelURL: {MODEL}\n  vllmConfig: {{dtype: float16}}\n"
-    found = read(tmp_path, "values.yaml", text)
-    assert (found.model, found.file_flags) == (MODEL, ("--dtype", "float16"))
 
 
 def test_vllm_s_own_file_keeps_its_comments(tmp_path: Path) -> None:
@@ -311,7 +282,7 @@ def test_a_file_may_be_the_first_word_and_the_user_s_words_win(tmp_path: Path) -
         (
             "kind: Pod\nspec: {containers: [{command: [vllm, serve, a/b]}, "
             "{command: [vllm, serve, c/d]}]}\n",
-            "2 containers",
+            r"2 commands that start vLLM: line 2 \(a/b\), line 2 \(c/d\)\n.*a line of its own",
         ),
     ],
 )

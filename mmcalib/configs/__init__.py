@@ -1,0 +1,1 @@
+"""Configurations of vLLM as users keep them: one module for each form."""

@@ -1,0 +1,243 @@
+"""Commands that start vLLM: their words, what in these cannot be known, and which is meant."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path, PurePath
+from typing import Any, Final, Literal
+
+import yaml
+
+from mmcalib.errors import UsageError
+from mmcalib.results.engine_yaml import serve_option, yaml_entry
+from mmcalib.text import one_line
+
+_SERVER: Final = "vllm.entrypoints.openai.api_server"
+_PROGRAMS: Final = ("vllm", "vllm.entrypoints.cli.main")
+# A container image of vLLM, and the options of `docker run` that take no value and may precede it.
+_IMAGE: Final = re.compile(
+    r"(?:[\w.-]+(?::\d+)?/)?(?:[^\s:=]+/)*[\w.-]*vllm[\w.-]*(?:[:@][\w.:-]+)?"
+)
+_SWITCHES: Final = re.compile(
+    r"--?[\w-]+=.*|-[itdP]+|--(?:rm|init|detach|interactive|tty|privileged)"
+)
+_ASSIGNMENT: Final = re.compile(r"(?:--env=|-e)?([A-Za-z_]\w*)=(.*)", re.S)
+_CONTAINERS: Final = ("docker", "podman", "nerdctl", "jobs")
+_SUFFIXES: Final = (".yaml", ".yml", ".json", ".sh", ".bash", ".sbatch", ".py", ".env", ".args")
+
+
+Form = Literal["entry", "item", "list", "shell", "field"]
+# Text before an option that is removed together with it.
+BEFORE: Final[Mapping[Form, str]] = {
+    "entry": r"\n[^\n]*\Z",
+    "item": r"\n\s*-\s*\Z",
+    "list": r",\s*\Z",
+    "shell": r"\s*(\\\n)?\s*\Z",
+    "field": r"\n\s*\w+:\s*\Z",
+}
+# A reason stands in the text itself, without spaces, so that it goes wherever a shell or a manifest
+# puts the value of a variable. Unicode keeps these characters free.
+_BEGIN, _SPACE, _END = "\ufdd0", "\ufdd1", "\ufdd2"
+_REASON: Final = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]*){_END}")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A word, or an option (named by its argument) with its values, and its place in the text.
+
+    The place is -1 if the text spells the word differently. `glue` separates words; `quote` is
+    YAML's quote around them.
+    """
+
+    text: str
+    start: int = -1
+    end: int = -1
+    line: int = 0
+    form: Form = "shell"
+    glue: str = " "
+    quote: str = "|"
+
+    def spell(self, name: str, value: Any) -> str:
+        """Spell an option the way this place requires."""
+        if self.form == "field":
+            return json.dumps(value)
+        if self.form == "entry":
+            return yaml_entry(name, value).rstrip("\n")
+        words = serve_option(name, value)
+        if self.form != "shell":
+            return self.glue.join(map(_yaml_word, words))
+        if not self.quote:
+            # A colon before a space would end a plain scalar.
+            dumps = partial(json.dumps, separators=(",", ":"))
+            words = [w if w[0] not in "[{" else dumps(json.loads(w)) for w in words]
+        line = shlex.join(words)
+        return {"'": line.replace("'", "''"), '"': json.dumps(line)[1:-1]}.get(self.quote, line)
+
+    def make_addition(self, text: str, more: Mapping[str, Any]) -> tuple[int, int, str]:
+        """Return the edit (start, end, text) that adds these options after this one."""
+        line_ends = text.find("\n", self.end) if self.form in ("entry", "item", "field") else -1
+        at = self.end if self.form in ("list", "shell") else len(text)
+        at = at if line_ends < 0 else line_ends
+        if self.form == "field":
+            words = [word for name, value in more.items() for word in serve_option(name, value)]
+            indent = re.search(r" *(?=[^\n ][^\n]*\Z)", text[: self.start])
+            listed = ", ".join(map(_yaml_word, words))
+            return at, at, f"\n{indent[0] if indent else ''}extraArgs: [{listed}]"
+        return at, at, "".join(self.glue + self.spell(*option) for option in more.items())
+
+
+def _yaml_word(word: str) -> str:
+    return yaml.safe_dump([word], default_flow_style=True, width=1 << 20, allow_unicode=True)[1:-2]
+
+
+def option_spans(words: Sequence[Span]) -> Iterator[Span]:
+    """Join each option and its values."""
+    at = 0
+    while at < len(words):
+        first = last = words[at]
+        at += 1
+        while at < len(words) and not words[at].text.startswith("-"):
+            last = words[at]
+            at += 1
+        name = argument(first.text) if first.text.startswith("-") else ""
+        yield replace(first, text=name, end=last.end)
+
+
+def argument(option: str) -> str:
+    """Return the argument that an option sets, by its spelling: `--a-b.c=1` sets a_b."""
+    return option.lstrip("-").partition("=")[0].partition(".")[0].replace("-", "_")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The words of a command in a container, script or program, and what is around them.
+
+    `unread` notes say what of it is not used. `name` is its container's, `model` what that names.
+    """
+
+    words: Sequence[Span]
+    unread: Sequence[str]
+    line: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+    model: str | None = None
+
+    @property
+    def title(self) -> str:
+        model = next(iter(split_models([word.text for word in self.words])[0]), self.model)
+        where = f"line {self.line}"
+        return f"{self.name} ({where}, {model})" if self.name else f"{where} ({model})"
+
+    def find_server(self, *, starts: bool = False) -> list[Command]:
+        """Return the server that it starts, if any; all its words if it `starts` one anyway."""
+        texts = [without_marks(word.text, "_") for word in self.words]
+        place = serve_slice(texts) or (slice(0, None) if starts else None)
+        if place is None:
+            return []
+        pairs = filter(None, map(_ASSIGNMENT.fullmatch, texts[: place.start]))
+        given = {**self.environment, **{pair[1]: pair[2] for pair in pairs}}
+        kept, unread = keep_known(self.words[place])
+        return [replace(self, words=kept, unread=[*self.unread, *unread], environment=given)]
+
+
+def split_models(flags: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separate models from other words of `vllm serve`."""
+    models = [word for word in flags[:1] if not word.startswith("-")]
+    words, rest = list(flags[len(models) :]), list[str]()
+    while words:
+        name, is_joined, value = words.pop(0).partition("=")
+        if name == "--model" and (is_joined or words):
+            models.append(value if is_joined else words.pop(0))
+        else:
+            rest.append(name + is_joined + value)
+    return models, rest
+
+
+def split_model(model: str | None, flags: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+    """Separate the model from other flags. Raises UsageError for two different models."""
+    own, rest = split_models(flags)
+    first, *others = list(dict.fromkeys([*([] if model is None else [model]), *own])) or [""]
+    if others:
+        raise UsageError(f"two different models: {first} and {others[0]}", hint=f"--model {first}")
+    return first or None, tuple(rest)
+
+
+def serve_slice(words: Sequence[str]) -> slice | None:
+    """Locate the words for `vllm serve` in a command; None if it does not start vLLM."""
+    pairs = list(zip(["", *words], words, strict=False))
+    starts = [
+        at + 1
+        for at, (before, word) in enumerate(pairs)
+        if word == _SERVER or (word == "serve" and PurePath(before).name in _PROGRAMS)
+    ]
+    programs = {PurePath(before).name for before, word in pairs if word in ("run", "create")}
+    if not starts and "kubectl" in programs and "--" in words:
+        images = [word.removeprefix("--image=") for word in words]
+        starts = [words.index("--") + 1] if any(map(_IMAGE.fullmatch, images)) else []
+    elif not starts and not programs.isdisjoint(_CONTAINERS):
+        starts = [
+            at + 1 + (words[at + 1 : at + 2] == ["serve"])
+            for at, (before, word) in enumerate(pairs)
+            if _IMAGE.fullmatch(word) and (before[:1] != "-" or _SWITCHES.fullmatch(before))
+        ]
+    return slice(starts[0], None) if starts else None
+
+
+def mark_unknown(what: str, why: str) -> str:
+    """Return what stands in a word for a value that is unknown for this reason."""
+    reason = f"{textwrap.shorten(what, 60, placeholder=' …')} {why}"
+    return f"{_BEGIN}{without_marks(reason).replace(' ', _SPACE)}{_END}"
+
+
+def without_marks(text: str, unknown: str = "") -> str:
+    return _REASON.sub(unknown, text)
+
+
+def keep_known(words: Sequence[Span]) -> tuple[list[Span], list[str]]:
+    """Separate words that are known from notes about the others.
+
+    An option whose value is unknown is left out with it.
+    """
+    kept, notes, is_left_out = list[Span](), list[str](), False
+    for word in words:
+        is_option = word.text.startswith("-")
+        if unknown := [why.replace(_SPACE, " ") for why in _REASON.findall(word.text)]:
+            is_left_out = bool(kept) and kept[-1].text.startswith("-") and not is_option
+            what = kept.pop().text if is_left_out else without_marks(word.text).partition("=")[0]
+            what = what if is_left_out or is_option else "another word" if kept else "the model"
+            notes.append(f"line {word.line}: {what} is left out: {one_line(', '.join(unknown))}")
+        elif is_option or not is_left_out:
+            is_left_out = False
+            kept.append(word)
+    return kept, notes
+
+
+def split_choice(path: Path) -> tuple[Path, str]:
+    """Split FILE#NAME or FILE:LINE; the choice is empty for a file of the whole name."""
+    chosen = re.fullmatch(r"(.+?)(#.+|:\d+)", str(path))
+    return (path, "") if chosen is None or path.exists() else (Path(chosen[1]), chosen[2])
+
+
+def names_file(word: str) -> bool:
+    """Return True for the name of a configuration's file, as FILE, FILE#NAME or FILE:LINE."""
+    return split_choice(Path(word))[0].suffix in _SUFFIXES
+
+
+def choose_command(commands: Sequence[Command], path: Path, choice: str) -> Command:
+    """Return the chosen command. Raises UsageError unless exactly one fits the choice."""
+    keys = [[f"#{one.name}"] * bool(one.name) + [f":{one.line}"] for one in commands]
+    found = [one for one, own in zip(commands, keys, strict=True) if not choice or choice in own]
+    if len(found) == 1:
+        return found[0]
+    listed = ", ".join(command.title for command in found or commands)
+    has = f"{len(found)} commands that start vLLM" if found else f"no command {choice}, but"
+    every = [key for own in keys for key in own]
+    first = next((key for key in every if every.count(key) == 1), "")
+    hint = f"choose one: --config {path}{first}" if first else "write each on a line of its own"
+    raise UsageError(f"--config {path} has {has}: {listed}", hint=hint)

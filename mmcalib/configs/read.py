@@ -1,0 +1,357 @@
+"""Read a user's vLLM configuration in any of its forms, and write tuned values into it.
+
+The forms are tried in the order of `read_commands`. What a form does not use, it names.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from mmcalib.configs.commands import (
+    BEFORE,
+    Command,
+    Span,
+    argument,
+    choose_command,
+    names_file,
+    option_spans,
+    serve_slice,
+    split_choice,
+    split_model,
+)
+from mmcalib.configs.manifests import end_of, fields_of, parts_of, read_object
+from mmcalib.configs.programs import read_program
+from mmcalib.configs.shell import ORPHANS, Script
+from mmcalib.engine.messages import ParseServeConfig, ServeConfig
+from mmcalib.engine.wheels import BUILDS, installed_version
+from mmcalib.errors import UsageError
+from mmcalib.files import read_document
+from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
+from mmcalib.results.engine_yaml import serve_option
+from mmcalib.text import describe_releases
+
+_STARTERS: Final = re.compile(
+    r"docker|podman|nerdctl|jobs|kubectl|env|sudo|exec|nohup|uvx?|vllm|python[\d.]*"
+)
+# vLLM's parser requires a model, and accepts any name.
+PLACEHOLDER_MODEL: Final = "unnamed"
+# A configuration with every option of `vllm serve` has some 300 lines.
+_MAX_BYTES: Final = 1 << 18
+# Values after YAML aliases are expanded, as vLLM expands them.
+_MAX_VALUES: Final = 100_000
+_MAX_DEPTH: Final = 50
+_FORMS: Final = (
+    "vLLM's YAML, a Kubernetes manifest, a compose file, Helm values, a shell script, a Python "
+    "program with LLM(...), or flags of vllm serve"
+)
+_OF_VLLM: Final = re.compile(r"VLLM_|PYTORCH_(?:CUDA_)?ALLOC_CONF$")
+# Characters around a word in which its line is searched.
+_NEAR: Final = 1_000
+# A release of vLLM in an image's tag or a package's pin.
+_RELEASE: Final = re.compile(
+    r"vllm[\w./-]*(?:(?:\[[^\]]*\])?==|:|\s+tag: ['\"]?)v?(0\.\d+\.\d+[\w.]*)"
+)
+# One variable of an environment file with flags.
+_VARIABLE: Final = re.compile(r"(?m)^[A-Za-z_]\w*=(?=(.* )?--)")
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenConfiguration:
+    """A configuration of `vllm serve` as written, before any release parses it.
+
+    It is either the `config` file that vLLM itself reads, with its `settings`, or the flags
+    `spell` in another form. The user's `flags` win over both. `spans` are places in `text`.
+    `environment` names the variables of vLLM and of PyTorch's allocator that it sets, `releases`
+    those of vLLM that it is for, and `unread` is what mmcalib does not use of it.
+    """
+
+    source: Path | None = None
+    text: str = ""
+    model: str | None = None
+    config: Path | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    file_flags: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    spans: tuple[Span, ...] = ()
+    environment: tuple[str, ...] = ()
+    releases: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    def notes(self, own: Mapping[str, str]) -> Iterator[str]:
+        """Say what is not used, whose release it is, and what the `own` environment lacks."""
+        yield from (f"{self.source}, {note}" for note in dict.fromkeys(self.unread))
+        installed = next(filter(None, map(installed_version, BUILDS)), "").partition("+")[0]
+        if installed and (others := sorted({*self.releases} - {installed})):
+            yield describe_releases(str(self.source), ", ".join(others), installed)
+        if unset := [name for name in self.environment if name not in own]:
+            yield f"{self.source} sets {', '.join(unset)}: export the same here to apply them"
+
+    @property
+    def model_name(self) -> str | None:
+        return self.model or str(self.settings.get("model") or "") or None
+
+    @property
+    def parse_request(self) -> ParseServeConfig:
+        """Return the request for vLLM's parser, with the model that it requires first."""
+        is_in_file = self.model is None and "model" in self.settings
+        model = () if is_in_file else (self.model or PLACEHOLDER_MODEL,)
+        path = None if self.config is None else str(self.config)
+        return ParseServeConfig(path, (*model, *self.flags), self.file_flags)
+
+    def tune_text(self, engine_args: Mapping[str, Any], read: Mapping[str, Any]) -> str:
+        """Return the text with mmcalib's arguments replaced; `read` are the values before."""
+        text, done = self.text, set[str]()
+        edits: list[tuple[int, int, str]] = []
+        for span in self.spans:
+            name = span.text
+            if name not in DERIVED_ARGUMENTS or engine_args.get(name) == read.get(name):
+                continue
+            if name in KEPT_ARGUMENTS and name not in engine_args:
+                continue
+            if name in engine_args and name not in done:
+                edits.append((span.start, span.end, span.spell(name, engine_args[name])))
+            else:
+                near = max(0, span.start - _NEAR)
+                before = re.search(BEFORE[span.form], text[near : span.start])
+                edits.append((near + before.start() if before else span.start, span.end, ""))
+            done.add(name)
+        more = {
+            name: value
+            for name, value in engine_args.items()
+            if name not in done and name != "model" and value != read.get(name)
+        }
+        if more and self.spans:
+            # A chart has few fields of its own; other options go to its list of arguments.
+            last = max(self.spans, key=lambda span: (span.form != "field", span.end))
+            edits.append(last.make_addition(text, more))
+        for start, end, new in sorted(edits, reverse=True):
+            text = text[:start] + new + text[end:]
+        return text
+
+    def diff(self, engine_args: Mapping[str, Any], read: Mapping[str, Any]) -> str:
+        source = self.source and split_choice(self.source)[0]
+        name = str(source) if self.spans and source else "vllm serve"
+        written = self if self.spans else as_command(self)
+        old, new = (t.splitlines() for t in (written.text, written.tune_text(engine_args, read)))
+        lines = difflib.unified_diff(old, new, name, name, "yours", "tuned", lineterm="")
+        return "".join(f"{line}\n" for line in lines)
+
+
+def read_configuration(
+    config: Path | None, flags: Sequence[str] = (), model: str | None = None
+) -> WrittenConfiguration:
+    """Combine file, flags and model. The flags may be a whole command, or name the file.
+
+    Raises UsageError if the file cannot be read, or if the file or command does not start vLLM.
+    """
+    flags = extract_serve_flags(flags)
+    if config is None and flags and names_file(flags[0]):
+        config, flags = Path(flags[0]), flags[1:]
+    if config is None and "--config" in flags[:-1]:
+        at = flags.index("--config")
+        config, flags = Path(flags[at + 1]), [*flags[:at], *flags[at + 2 :]]
+    model, flags = split_model(model, flags)
+    written = WrittenConfiguration(config, "", model, flags=tuple(flags))
+    if config is None:
+        return as_command(written)
+    path, choice = split_choice(config)
+    text, documents, notes = _read(path)
+    written = replace(written, text=text)
+    hint = "mmcalib ... -- followed by the flags of vllm serve"
+    try:
+        found, what = find_commands(path, text, documents)
+    except (RecursionError, OverflowError) as error:
+        raise UsageError(f"--config {path} is nested or grows too much", hint=hint) from error
+    if found:
+        command = choose_command(found, path, choice)
+        return _from_command(written, replace(command, unread=(*notes, *command.unread)))
+    if what:
+        raise UsageError(f"--config {path} has no {what}", hint=hint)
+    if choice:
+        raise UsageError(f"{path} is one configuration, without {choice}", hint=f"--config {path}")
+    return _from_vllm_file(written, documents)
+
+
+def find_commands(
+    path: Path, text: str, documents: Sequence[yaml.Node]
+) -> tuple[list[Command], str]:
+    """Return the commands that start vLLM, and what they are; nothing for vLLM's own YAML."""
+    if path.suffix == ".py":
+        return read_program(text), "call of vLLM's LLM or EngineArgs that Python can parse"
+    objects = [read_object(root, text) for root in documents]
+    if any(commands is not None for commands in objects):
+        found = [command for commands in objects for command in commands or ()]
+        return found, "container with vLLM's flags in command or args"
+    keys = " ".join(fields_of(documents[0])) if documents else ""
+    if path.suffix in (".yaml", ".yml", ".json") or re.fullmatch(r"[A-Za-z][\w .+-]*", keys):
+        return [], ""
+    is_script = text[:2] == "#!" or path.suffix == ".sh"
+    what = "command that starts vLLM" if is_script else f"form that mmcalib reads: {_FORMS}"
+    return _read_script(text), what
+
+
+def _read_script(text: str, offset: int | None = 0) -> list[Command]:
+    """Read the commands of a script, or flags alone, also in a variable of an environment file."""
+    if found := Script(text, {}, offset).find_servers():
+        return found
+    plain = _VARIABLE.sub(lambda name: " " * len(name[0]), text)
+    script = Script(plain, {}, offset)
+    words = [word for command in script.commands for word in command.words]
+    is_first = len(words) > 1 and any(word.text.startswith("--") for word in words[:2])
+    others = [one for one in script.commands[1:] if not one.words[0].text.startswith("--")]
+    if not is_first or others or any(one.environment for one in script.commands):
+        return []
+    variables = {} if plain == text else dict.fromkeys(re.findall(r"(?m)^(\w+)=", text), "")
+    notes = [note for note in script.notes if not note.endswith(ORPHANS)]
+    return Command(words, notes, script.commands[0].line, variables).find_server(starts=True)
+
+
+def extract_serve_flags(words: Sequence[str]) -> list[str]:
+    """Find the words of `vllm serve` in a pasted command. Raises UsageError for other programs."""
+    # A line continuation that a blank or nothing follows arrives as a word of its own.
+    pasted = [word for word in words if not word or word.strip("\\ \t\r\n")]
+    if len(pasted) == 1 and re.search(r"\s-", pasted[0]):
+        found = _read_script(re.sub(r"\\[ \t]*\r?\n", " ", pasted[0]).strip(), None)
+        if len(found) != 1 or found[0].unread:
+            why = found[0].unread[0] if len(found) == 1 else f"it has {len(found)} commands"
+            raise UsageError(f"the pasted command is not read: {why}", hint="--config FILE with it")
+        pasted = [word.text for word in found[0].words]
+    place = serve_slice(pasted)
+    pasted = pasted[place or slice(None)]
+    while place is None and pasted and re.match(r"[A-Za-z_]\w*=", pasted[0]):
+        del pasted[0]
+    first = pasted[0] if pasted else ""
+    if _STARTERS.fullmatch(Path(first).name):
+        raise UsageError(
+            f"{first} ... does not start vllm serve as far as mmcalib can tell",
+            hint="after --, type only the flags of vllm serve",
+        )
+    return pasted
+
+
+def _from_command(written: WrittenConfiguration, command: Command) -> WrittenConfiguration:
+    texts = [word.text for word in command.words]
+    if any(text.partition("=")[0] == "--config" for text in texts):
+        raise UsageError(
+            f"--config {written.source} starts vLLM with another --config file",
+            hint="pass that file with --config",
+        )
+    own_model, flags = split_model(None, texts)
+    unread = [*command.unread]
+    if own_model and command.model and own_model != command.model:
+        unread.append(f"line {command.line}: {command.model} is not read, but --model {own_model}")
+    has_places = all(word.start >= 0 for word in command.words)
+    return replace(
+        written,
+        model=written.model or own_model or command.model,
+        file_flags=flags,
+        spans=tuple(option_spans(command.words)) if has_places else (),
+        environment=tuple(filter(_OF_VLLM.match, command.environment)),
+        releases=tuple({*_RELEASE.findall(re.sub(r"(?m)^\s*#.*", "", written.text))}),
+        unread=tuple(unread),
+    )
+
+
+def as_command(of: WrittenConfiguration) -> WrittenConfiguration:
+    """Return it as a command with an option on each line."""
+    text, words = "vllm serve", list[Span]()
+    for word in [*([of.model] if of.model else []), *of.file_flags, *of.flags]:
+        # JSON stays quoted, on its own line.
+        text += " \\\n    " if word.startswith("-") else " "
+        start = len(text)
+        text += shlex.quote(word)
+        words.append(Span(word, start, len(text), glue=" \\\n    "))
+    return replace(of, text=f"{text}\n", spans=tuple(option_spans(words)))
+
+
+def reject_unsafe_settings(parsed: ServeConfig, path: Path | None) -> ServeConfig:
+    """Return it unchanged. Raises UsageError if the file could make vLLM run or write something."""
+    if parsed.unsafe_settings:
+        name = parsed.unsafe_settings[0].partition(".")[0]
+        raise UsageError(
+            f"--config {path} has settings that make vLLM import, run, write or connect: "
+            f"{', '.join(parsed.unsafe_settings)}",
+            hint="remove them, or pass them yourself as flags: mmcalib ... -- "
+            + shlex.join(serve_option(name, parsed.values[name])),
+        )
+    return parsed
+
+
+def _from_vllm_file(
+    written: WrittenConfiguration, roots: Sequence[yaml.Node]
+) -> WrittenConfiguration:
+    """Read a file for vLLM's own --config; vLLM reports the faults of one that cannot be read."""
+    try:
+        settings = yaml.safe_load(written.text)
+    except (yaml.YAMLError, ValueError, OverflowError):
+        settings = None
+    if not isinstance(settings, dict):
+        return replace(written, config=written.source)
+    text, root = written.text, roots[0]
+    if isinstance(root, yaml.CollectionNode) and root.flow_style:
+        text = yaml.safe_dump(settings, sort_keys=False)
+        root = yaml.compose(text, yaml.SafeLoader) or root
+    spans = tuple(
+        Span(argument(str(key.value)), key.start_mark.index, end_of(value), 0, "entry", "\n", "")
+        for key, value in root.value
+    )
+    keys = {str(key): value for key, value in settings.items()}
+    return replace(written, text=text, config=written.source, settings=keys, spans=spans)
+
+
+def _read(path: Path) -> tuple[str, list[yaml.Node], list[str]]:
+    """Return the file's text, its YAML documents and notes about these. Raises UsageError."""
+    if not path.is_file():
+        raise UsageError(
+            f"--config {path}: no such file", hint="pass the file that vllm serve reads"
+        )
+    documents, notes = list[yaml.Node](), list[str]()
+    try:
+        text = read_document(path, _MAX_BYTES).decode().replace("\r\n", "\n")
+        # Compose without tags, so that YAML constructs no objects yet.
+        for root in yaml.compose_all(text, yaml.SafeLoader):
+            _expanded_size(root, 0, {}, notes)
+            documents.append(root)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        if mark and any(isinstance(root, yaml.MappingNode) for root in documents):
+            notes.append(f"line {1 + mark.line}: YAML ends here; read in part")
+    except OSError as error:
+        raise UsageError(f"--config {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--config {path} is not UTF-8 text") from error
+    except (RecursionError, OverflowError) as error:
+        raise UsageError(
+            f"--config {path} is nested too deeply, or its aliases expand to too many values",
+            hint="write the values out instead of aliases",
+        ) from error
+    return text, documents, notes
+
+
+def _expanded_size(node: yaml.Node, depth: int, sizes: dict[int, int], notes: list[str]) -> int:
+    """Count the values after aliases are expanded, and note keys that are repeated.
+
+    Raises OverflowError for too many values.
+    """
+    if id(node) not in sizes and depth <= _MAX_DEPTH:
+        parts = parts_of(node)
+        keys = parts[::2] if isinstance(node, yaml.MappingNode) else []
+        last = {str(key.value): key for key in keys}
+        notes += (
+            f"line {key.start_mark.line + 1}: {key.value} is given again, and only the last is read"
+            for key in keys
+            if last[str(key.value)] is not key and key.value != "<<"
+        )
+        sizes[id(node)] = 0
+        sizes[id(node)] = 1 + sum(_expanded_size(p, depth + 1, sizes, notes) for p in parts)
+    if not 0 < sizes.get(id(node), 0) <= _MAX_VALUES:
+        raise OverflowError
+    return sizes[id(node)]

@@ -1,0 +1,269 @@
+"""Read a shell script by its syntax tree: the words and environment of every command.
+
+Nothing runs. What only running it would tell is marked in the words, with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import tree_sitter_bash
+from tree_sitter import Language, Node, Parser
+
+from mmcalib.configs.commands import Command, Span, mark_unknown, without_marks
+from mmcalib.text import one_line
+
+_BASH: Final = Language(tree_sitter_bash.language())
+_CLAUSES: Final = ("elif_clause", "else_clause", "case_item")
+# Ends of the types of nodes that a shell expands.
+_EXPANDED: Final = ("expansion", "substitution", "ansi_c_string")
+# They show their words and run none of them.
+_TALKERS: Final = ("echo", "printf", "grep", "pgrep", "pkill")
+# Commands run and characters expanded, so that no script grows when it is read.
+_MAX_STEPS: Final = 1 << 21
+# Operators of `${X…}` that are evaluated.
+_DEFAULTS: Final = ("", ":-", "-")
+ORPHANS: Final = "options of no command: a blank line or comment before them ends it"
+
+
+class Script:
+    """The commands of a script, and notes about what of it is not read.
+
+    It begins at this `offset` (None: nowhere) and `line` of the file, inside the `outer` script.
+    Raises OverflowError and RecursionError for one that is nested or grows too much.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        environment: Mapping[str, str],
+        offset: int | None,
+        line: int = 1,
+        quote: str = "|",
+        outer: Script | None = None,
+        words: Sequence[Span] = (),
+    ) -> None:
+        self.source, self.offset = text.encode(errors="replace"), offset
+        self.line, self.quote, self.exported = line, quote, set(environment)
+        # Each has one value, or those of an array.
+        self.variables = {name: [value] for name, value in environment.items()}
+        self.positional = [word.text for word in words]
+        self.functions: dict[str, Node] = {}
+        self.commands: list[Command] = outer.commands if outer else []
+        self.notes: list[str] = outer.notes if outer else []
+        # What may still be expanded.
+        self.left: list[int] = outer.left if outer else [_MAX_STEPS]
+        node = root = Parser(_BASH).parse(self.source).root_node
+        self._run(root)
+        while node.has_error and not node.is_error and not node.is_missing:
+            node = next(child for child in node.children if child.has_error)
+        if root.has_error:
+            self.notes.append(f"line {self._line(node)}: bash's grammar ends here; read in part")
+
+    def find_servers(self) -> list[Command]:
+        """Return the servers that it starts; each has the notes of the whole script."""
+        servers = (server for one in self.commands for server in one.find_server())
+        return [replace(one, unread=[*self.notes, *one.unread]) for one in servers]
+
+    def _run(self, node: Node) -> None:
+        self._spend(100)
+        parts, source = node.named_children, self._source(node)
+        match node.type:
+            case "command" | "redirected_statement":
+                self._run_command(node)
+            case "variable_assignment":
+                self._assign(node)
+            case "declaration_command":
+                self._run_all(parts)
+                if source.startswith(("export", "declare -x")):
+                    self.exported |= {self._source(part).partition("=")[0] for part in parts}
+            case "function_definition":
+                self.functions[self._source(parts[0])] = parts[-1]
+            case "unset_command":
+                self._note(node)
+            case "list":
+                self._run(parts[0])
+                is_or = any(child.type == "||" for child in node.children)
+                may_run = is_or or source.startswith(("[", "test "))
+                (self._run_branches if may_run else self._run_all)(parts[1:])
+            case "compound_statement":
+                self._run_all(parts)
+            case kind if kind.endswith("_statement") or kind in (*_CLAUSES, "subshell"):
+                if kind == "for_statement":
+                    self._forget(self._source(parts[0]), "in a loop", node)
+                self._run_branches(parts)
+            case _:
+                self._run_all(parts)
+
+    def _run_all(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            self._run(node)
+
+    def _run_branches(self, nodes: Sequence[Node]) -> None:
+        """Run each branch by itself; what one sets is unknown after them."""
+        before, changed = dict(self.variables), dict[str, Node]()
+        for node in nodes:
+            if node.type in _CLAUSES:
+                self.variables = dict(before)
+            self._run(node)
+            self._spend(len(before))
+            own = self.variables.items()
+            changed = {name: node for name, value in own if value != before.get(name)} | changed
+        self.variables = before
+        for name, node in changed.items():
+            self._forget(name, "in a branch", node)
+
+    def _spend(self, steps: int) -> None:
+        self.left[0] -= steps
+        if self.left[0] < 0:
+            raise OverflowError
+
+    def _note(self, node: Node) -> None:
+        self.notes.append(f"line {self._line(node)}: {one_line(self._source(node))} is not read")
+
+    def _forget(self, name: str, where: str, node: Node) -> None:
+        why = f"is set {where} on line {self._line(node)}"
+        self.variables[name] = [mark_unknown(f"${name}", why)]
+
+    def _assign(self, node: Node) -> str:
+        """Set a variable, and return its name."""
+        target, *values = node.named_children
+        name = self._source(target).partition("[")[0]
+        old = self.variables.get(name, []) if node.children[1].type == "+=" else []
+        if target.type == "subscript":
+            self._forget(name, "in part", node)
+        elif values and values[0].type == "array":
+            words = [word for one in values[0].named_children for word in self._fields(one)]
+            self.variables[name] = [*old, *words]
+        else:
+            self.variables[name] = ["".join([*old[:1], *map(self._text, values)]), *old[1:]]
+        return name
+
+    def _run_command(self, node: Node) -> None:
+        parts, prefix, nodes = node.named_children, list[Node](), list[Node]()
+        if node.type == "redirected_statement" and parts[0].type == "command":
+            parts[:1] = parts[0].named_children
+        elif node.type == "redirected_statement":
+            self._run(parts.pop(0))
+        for part in parts:
+            gap = self.source[prefix[-1].end_byte : part.start_byte] if prefix else b""
+            if b"\n" in gap.replace(b"\\\n", b"") and not nodes:
+                # The grammar takes assignments on a line of their own for the next command's.
+                self._run_all(prefix)
+                prefix = []
+            match part.type:
+                case "variable_assignment" if not nodes:
+                    prefix.append(part)
+                case "file_redirect":
+                    # Words after the file are the command's.
+                    nodes += [n for n in part.named_children if n.type != "file_descriptor"][1:]
+                case "heredoc_redirect" | "herestring_redirect":
+                    if "vllm" in self._source(part):
+                        self._note(part)
+                case kind:
+                    nodes += part.named_children if kind == "command_name" else [part]
+        words = [span for one in nodes for span in self._spans(one)]
+        outer, self.variables = self.variables, {**self.variables}
+        names = {self._assign(one) for one in prefix} | self.exported
+        given = {n: values[0] for n in names if len(values := self.variables.get(n, [])) == 1}
+        self._spend(len(self.variables))
+        self.variables = outer
+        if words:
+            self._call(Command(words, (), self._line(node), given), node)
+
+    def _call(self, command: Command, node: Node) -> None:
+        words = command.words
+        match [without_marks(word.text, "?") for word in words]:
+            case ["eval" | "source" | "." | "shift", *_] | ["set", "--" | "-a", *_]:
+                self._note(node)
+            case [name, *_] if name in self.functions:
+                # Without its name, a function that calls itself ends.
+                body, before = self.functions.pop(name), self.positional
+                self.positional = [word.text for word in words[1:]]
+                self._run(body)
+                self.positional, self.functions[name] = before, body
+            case [name, *_] if name.startswith("--"):
+                self.commands.append(command)
+                self.notes.append(f"line {command.line}: {ORPHANS}")
+            case [name, *_]:
+                self.commands.append(command)
+                for at, word in enumerate(words[1:] if name not in _TALKERS else (), 3):
+                    # A script in quotes, for another shell or host.
+                    if re.search(r"vllm\S*\s", word.text):
+                        script = re.sub(r"\A--?[\w-]+=", "", word.text)
+                        self._spend(len(script))
+                        given = command.environment
+                        Script(script, given, None, word.line, outer=self, words=words[at:])
+
+    def _source(self, node: Node) -> str:
+        return self.source[node.start_byte : node.end_byte].decode(errors="replace")
+
+    def _line(self, node: Node) -> int:
+        return self.line + node.start_point[0]
+
+    def _spans(self, node: Node) -> Iterator[Span]:
+        fields, line, start, end, glue = self._fields(node), self._line(node), -1, -1, None
+        if len(fields) == 1 and self.offset is not None:
+            before = self.source[: node.start_byte].decode(errors="replace")
+            start = self.offset + len(before)
+            end = start + len(self._source(node))
+            glue = re.search(r"\s+(\\\n\s*)?\Z", before[-1000:]) if self.quote == "|" else None
+        for text in fields:
+            yield Span(text, start, end, line, "shell", glue[0] if glue else " ", self.quote)
+
+    def _text(self, node: Node) -> str:
+        return " ".join(self._fields(node, is_quoted=True))
+
+    def _fields(self, node: Node, *, is_quoted: bool = False) -> list[str]:
+        """Expand a word into none, one or several, as a shell does."""
+        source = self._source(node)
+        match node.type:
+            case "raw_string":
+                return [source[1:-1]]
+            case "string":
+                return self._join(node, 1, is_quoted=True) or [""] * (source == '""')
+            case "concatenation":
+                return self._join(node, 0, is_quoted=is_quoted)
+            case "simple_expansion" | "expansion":
+                words = self._expand(node)
+                return words if is_quoted else [part for word in words for part in word.split()]
+            case kind if kind.endswith(_EXPANDED):
+                return [mark_unknown(source, "is known only when it runs")]
+        return [re.sub(r"\\(.)", r"\1", source.replace("\\\n", ""))]
+
+    def _join(self, node: Node, quote_bytes: int, *, is_quoted: bool) -> list[str]:
+        """Join the parts of a word, of which an expansion may be several words itself."""
+        at, end, words = node.start_byte + quote_bytes, node.end_byte - quote_bytes, list[str]()
+        for child in (*node.named_children, None):
+            if quote_bytes and child is not None and not child.type.endswith(_EXPANDED):
+                continue
+            gap = self.source[at : child.start_byte if child else end].decode(errors="replace")
+            if quote_bytes:
+                gap = re.sub(r'\\([$`"\\\n])', lambda m: m[1].strip("\n"), gap)
+            fields = self._fields(child, is_quoted=is_quoted) if child else []
+            at = child.end_byte if child else end
+            for first, *more in filter(None, ([gap] if gap else [], fields)):
+                words[-1:] = ["".join([*words[-1:], first]), *more]
+        return words
+
+    def _expand(self, node: Node) -> list[str]:
+        """Return the value of `$X` or `${X…}`, or the values of an array."""
+        parts = [child for child in node.children if child.type not in ("$", "${", "}")]
+        name, operator, *_ = [*map(self._source, parts), "", ""]
+        array = re.fullmatch(r"(\w+)\[[@*]\]|[@*]", name)
+        if name in ("@", "*"):
+            values = self.positional
+        elif name.isdigit():
+            values = self.positional[int(name) - 1 : int(name)]
+        else:
+            values = self.variables.get(array[1], []) if array else self.variables.get(name, [])[:1]
+        self._spend(50 + sum(map(len, values)))
+        if not (array or name.isidentifier() or name.isdigit()) or operator not in _DEFAULTS:
+            return [mark_unknown(self._source(node), "is not evaluated")]
+        if operator and not (any(values) if operator[0] == ":" else values):
+            values = ["".join(map(self._text, parts[2:]))]
+        unset = [] if array else [mark_unknown(self._source(node), "is not set in the file")]
+        return values or unset

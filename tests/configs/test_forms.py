@@ -1,0 +1,176 @@
+"""Scripts, programs and files of several servers: what is read, and what is named instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mmcalib.configs.read import WrittenConfiguration, read_configuration
+from mmcalib.errors import UsageError
+
+MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
+LARGER = "Qwen/Qwen2.5-VL-7B-Instruct"
+LENGTH = "--max-model-len 8192"
+ENDS = "options of no command: a blank line or comment before them ends it"
+
+# By name: a script that starts vLLM with LENGTH, and what is said of it.
+SCRIPTS: dict[str, list[str]] = {
+    "comments": [
+        f"# was: vllm serve {LARGER} --seed 1; the 1-image cap 400'd\nexec python -u -m "
+        f"vllm.entrypoints.openai.api_server \\\n  --model {MODEL} {LENGTH}  # 8k is enough\n"
+    ],
+    "lines that end a command": [
+        f"exec vllm serve {MODEL} {LENGTH} \\\n\n  --seed 1 \\\n  # 2 \\\n  --port 2\n",
+        f"line 3: {ENDS}",
+        f"line 5: {ENDS}",
+    ],
+    "parameters": [f'M="${{M:-{MODEL}}}" A=1\nexec vllm serve "$M" {LENGTH} "$@"\n'],
+    "quoted for srun": [
+        f'#SBATCH --gres=gpu:l40:1\nMODEL={MODEL}\nsrun --container-image=/v.sqsh bash -c "\n'
+        f'vllm serve $MODEL > server.log {LENGTH} 2>&1 &\npython client.py\n"\n'
+    ],
+    "quoted for tmux": [f'tmux new-session -d "vllm serve {MODEL} {LENGTH}"\n'],
+    "quoted twice": [f"su v -c 'bash -c '\\''vllm serve {MODEL} \"$@\"'\\'' _ {LENGTH}'\n"],
+    "in a function": [
+        f'echo "starting vllm serve x"\nstart() {{\n  vllm serve "$1" "${{@:2}}" {LENGTH}\n}}\n'
+        f"start {MODEL}\n",
+        "line 3: another word is left out: ${@:2} is not evaluated",
+    ],
+    "hf jobs": [f"hf jobs run --flavor l4x1 vllm/vllm-openai --model {MODEL} {LENGTH}\n"],
+    "kubectl": [f"kubectl run v --image=vllm/vllm-openai -- --model {MODEL} {LENGTH}\n"],
+    "unknown values": [
+        f"vllm serve {MODEL} {LENGTH} --port $PORT --seed=$(date +%s) $EXTRA\n",
+        "line 1: --port is left out: $PORT is not set in the file",
+        "line 1: --seed is left out: $(date +%s) is known only when it runs",
+        "line 1: another word is left out: $EXTRA is not set in the file",
+    ],
+    "variables set in branches": [
+        f"MODEL={MODEL} A=1\nif [ $SMALL ]; then\n  A=2 N=1\nelse\n  N=2\nfi\n"
+        f'vllm serve "$MODEL" --seed $N {LENGTH} --port $A\n',
+        "line 7: --seed is left out: $N is set in a branch on line 3",
+        "line 7: --port is left out: $A is set in a branch on line 3",
+    ],
+    "what is not read": [
+        f"set -e\nsource env.sh\nset -- --seed 1\ncat <<A\nvllm serve x\nA\n"
+        f'vllm serve {MODEL} {LENGTH} "$@"\n',
+        "line 2: source env.sh is not read",
+        "line 3: set -- --seed 1 is not read",
+        "line 4: <<A vllm serve x A is not read",
+    ],
+}
+
+
+def read(folder: Path, name: str, text: str, choice: str = "") -> WrittenConfiguration:
+    (folder / name).write_text(text)
+    return read_configuration(folder / f"{name}{choice}")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_is_read_as_bash_reads_it(tmp_path: Path, name: str) -> None:
+    text, *notes = SCRIPTS[name]
+    found = read(tmp_path, "start", text)
+    assert (found.model, " ".join(found.file_flags)) == (MODEL, LENGTH)
+    assert list(found.unread) == notes
+
+
+COMPOSE = f"""\
+services:
+  vllm:
+    image: vllm/vllm-openai:v0.31.0
+    command: [
+      "--model", "{MODEL}",
+      # "--max-model-len", "8192",
+      "--max-model-len", "4096"
+    ]
+  vllm-embed:
+    image: vllm/vllm-openai:v0.31.0
+    command: ["--model", "Qwen/Qwen3-Embedding-8B"]
+"""
+BRANCHES = f"""\
+if [ -d /model ]; then
+  exec vllm serve {LARGER} --max-model-len 32768
+else
+  exec vllm serve {MODEL} {LENGTH}
+fi
+"""
+PROGRAM = f"""\
+from vllm import LLM, AsyncEngineArgs as Args
+PIXELS, LIMIT = 28 * 28, {{"image": 12, "video": 0}}
+length = 8192
+one = LLM("{MODEL}", max_model_len=length, limit_mm_per_prompt=LIMIT, seed=8 * 2)
+two = Args(model="{LARGER}", **{{"enforce_eager": True, "seed": None}})
+"""
+SEVERAL = [
+    ("compose.yaml", COMPOSE, f"vllm (line 3, {MODEL}), vllm-embed (line 10, ", "#vllm"),
+    ("branches.sh", BRANCHES, f"line 2 ({LARGER}), line 4 ({MODEL})", ":2"),
+    ("offline.py", PROGRAM, f"line 4 ({MODEL}), line 5 ({LARGER})", ":4"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "listed", "choice"), SEVERAL)
+def test_several_servers_are_a_question(
+    tmp_path: Path, name: str, text: str, listed: str, choice: str
+) -> None:
+    with pytest.raises(UsageError) as asked:
+        read(tmp_path, name, text)
+    assert f"has 2 commands that start vLLM: {listed}" in asked.value.message
+    assert asked.value.hint == f"choose one: --config {tmp_path / name}{choice}"
+    with pytest.raises(UsageError, match=f"has no command :99, but: {listed[:4]}"):
+        read(tmp_path, name, text, ":99")
+
+
+def test_what_compose_fills_in_is_named(tmp_path: Path) -> None:
+    command = f"[--model, '${{M:-{MODEL}}}', --dtype, '${{D}}', --seed, '${{S:?}}', --port, $P]"
+    text = f"services: {{v: {{image: ours, command: {command}, environment: [P=1]}}}}\n"
+    found = read(tmp_path, "compose.yaml", text)
+    assert (found.model, found.file_flags) == (MODEL, ("--port", "1"))
+    assert list(found.unread) == [
+        "line 1: --dtype is left out: ${D} is not set in the file",
+        "line 1: --seed is left out: ${S:?} is not set in the file",
+    ]
+
+
+def test_the_answer_chooses_one(tmp_path: Path) -> None:
+    chosen = read(tmp_path, "compose.yaml", COMPOSE, "#vllm")
+    assert (chosen.model, chosen.file_flags) == (MODEL, ("--max-model-len", "4096"))
+    assert chosen.releases == ("0.31.0",)
+    (note,) = chosen.notes({})
+    assert "compose.yaml#vllm is from vLLM 0.31.0; mmcalib runs vLLM " in note
+    chosen = read(tmp_path, "branches.sh", BRANCHES, ":4")
+    assert (chosen.model, chosen.file_flags) == (MODEL, ("--max-model-len", "8192"))
+
+
+def test_a_program_is_read_without_running_it(tmp_path: Path) -> None:
+    first = read(tmp_path, "offline.py", PROGRAM, ":4")
+    assert (first.model, first.file_flags) == (MODEL, ("--max-model-len", "8192"))
+    assert list(first.unread) == [
+        "line 4: limit_mm_per_prompt is left out: LIMIT is known only when it runs",
+        "line 4: seed is left out: 8 * 2 is known only when it runs",
+        "line 4: max_num_batched_tokens is read as vllm serve's default, not LLM's",
+    ]
+    second = read(tmp_path, "offline.py", PROGRAM, ":5")
+    assert (second.model, second.file_flags) == (LARGER, ("--enforce-eager",))
+
+
+def test_only_exported_variables_are_the_server_s(tmp_path: Path) -> None:
+    text = f"VLLM_KEY_FOR_CLIENTS=EMPTY\nvllm serve {MODEL} --api-key $VLLM_KEY_FOR_CLIENTS\n"
+    found = read(tmp_path, "serve.sh", text)
+    assert (found.file_flags, found.environment) == (("--api-key", "EMPTY"), ())
+    found = read(tmp_path, "serve.sh", f"export {text}")
+    assert found.environment == ("VLLM_KEY_FOR_CLIENTS",)
+
+
+@pytest.mark.parametrize("name", ["start", "train.py"])
+def test_a_file_in_no_form_is_one_line(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        read(tmp_path, name, "import os\n")
+    assert refused.value.message.startswith(f"--config {tmp_path / name} has no ")
+
+
+@pytest.mark.parametrize("head", ["services:\n v:\n", "kind: Pod\nspec:\n", "a:\n b:\n"])
+def test_a_repeated_key_is_named(tmp_path: Path, head: str) -> None:
+    text = f"  image: vllm/vllm-openai\n  command: [--seed, '1']\n  command: [--model, {MODEL}]\n"
+    found = read(tmp_path, "a.yaml", head + text)
+    assert (found.model, found.file_flags) == (MODEL, ())
+    assert list(found.unread) == ["line 4: command is given again, and only the last is read"]
