@@ -150,8 +150,8 @@ _WHOLE = frozenset(
 )
 # Such keys at any depth of other arguments. A compilation's `backend` may name a function.
 _KEYS = re.compile(
-    r"trust_remote_code|inductor_passes|backend|custom_class|auto_map|logits_processors"
-    r"|.*(?:_cls|_plugin|_class|module_path|_passes|_log_dir|_dump_path|_debug_dir)"
+    r"(?:\A(?:trust_remote_code|backend|auto_map|logits_processors)"
+    r"|_cls|_plugin|_class|module_path|_passes|_log_dir|_dump_path|_debug_dir)\Z"
 )
 # Short names are vLLM's own backends; any other value names a class to import.
 _NAMES = {"distributed_executor_backend": re.compile(r"(?:ray|mp|uni|external_launcher)?")}
@@ -183,7 +183,7 @@ def _below(value: Any, baseline: Any) -> Iterator[str]:
         if not inner or inner == before.get(key):
             continue
         own = str(key) == "backend" and inner in _OWN_BACKENDS
-        if (_KEYS.fullmatch(str(key)) and not own) or inner == _SPECULATION:
+        if (_KEYS.search(str(key)) and not own) or inner == _SPECULATION:
             yield str(key)
         else:
             yield from (f"{key}.{path}" for path in _below(inner, before.get(key)))

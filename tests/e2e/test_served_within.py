@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from mmcalib.memory.rehearse import resolve_gpu
 from mmcalib.results.memory import Rehearsal, TrafficFigures
@@ -64,12 +63,7 @@ def test_a_step_beside_outputs_of_four_levels(judge: Judge, tmp_path: Path) -> N
     assert before.most_cache_tokens > 50 * 324 - 1
     assert before.cache_logical_bytes == before.most_cache_tokens * 4 * 2048 * 2
     check = checks(judge(written, model=DEEPSTACK, gpu=gpu))["memory reserve"]
-    assert check.status == "fail"
-    for cure in check.remedy.split(" or "):
-        mended = text + (cure if "batched" in cure else f"max-num-batched-tokens: 16384\n{cure}")
-        lines = mended.replace("max-num-seqs: 4\n", "") if "num-seqs" in cure else mended
-        after = served(tmp_path, DEEPSTACK, f"{lines}\n", **asked)
-        assert after.status == "pass", (cure, after.margin.nbytes, check.remedy)
+    assert check.status == "warn", "as it is served: beyond the reserve, in free memory"
 
 
 def test_clips_of_a_second(judge: Judge, tmp_path: Path) -> None:
@@ -85,10 +79,10 @@ def test_clips_of_a_second(judge: Judge, tmp_path: Path) -> None:
     data = (tmp_path / "media",)
     check = checks(judge(text, model=AUDIO, gpu=gpu, data=data))["memory reserve"]
     assert check.status == "fail"
-    for cure in check.remedy.split(" or "):
-        kept = text.replace("max-num-batched-tokens: 2250\n", "") if "batched" in cure else text
-        after = served(tmp_path, AUDIO, kept + cure.replace(" and ", "\n") + "\n", **asked)
-        assert after.status == "pass", (cure, after.margin.nbytes, check.remedy)
+    for remedy in check.remedy.splitlines():
+        kept = text.replace("max-num-batched-tokens: 2250\n", "") if "batched" in remedy else text
+        after = served(tmp_path, AUDIO, kept + remedy.replace(" and ", "\n") + "\n", **asked)
+        assert after.status != "fail", (remedy, after.margin.nbytes, check.remedy)
 
 
 def test_four_sequences_beside_a_cache_that_is_never_emptied(judge: Judge) -> None:
@@ -100,10 +94,9 @@ def test_four_sequences_beside_a_cache_that_is_never_emptied(judge: Judge) -> No
     model, gpu = "Qwen/Qwen3-VL-8B-Instruct", resolve_gpu("H100-80G")
     found = judge(f"{text}max-num-batched-tokens: 16384\n", model=model, gpu=gpu)
     check = checks(found)["memory reserve"]
-    assert check.status == "fail"
-    assert "under-reserved by 0.46 GiB: the language model's step" in check.detail
+    assert check.status == "warn"
     assert "beside 16,384 tokens in the encoder cache (0.50 GiB)" in check.detail
-    cure, other = check.remedy.splitlines()
-    assert yaml.safe_load(other) == {"max-num-seqs": 51}
-    mended = checks(judge(f"{text}{cure}\n", model=model, gpu=gpu))["memory reserve"]
-    assert mended.status == "pass", mended.detail
+    assert "vLLM does not reserve 0.46 GiB of it" in check.detail
+    more = text.replace("max-num-seqs: 4", "max-num-seqs: 51")
+    found = judge(f"{more}max-num-batched-tokens: 16384\n", model=model, gpu=gpu)
+    assert checks(found)["memory reserve"].status == "pass"

@@ -331,14 +331,16 @@ def test_another_modality_that_takes_more_than_the_profiled_one(judge: Judge) ->
     text, llava = "limit-mm-per-prompt: {image: 2}\n", "llava-hf/llava-onevision-qwen2-7b-ov-hf"
     gpu = resolve_gpu("A100-40G")
     check = checks(judge(text, model=llava, gpu=gpu))["memory reserve"]
-    assert check.status == "fail"
+    assert check.status == "warn"
     assert "8,748 tokens of video" in check.detail
-    without, smaller = check.remedies
+    full = f"{text}gpu-memory-utilization: 0.98\n"
+    check = checks(judge(full, model=llava, gpu=gpu))["memory reserve"]
+    assert check.status == "fail"
+    without, *others = check.remedies
     assert yaml.safe_load(without) == {"limit-mm-per-prompt": {"image": 2, "video": 0}}
-    assert smaller.startswith("kv-cache-memory-bytes: ")
-    check = checks(judge(f"{text}{smaller}\n", model=llava, gpu=gpu))["memory reserve"]
-    assert check.status == "pass"
-    assert "are free beside the KV cache" in check.detail
+    (lower,) = [one for one in others if one.startswith("gpu-memory-utilization: ")]
+    check = checks(judge(f"{text}{lower}\n", model=llava, gpu=gpu))["memory reserve"]
+    assert check.status == "warn"
 
 
 @pytest.mark.parametrize(
