@@ -171,7 +171,9 @@ def test_flags_of_ones_own_may_name_code(host: EngineHost, tmp_path: Path) -> No
 @pytest.mark.engine
 @pytest.mark.parametrize("command", [["validate"], ["rehearse", "--gpu", "L4"]])
 def test_it_is_one_line(cli: Cli, tmp_path: Path, command: list[str]) -> None:
-    (tmp_path / "a.yaml").write_text("model: Qwen/Qwen2.5-VL-3B-Instruct\nworker-cls: evil.Worker\n")
+    (tmp_path / "a.yaml").write_text(
+        "model: Qwen/Qwen2.5-VL-3B-Instruct\nworker-cls: evil.Worker\n"
+    )
     said = cli(*command, "--config", "a.yaml", "--quiet")
     assert said.code == 2
     assert "error: --config a.yaml has settings that make vLLM import" in said.err
