@@ -54,7 +54,7 @@ CEILINGS = {
     "modules": 227,
     "product lines": 47_569,
     "test files": 183,
-    "test lines": 40_017,
+    "test lines": 40_019,
     "words of docs": 19_021,
     "words of CHANGELOG": 300,
     "lines of README": 120,
