@@ -323,8 +323,8 @@ def decide(
     """Measure the corpus under the default, explore each knob, and choose a configuration.
 
     Among equal quality the one with the most KV cache wins, if requests run no worse than by
-    default. If the judge rejects it, remedies are applied. If none
-    helps, or the context rejects it, items shrink by the fewest steps that help.
+    default. If the judge rejects it, remedies are applied. If none helps, or the context rejects
+    it, items shrink by the fewest steps that help.
     """
     base = budgets.policy.loader_setting
     default, unreadable = measure(budgets.host, census, base, sample, progress, budgets.files)

@@ -195,14 +195,14 @@ class RehearsalJudge(MemoryJudge):
     def would_serve(self, decision: Decision) -> str:
         """Name the utilization, the context or the memory of a GPU with which it would serve."""
         rehearsed = self._rehearse(decision.engine_args)
-        if rehearsed is None:
+        # What starts lacks memory for a step, which none of these gives.
+        if rehearsed is None or not (lacking := self._lacking_bytes(rehearsed)):
             return ""
         if share := self._fitting_utilization(decision):
             return f"-- {flag(UTILIZATION)} {share:g} keeps all detail, rehearsed"
         if longest := self._fitting_context(decision, rehearsed):
             return f"--max-model-len {longest} keeps all detail, rehearsed"
-        nbytes = rehearsed.requested_bytes + self._lacking_bytes(rehearsed)
-        whole = gib(round(nbytes / GPU_MEMORY_UTILIZATION))
+        whole = gib(round((rehearsed.requested_bytes + lacking) / GPU_MEMORY_UTILIZATION))
         return f"a GPU with about {whole} keeps all detail (computed), or mmcalib plan"
 
     def _fitting_utilization(self, decision: Decision) -> float | None:
