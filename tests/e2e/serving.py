@@ -71,12 +71,12 @@ def part(modality: str, path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def serving(
-    printed: str, folder: Path, out: Path, media: Path, cache: Path, layers: int = 2
+    printed: str, folder: Path, out: Path, media: Path, cache: Path, model: str = QWEN
 ) -> Iterator[Server]:
     """Start the server that a run `printed`, by `out`/engine.yaml, with a cut checkpoint, dummy
     weights and a small KV cache. It may read files below `media`; `folder` keeps its log.
     """
-    cut = cut_checkpoint(folder_of(QWEN, folder), folder / "cut", layers)
+    cut = cut_checkpoint(folder_of(model, folder), folder / "cut", layers=1)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -43,7 +43,7 @@ def served(
     requests = ("--requests", SAMPLE / "requests.jsonl", "--validate", "none")
     done = mmcalib(engine_cache, *words, *limits, *requests)
     assert done.returncode == 0, done.stderr
-    with serving(done.stderr, folder, out, SAMPLE, engine_cache, layers=1) as server:
+    with serving(done.stderr, folder, out, SAMPLE, engine_cache) as server:
         yield server, Calibration.load(out / "calibration.json")
 
 

@@ -131,8 +131,7 @@ def test_weights_scaled_to_true_depth_match_the_published_size(images_only: Ran)
     # 3.75 billion parameters of two bytes (model card); dummy weights at 2+2 layers, scaled.
     weights = images_only.calibration.memory.calibrated.weights_bytes
     assert weights == pytest.approx(7.51e9, rel=0.005)
-    labels = images_only.calibration.memory.calibrated.labels
-    assert labels["weights_bytes"] == "computed"
+    assert images_only.calibration.memory.calibrated.labels["weights_bytes"] == "computed"
 
 
 @NATIVE
@@ -140,9 +139,7 @@ def test_the_peak_is_measured(images_only: Ran) -> None:
     memory, startup = images_only.calibration.memory.calibrated, images_only.calibration.startup
     assert memory.labels["activation_peak_bytes"] == "measured"
     assert startup is not None
-    peak_bytes = startup.figures["activation_peak_bytes"]
-    assert peak_bytes is not None
-    assert peak_bytes > 10**8
+    assert (startup.figures["activation_peak_bytes"] or 0) > 10**8
 
 
 def test_an_existing_folder_is_not_overwritten(images_only: Ran, engine_cache: Path) -> None:
