@@ -4,8 +4,8 @@ Why Vega-Lite through vl-convert: the page must show its charts without JavaScri
 dark, and stay below 5 MB. vl-convert is one wheel of 33 MB without dependencies, draws offline and
 keeps `var(--x)` as it is, and Vega names every mark for screen readers. It comes with an extra:
 without it a chart is a line that names the extra, and its table. Plotly's script alone has
-4.8 MB and draws nothing without JavaScript; Matplotlib and lets-plot bake colours in; pygal knows
-neither reference lines nor maps.
+4.8 MB and draws nothing without JavaScript; Matplotlib and lets-plot bake colours in; Altair
+rejects `var(--x)`, and takes a second to import; pygal knows neither reference lines nor maps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,22 +29,18 @@ _SVG = re.compile(r"<svg [^>]*?viewBox=\"0 0 (?P<width>[\d.]+) (?P<height>[\d.]+
 _LEFT_PX, _RIGHT_PX, _TOP_PX, _BOTTOM_PX = 54, 22, 30, 46
 # Between these a log axis needs ticks at 1, 3, 10, 30; over more decades at 1, 10, 100.
 _DENSE_DECADES = 3.2
-# A row of words above the data, and a wide guess at one letter of them.
-ROW_PX, _CHAR_PX = 17, 7
+HEIGHT_PX = 240
+# A row of words above the data.
+ROW_PX = 17
+# A wide guess at the width of words, and whether they fit to the left of their place.
+WORDS_PX = "(7 * length(datum.words))"
+FITS_LEFT = f"scale('x', datum.x) > {WORDS_PX}"
 _UNDRAWN = Markup(
     '<p>No chart: <code>pip install "mmcalib[report]"</code>, then <code>mmcalib report</code> '
     "draws it. The table below has its data.</p>"
 )
 # `~s` alone writes 0k.
 SHORT = "datum.value == 0 ? '0' : format(datum.value, '~s')"
-
-
-@dataclass(frozen=True, slots=True)
-class Canvas:
-    """Pixels inside the axes."""
-
-    width_px: int
-    height_px: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,32 +59,35 @@ def undrawn_words() -> str:
 
 
 def draw(
-    layers: Callable[[Canvas], Iterable[Layer]],
+    layers: Iterable[Layer],
     label: str,
+    x: Layer,
+    y: Layer,
     *,
-    height_px: int = 240,
+    height_px: int = HEIGHT_PX,
     left_px: int = _LEFT_PX,
 ) -> Drawing:
-    """Draw `layers` on both canvases. `label` names the chart for screen readers."""
+    """Draw `layers` in both widths. `label` names the chart for screen readers.
+
+    The fields `x` and `y` of a value are its place on these axes, unless its layer has its own.
+    """
     if undrawn_words():
         return Drawing(_UNDRAWN, _UNDRAWN)
-    wide, narrow = (Canvas(px - left_px - _RIGHT_PX, height_px) for px in (720, 320))
-    return Drawing(*(_svg(layers(canvas), canvas, label, left_px) for canvas in (wide, narrow)))
-
-
-def _svg(layers: Iterable[Layer], canvas: Canvas, label: str, left_px: int) -> Markup:
-    import vl_convert
-
-    around = {"left": left_px, "right": _RIGHT_PX, "top": _TOP_PX, "bottom": _BOTTOM_PX}
     spec = {
-        "width": canvas.width_px,
-        "height": canvas.height_px,
-        "padding": around,
+        "height": height_px,
+        "padding": {"left": left_px, "right": _RIGHT_PX, "top": _TOP_PX, "bottom": _BOTTOM_PX},
         "autosize": {"type": "none"},
         "background": None,
+        "encoding": {"x": {"field": "x", **x}, "y": {"field": "y", **y}},
         "layer": list(layers),
         "config": _CONFIG,
     }
+    return Drawing(*(_svg({**spec, "width": px - left_px - _RIGHT_PX}, label) for px in (720, 320)))
+
+
+def _svg(spec: Layer, label: str) -> Markup:
+    import vl_convert
+
     text = vl_convert.vegalite_to_svg(map_strings(spec, printable), allowed_base_urls=[])
     found = _SVG.match(text)
     if found is None:
@@ -100,47 +99,41 @@ def _svg(layers: Iterable[Layer], canvas: Canvas, label: str, left_px: int) -> M
     return Markup(head + text[found.end() :])  # noqa: S704 - Vega escapes what it is given
 
 
-def linear_axis(field: str, low: float, high: float, axis: Layer, **scale: Any) -> Layer:
+def linear_axis(low: float, high: float, axis: Layer, **scale: Any) -> Layer:
     """A quantitative encoding from `low` to `high`."""
     span = {"domain": [low, high], "nice": False, **scale}
-    return {"field": field, "type": "quantitative", "scale": span, "axis": axis}
+    return {"type": "quantitative", "scale": span, "axis": axis}
 
 
-def log_axis(field: str, title: str, low: float, high: float) -> Layer:
+def log_axis(low: float, high: float, **axis: Any) -> Layer:
     """A quantitative encoding on a log scale, with ticks at round numbers."""
     steps = (1, 3) if math.log10(high / low) < _DENSE_DECADES else (1,)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [s * 10.0**d for d in decades for s in steps if low <= s * 10.0**d <= high]
-    axis = {"title": title, "labelExpr": SHORT, "values": ticks, "grid": False}
-    return linear_axis(field, low, high, axis, type="log")
+    axis = {"labelExpr": SHORT, "values": ticks, "grid": False, **axis}
+    return linear_axis(low, high, axis, type="log")
 
 
-# The text of a mark, for screen readers and for the tip at the pointer.
-TIP: Layer = {"field": "tip"}
+# Places in pixels, and the colour of a mark.
+PIXELS: Layer = {"type": "quantitative", "scale": None, "axis": None}
+COLOUR: Layer = {"field": "colour", "type": "nominal", "scale": None}
 
 
 def layer(values: Sequence[Layer], mark: Layer, **encoding: Layer) -> Layer:
-    """Return a layer with a mark for each value; without values, one fixed mark."""
-    return {"data": {"values": values or [{}]}, "mark": mark, "encoding": encoding}
+    """Return a layer with a mark for each value."""
+    return {"data": {"values": values}, "mark": mark, "encoding": encoding}
 
 
-def marks(values: Sequence[Layer], mark: Layer, x: Layer, y: Layer, **encoding: Layer) -> Layer:
-    """A layer of filled marks, each with the words in the field `tip` of its value."""
+def marks(values: Sequence[Layer], mark: Layer, **encoding: Layer) -> Layer:
+    """A layer of filled marks, each with the words in the field `tip` for screen readers."""
     style = {"type": "point", "filled": True, "stroke": "var(--paper)", "opacity": 1, **mark}
-    return layer(values, style, x=x, y=y, description=TIP, **encoding)
+    return layer(values, style, description={"field": "tip"}, **encoding)
 
 
-def trace(values: Sequence[Layer], x: Layer, y: Layer, order: str = "", **style: Any) -> Layer:
-    """A line through the values, in the order of the field `order`, or else along x."""
+def trace(values: Sequence[Layer], **style: Any) -> Layer:
+    """A line through the values, in their order."""
     mark = {"type": "line", "strokeWidth": 1.5, "aria": False, **style}
-    by = {"order": {"field": order, "type": "quantitative"}} if order else {}
-    return layer(values, mark, x=x, y=y, **by)
-
-
-def colours_of(field: str, names: Sequence[str], colours: Sequence[str]) -> Layer:
-    """Return a fill encoding that gives each name of the field a colour of the style sheet."""
-    scale = {"domain": names, "range": [f"var(--{colour})" for colour in colours]}
-    return {"field": field, "type": "nominal", "scale": scale, "legend": None}
+    return layer(values, mark, order={"value": None})
 
 
 def upright(title: str) -> Layer:
@@ -155,33 +148,42 @@ def upright(title: str) -> Layer:
     }
 
 
-def reference(lines: Sequence[tuple[str, float, str]], canvas: Canvas, x: Layer) -> Iterator[Layer]:
+def reference(lines: Sequence[tuple[str, float, str]]) -> Iterator[Layer]:
     """Draw vertical lines at (words, value, colour), with `ROW_PX` above the data for each."""
     # From right to left, with words to the left, so that no line crosses the words of another.
-    low, high = x["scale"]["domain"]
-    log = x["scale"].get("type") == "log"
-    for row, (words, value, colour) in enumerate(sorted(lines, key=lambda line: -line[1])):
-        share = (value - low) / (high - low)
-        if log:
-            share = math.log(value / low) / math.log(high / low)
-        left, y = share * canvas.width_px, 6 + row * ROW_PX
-        rule = {"type": "rule", "color": colour, "strokeWidth": 1.5, "aria": False}
-        ends = {"y": {"value": y - 6}, "y2": {"value": canvas.height_px}}
-        yield layer([], rule, x={"value": left}, **ends)
-        fits = left > len(words) * _CHAR_PX
-        at, side = (left - 6, "right") if fits else (left + 6, "left")
-        yield from text(words, at, y, side, colour)
+    values = [
+        {"words": words, "x": value, "colour": colour, "row": row * ROW_PX}
+        for row, (words, value, colour) in enumerate(sorted(lines, key=lambda line: -line[1]))
+    ]
+    y = {"field": "row", **PIXELS}
+    rule = {"type": "rule", "strokeWidth": 1.5, "aria": False}
+    yield layer(values, rule, y=y, y2={"value": "height"}, color=COLOUR)
+    yield from text(values, dy=6, y=y)
 
 
 def text(
-    words: str, x: float, y: float, align: str, colour: str, *, weight: int = 600, halo: bool = True
+    values: Sequence[Layer],
+    left: str = FITS_LEFT,
+    *,
+    words: str = "datum.words",
+    gap_px: int = 6,
+    dy: float | str = 0,
+    weight: int = 600,
+    halo: bool = True,
+    **encoding: Layer,
 ) -> Iterator[Layer]:
-    """Write words at a place in pixels; a halo keeps them readable over lines."""
-    mark = {"type": "text", "text": words, "x": x, "y": y, "align": align, "aria": False}
-    mark |= {"color": colour, "fontWeight": weight}
+    """Write the `words` of each value left of its place, or right where `left` does not hold.
+
+    `left`, `dy` and `words` are expressions of Vega. A halo keeps words readable over lines.
+    """
+    mark: Layer = {"type": "text", "text": {"expr": words}, "dy": {"expr": f"{dy}"}}
+    mark |= {"aria": False, "fontWeight": weight, "align": {"expr": f"{left} ? 'right' : 'left'"}}
+    mark |= {"dx": {"expr": f"{left} ? -{gap_px} : {gap_px}"}}
+    encoding = {"color": COLOUR, **encoding}
     if halo:
-        yield layer([], {**mark, "stroke": "var(--paper)", "strokeWidth": 4, "strokeJoin": "round"})
-    yield layer([], mark)
+        around = {"stroke": "var(--paper)", "strokeWidth": 4, "strokeJoin": "round"}
+        yield layer(values, {**mark, **around}, **encoding)
+    yield layer(values, mark, **encoding)
 
 
 _CONFIG: Layer = {

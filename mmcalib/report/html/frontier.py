@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 
 from mmcalib.domain.knobs import Label
@@ -14,63 +13,55 @@ from mmcalib.text import number, printable, ratio, room, share
 # Shape and colour of an option's points; options beyond these share the last.
 _SHAPES = ("circle", "square", "triangle-up", "diamond")
 _COLOURS = ("var(--accent)", "var(--part-activation)", "var(--good)", "var(--ink-2)")
-_LETTER_PX = 7
+_HEIGHT_PX = 250
 
 
-def _closed(canvas: chart.Canvas, x: chart.Layer, below: float) -> Iterator[chart.Layer]:
+def _closed(low: float, below: float) -> Iterator[chart.Layer]:
     """Shade the sizes of KV cache that hold no request of full length."""
-    low, high = x["scale"]["domain"]
-    at = (below - low) / (high - low) * canvas.width_px
-    area = {"type": "rect", "x": 0, "x2": at, "y": 0, "y2": canvas.height_px}
-    yield chart.layer([], {**area, "color": "var(--bad-soft)", "aria": False})
-    (rule, *_) = chart.reference([("", below, "var(--bad)")], canvas, x)
-    rule["mark"] |= {"strokeDash": [5, 4]}
-    yield rule
-    words = f"cannot hold {number(int(below))} tokens"
-    inside = at > len(words) * _LETTER_PX
-    words = words if inside else "← too small"
-    place, side = (at - 6, "right") if inside else (at + 6, "left")
-    yield from chart.text(words, place, canvas.height_px - 12, side, "var(--bad)", halo=False)
+    at = {"low": low, "x": below, "words": f"cannot hold {number(int(below))} tokens"}
+    at["colour"] = "var(--bad)"
+    top, bottom = {"value": 0}, {"value": "height"}
+    area = {"type": "rect", "color": "var(--bad-soft)", "aria": False}
+    edges = {"x": {"field": "low"}, "x2": {"field": "x"}}
+    yield chart.layer([at], area, **edges, y=top, y2=bottom)
+    rule = {"type": "rule", "strokeWidth": 1.5, "strokeDash": [5, 4], "aria": False}
+    yield chart.layer([at], rule, y=top, y2=bottom, color=chart.COLOUR)
+    words, inside = f"{chart.FITS_LEFT} ? datum.words : '← too small'", {"value": _HEIGHT_PX - 12}
+    yield from chart.text([at], words=words, halo=False, y=inside)
 
 
-def _series(
-    spots: Sequence[tuple[FrontierPoint, float, float]],
-    knobs: Sequence[str],
-    x: chart.Layer,
-    y: chart.Layer,
-) -> Iterator[chart.Layer]:
+# A point with its place on the axes.
+_Spot = tuple[FrontierPoint, float, float]
+
+
+def _series(spots: Sequence[_Spot], knobs: Sequence[str]) -> Iterator[chart.Layer]:
+    """Draw a line through the points of each option, and then the points, chosen ones last."""
+    ordered = sorted(spots, key=lambda spot: spot[0].value)
     for knob in knobs:
-        line = [
-            {"value": p.value, "at": at, "kept": kept} for p, at, kept in spots if p.knob == knob
-        ]
-        yield chart.trace(line, x, y, "value", color="var(--line-2)", strokeWidth=1)
-    for choice in ("beaten", "open", "chosen"):
-        for place, knob in enumerate(knobs):
-            values = [
-                {"at": at, "kept": kept, "tip": _tip(p)}
-                for p, at, kept in spots
-                if p.knob == knob and p.choice == choice
-            ]
-            if values:
-                yield chart.marks(values, _style(choice, min(place, len(_SHAPES) - 1)), x, y)
+        line = [{"x": at, "y": kept} for point, at, kept in ordered if point.knob == knob]
+        yield chart.trace(line, color="var(--line-2)", strokeWidth=1)
+    values = [
+        {"x": at, "y": kept, "tip": _tip(p), **_style(p.choice, knobs.index(p.knob))}
+        for choice in ("beaten", "open", "chosen")
+        for p, at, kept in spots
+        if p.choice == choice
+    ]
+    looks = ("shape", "size", "fill", "stroke", "strokeWidth")
+    yield chart.marks(values, {}, **{look: {"field": look, "scale": None} for look in looks})
 
 
 def _style(choice: str, place: int) -> chart.Layer:
-    shape, colour = {"shape": _SHAPES[place]}, _COLOURS[place]
-    if choice == "beaten":
-        return {**shape, "size": 60, "fill": "var(--line-2)"}
-    if choice == "open":
-        paint = {"fill": "var(--paper)", "stroke": colour, "strokeWidth": 1.8}
-        return {**shape, "size": 75, **paint}
-    return {**shape, "size": 150, "fill": colour, "strokeWidth": 2}
+    place = min(place, len(_SHAPES) - 1)
+    shape, colour, paper = _SHAPES[place], _COLOURS[place], "var(--paper)"
+    size, fill, stroke, width = {
+        "beaten": (60, "var(--line-2)", paper, 2),
+        "open": (75, paper, colour, 1.8),
+        "chosen": (150, colour, paper, 2),
+    }[choice]
+    return {"shape": shape, "size": size, "fill": fill, "stroke": stroke, "strokeWidth": width}
 
 
-def _names(
-    spots: Sequence[tuple[FrontierPoint, float, float]],
-    canvas: chart.Canvas,
-    x: chart.Layer,
-    y: chart.Layer,
-) -> Iterator[chart.Layer]:
+def _names(spots: Sequence[_Spot], *, log: bool) -> Iterator[chart.Layer]:
     """Label the chosen points, and those above the default, with their values."""
     named: dict[tuple[float, float], list[str]] = {}
     for point, at, kept in spots:
@@ -78,17 +69,15 @@ def _names(
             chosen = "chosen: " if point.choice == "chosen" else ""
             gain = f", {number(point.items_gaining)} gain" if point.items_gaining else ""
             named.setdefault((at, kept), []).append(f"{chosen}{number(point.value)}{gain}")
-    low, high = x["scale"]["domain"]
-    log, power = x["scale"].get("type") == "log", y["scale"].get("exponent", 1)
-    for (at, kept), values in named.items():
-        portion = math.log(at / low) / math.log(high / low) if log else (at - low) / (high - low)
-        left, words = portion * canvas.width_px, "; ".join(values)
-        size, raised = len(words) * _LETTER_PX + 12, kept > 1
-        # The line to a point above the default comes from below, with memory from the right.
-        free = raised and not log and left + size < canvas.width_px
-        place, side = (left + 12, "left") if free or left <= size else (left - 12, "right")
-        height = canvas.height_px * (1 - (kept / y["scale"]["domain"][1]) ** power)
-        yield from chart.text(words, place, height + (0 if raised else 18), side, "var(--ink)")
+    values = [
+        {"x": at, "y": kept, "words": "; ".join(words), "colour": "var(--ink)"}
+        for (at, kept), words in named.items()
+    ]
+    # The line to a point above the default comes from below, with memory from the right.
+    size = f"({chart.WORDS_PX} + 12)"
+    free = "false" if log else f"datum.y > 1 && scale('x', datum.x) + {size} < width"
+    left = f"(!({free}) && scale('x', datum.x) > {size})"
+    yield from chart.text(values, left, gap_px=12, dy="datum.y > 1 ? 0 : 18")
 
 
 def _tip(point: FrontierPoint) -> str:
@@ -123,11 +112,11 @@ def _tokens_axis(modality: str, most: float) -> chart.Layer:
     axis = {"format": ".0%", "values": [0, 0.2, 0.4, 0.6, 0.8, 1], "tickCount": 6}
     if most <= 1:
         axis |= chart.upright(f"detail kept: share of {modality} tokens, mean")
-        return chart.linear_axis("kept", 0, _TOP, axis)
+        return chart.linear_axis(0, _TOP, axis)
     axis |= chart.upright(f"{modality} tokens against the model's default, mean")
     parts = (0.25, 0.5) if most < _WIDE else ()
     axis |= {"values": [0, *parts, 1, *(2**step for step in range(1, 8) if 2**step <= most)]}
-    return chart.linear_axis("kept", 0, most * _TOP, axis, type="pow", exponent=0.5)
+    return chart.linear_axis(0, most * _TOP, axis, type="pow", exponent=0.5)
 
 
 def frontiers(calibration: CalibrationDocument) -> Iterator[chart.PageFigure]:
@@ -172,13 +161,10 @@ def _figure(
     beaten = any(point.choice == "beaten" for point in points)
     y = _tokens_axis(modality, max(kept for _, _, kept in spots))
 
-    def layers(canvas: chart.Canvas) -> Iterator[chart.Layer]:
-        low, high = x["scale"]["domain"]
-        if by_memory and low < least < high:
-            yield from _closed(canvas, x, least)
-        yield from _series(spots, knobs, x, y)
-        yield from _names(spots, canvas, x, y)
-
+    low, high = x["scale"]["domain"]
+    layers = [*_series(spots, knobs), *_names(spots, log=not by_memory)]
+    if by_memory and low < least < high:
+        layers = [*_closed(low, least), *layers]
     chosen = [point for point in points if point.choice == "chosen"]
     kept = "; ".join(
         f"{printable(p.knob)} {number(p.value)} keeps {share(p.mean_retention)}" for p in chosen
@@ -189,7 +175,7 @@ def _figure(
         key=f"frontier-{modality}",
         title=f"Settings for {modality}",
         summary=summary,
-        drawing=chart.draw(layers, f"Frontier. {summary}", height_px=250),
+        drawing=chart.draw(layers, f"Frontier. {summary}", x, y, height_px=_HEIGHT_PX),
         labels=[*labels, "rehearsed"] if by_memory else labels,
         head=tuple(head for head, _ in _COLUMNS),
         rows=[tuple(spoken(point) for _, spoken in _COLUMNS) for point in points],
@@ -207,7 +193,7 @@ def _figure(
 def _axis(values: Sequence[float], gpu: str | None, *, by_memory: bool) -> chart.Layer:
     if not by_memory:
         low, high = min(values) / 1.3, max(values) * 1.3
-        return chart.log_axis("at", "encoder budget, tokens: less is better", low, high)
+        return chart.log_axis(low, high, title="encoder budget, tokens: less is better")
     high = max(0.0, *values) * 1.06 or 1.0
     where = f" on {printable(gpu)}" if gpu else ""
     axis = {
@@ -216,7 +202,7 @@ def _axis(values: Sequence[float], gpu: str | None, *, by_memory: bool) -> chart
         "tickCount": 6,
         "grid": True,
     }
-    return chart.linear_axis("at", 0, high, axis)
+    return chart.linear_axis(0, high, axis)
 
 
 _COLUMNS: tuple[tuple[str, Callable[[FrontierPoint], str]], ...] = (

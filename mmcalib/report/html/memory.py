@@ -34,50 +34,39 @@ class BarPart:
     label: str
 
 
-def _segments(parts: Sequence[BarPart], bars: Sequence[str], x: chart.Layer) -> chart.Layer:
-    colours = list(dict.fromkeys(part.colour for part in parts))
+def _segments(parts: Sequence[BarPart], bars: Sequence[str]) -> Iterator[chart.Layer]:
+    """Draw the parts, and write their sizes into those that are wide enough."""
     values = [
         {
-            "row": _row_y(bars.index(part.bar)) + _NAME_PX,
-            "under": _row_y(bars.index(part.bar)) + _NAME_PX + _MEMORY_BAR_PX,
-            "start": part.start / GIB,
-            "end": part.end / GIB,
-            "colour": part.colour,
+            "x": part.start / GIB,
+            "x2": part.end / GIB,
+            "middle": (part.start + part.end) / 2 / GIB,
+            "y": _row_y(bars.index(part.bar)) + _NAME_PX,
+            "y2": _row_y(bars.index(part.bar)) + _NAME_PX + _MEMORY_BAR_PX,
+            "fill": f"var(--{part.colour})",
+            "colour": f"var(--on-{part.colour})",
+            "words": f"{(part.end - part.start) / GIB:.2f}",
             "tip": f"{part.bar} · {part.name} {gib(part.end - part.start)} · {part.label}",
         }
         for part in parts
     ]
-    return chart.layer(
-        values,
-        {"type": "rect", "stroke": "var(--paper)", "strokeWidth": 1},
-        x=x,
-        x2={"field": "end"},
-        y={"field": "row", "type": "quantitative", "scale": None, "axis": None},
-        y2={"field": "under"},
-        fill=chart.colours_of("colour", colours, colours),
-        description=chart.TIP,
-    )
+    bar, fill = {"type": "rect", "strokeWidth": 1}, {"field": "fill", "scale": None}
+    yield chart.marks(values, bar, x2={"field": "x2"}, y2={"field": "y2"}, fill=fill)
+    words = f"scale('x', datum.x2) - scale('x', datum.x) < {_LABEL_PX} ? '' : datum.words"
+    (sizes,) = chart.text(values, words=words, weight=500, halo=False, x={"field": "middle"})
+    sizes["mark"] |= {"align": "center", "dx": 0, "dy": _MEMORY_BAR_PX / 2 + 1}
+    yield sizes
 
 
-def _words(
-    parts: Sequence[BarPart], bars: Sequence[tuple[str, Memory]], scale: float
-) -> Iterator[chart.Layer]:
-    """Write each bar's name and shortfall above it, and sizes into parts that are wide enough."""
+def _names(bars: Sequence[tuple[str, Memory]]) -> Iterator[chart.Layer]:
+    """Write each bar's name and shortfall above it."""
+    values = []
     for row, (name, one) in enumerate(bars):
         short = one.kv_cache_bytes is not None and one.kv_cache_bytes < 0
         words = f"{name}: {gib(-(one.kv_cache_bytes or 0))} short" if short else name
-        yield from chart.text(
-            words, 0, _row_y(row) + 13, "left", "var(--bad)" if short else "var(--ink)"
-        )
-    names = [name for name, _ in bars]
-    for part in parts:
-        start, end = part.start / GIB * scale, part.end / GIB * scale
-        if end - start >= _LABEL_PX:
-            y = _row_y(names.index(part.bar)) + _NAME_PX + _MEMORY_BAR_PX / 2 + 1
-            size, colour = f"{(part.end - part.start) / GIB:.2f}", f"var(--on-{part.colour})"
-            yield from chart.text(
-                size, (start + end) / 2, y, "center", colour, weight=500, halo=False
-            )
+        colour = "var(--bad)" if short else "var(--ink)"
+        values.append({"words": words, "colour": colour, "y": _row_y(row) + 13})
+    yield from chart.text(values, "false", gap_px=0, x={"value": 0})
 
 
 def _row_y(row: int) -> int:
@@ -107,17 +96,11 @@ def memory(calibration: CalibrationDocument) -> chart.PageFigure | None:
     names = [name for name, _ in bars]
     total, requested = calibrated.total_bytes, calibrated.requested_bytes
     most = max([total or 0, *(part.end for part in parts)]) / GIB * 1.02
-    x = chart.linear_axis(
-        "start", 0, most, {"title": "GiB", "grid": True, "tickCount": 6, "zindex": 0}
-    )
+    x = chart.linear_axis(0, most, {"title": "GiB", "grid": True, "tickCount": 6, "zindex": 0})
     limits = (("GPU", total, "var(--ink)"), ("vLLM may use", requested, "var(--ink-2)"))
     lines = [(f"{name} {gib(nbytes)}", nbytes / GIB, c) for name, nbytes, c in limits if nbytes]
 
-    def layers(canvas: chart.Canvas) -> Iterator[chart.Layer]:
-        yield _segments(parts, names, x)
-        yield from _words(parts, bars, canvas.width_px / most)
-        yield from chart.reference(lines, canvas, x)
-
+    layers = (*_segments(parts, names), *_names(bars), *chart.reference(lines))
     before, after = map(rows.kv_cache, (calibration.memory.default, calibrated))
     summary = f"KV cache with vLLM's defaults: {before}. Tuned: {after}."
     if calibrated.kv_cache_bytes is None:
@@ -137,7 +120,12 @@ def memory(calibration: CalibrationDocument) -> chart.PageFigure | None:
         title=f"Memory{rows.on_gpu(calibrated)}",
         summary=summary,
         drawing=chart.draw(
-            layers, f"Memory. {summary}", height_px=_row_y(len(bars)) - 8, left_px=16
+            layers,
+            f"Memory. {summary}",
+            x,
+            chart.PIXELS,
+            height_px=_row_y(len(bars)) - 8,
+            left_px=16,
         ),
         labels=sorted(labels),
         head=("part", *names),
@@ -197,21 +185,19 @@ def traffic(served: ServedTraffic) -> chart.PageFigure:
     most = max(max(one.peak_bytes, one.reserved_bytes) for one in both) / GIB * 1.15 or 1.0
     longest = max(one.steps for one in both)
     steps = {"title": "step of the engine", "labelExpr": chart.SHORT, "grid": False, "tickCount": 6}
-    x = chart.linear_axis("step", 0, max(longest, 1), steps)
-    y = chart.linear_axis("gib", 0, most, chart.upright("above the loaded model, GiB"))
+    x = chart.linear_axis(0, max(longest, 1), steps)
+    y = chart.linear_axis(0, most, chart.upright("above the loaded model, GiB"))
 
-    def layers(canvas: chart.Canvas) -> Iterator[chart.Layer]:
-        if default is not None:
-            apart = abs(default.reserved_bytes - found.reserved_bytes) / GIB
-            near = apart / most * canvas.height_px < chart.ROW_PX
-            yield from _reserve(default, most, canvas, "vLLM defaults", _DEFAULT[-1], below=near)
-            yield _line(default.timeline, *_DEFAULT[1:], x, y)
-        yield from _reserve(found, most, canvas, "reserved at startup", "var(--ink)")
-        for _, field, colour in _SERIES:
-            yield _line(found.timeline, field, colour, x, y)
-        if found.highest:
-            yield _highest(found, found.highest, x, y)
-
+    layers: list[chart.Layer] = []
+    if default is not None:
+        apart = abs(default.reserved_bytes - found.reserved_bytes) / GIB
+        near = apart / most * chart.HEIGHT_PX < chart.ROW_PX
+        layers += _reserve(default, "vLLM defaults", _DEFAULT[-1], below=near)
+        layers.append(_line(default.timeline, *_DEFAULT[1:]))
+    layers += _reserve(found, "reserved at startup", "var(--ink)")
+    layers += [_line(found.timeline, field, colour) for _, field, colour in _SERIES]
+    if found.highest:
+        layers.append(_highest(found, found.highest))
     sentence = rows.traffic_sentence(found)
     legend = [("chosen", _SERIES[0][0]), ("line", _SERIES[1][0]), ("faint", _SERIES[2][0])]
     if default is not None:
@@ -220,7 +206,7 @@ def traffic(served: ServedTraffic) -> chart.PageFigure:
         key="traffic",
         title=f"{number(found.requests)} requests on {served.gpu}",
         summary=sentence,
-        drawing=chart.draw(layers, f"Memory of each step while serving. {sentence}"),
+        drawing=chart.draw(layers, f"Memory of each step while serving. {sentence}", x, y),
         labels=(served.label,),
         head=rows.TIMELINE_HEAD,
         rows=rows.timeline_rows(found),
@@ -248,39 +234,30 @@ def _traffic_notes(served: ServedTraffic) -> Iterator[str]:
 
 
 def _reserve(
-    found: TrafficFigures,
-    most: float,
-    canvas: chart.Canvas,
-    words: str,
-    colour: str,
-    *,
-    below: bool = False,
+    found: TrafficFigures, words: str, colour: str, *, below: bool = False
 ) -> Iterator[chart.Layer]:
     """Draw a horizontal line with its words above it, or `below` it if they would overlap."""
-    y = canvas.height_px * (1 - found.reserved_bytes / GIB / most)
-    rule = {"type": "rule", "color": colour, "strokeDash": [5, 4], "aria": False}
-    yield chart.layer([], rule, y={"value": y}, x={"value": 0}, x2={"value": canvas.width_px})
     words = f"{words} {gib(found.reserved_bytes)}"
-    yield from chart.text(words, canvas.width_px, y + (10 if below else -10), "right", colour)
+    at = {"y": found.reserved_bytes / GIB, "words": words, "colour": colour}
+    rule = {"type": "rule", "strokeDash": [5, 4], "aria": False}
+    yield chart.layer([at], rule, x={"value": 0}, x2={"value": "width"}, color=chart.COLOUR)
+    right, dy = {"value": "width"}, 10 if below else -10
+    yield from chart.text([at], "true", gap_px=0, dy=dy, x=right)
 
 
-def _line(
-    timeline: list[TimelineStep], field: str, colour: str, x: chart.Layer, y: chart.Layer
-) -> chart.Layer:
-    values = [{"step": one.step, "gib": getattr(one, field) / GIB} for one in timeline]
-    return chart.trace(values, x, y, "step", color=colour, interpolate="step-after")
+def _line(timeline: list[TimelineStep], field: str, colour: str) -> chart.Layer:
+    values = [{"x": one.step, "y": getattr(one, field) / GIB} for one in timeline]
+    return chart.trace(values, color=colour, interpolate="step-after")
 
 
-def _highest(
-    found: TrafficFigures, highest: HighestStep, x: chart.Layer, y: chart.Layer
-) -> chart.Layer:
+def _highest(found: TrafficFigures, highest: HighestStep) -> chart.Layer:
     alive = map(rows.tensor_cells, highest.largest[:_NAMED_TENSORS])
     tip = [
         f"step {number(highest.number)}: {gib(found.peak_bytes)}, the highest peak",
         *(f"{size} {made}" for size, _, _, made in alive),
     ]
-    at = {"step": highest.number, "gib": found.peak_bytes / GIB, "tip": printable(" · ".join(tip))}
-    return chart.marks([at], {"size": 60, "fill": "var(--accent)"}, x, y)
+    at = {"x": highest.number, "y": found.peak_bytes / GIB, "tip": printable(" · ".join(tip))}
+    return chart.marks([at], {"size": 60, "fill": "var(--accent)"})
 
 
 def cache(found: ProcessorCache) -> chart.PageFigure | None:
@@ -295,24 +272,22 @@ def cache(found: ProcessorCache) -> chart.PageFigure | None:
         lines.insert(0, (f"chosen {chosen:g} GiB", chosen, "var(--accent-ink)"))
     shown = [*sizes, *(value for _, value, _ in lines)]
     low, high = min(shown) / 1.4, max(shown) * 1.4
-    x = chart.log_axis("size", "size of the cache, GiB", low, high)
-    x["axis"]["labelExpr"] = "format(datum.value, '~g')"
+    digits = "format(datum.value, '~g')"
+    x = chart.log_axis(low, high, title="size of the cache, GiB", labelExpr=digits)
     ends = [*zip(sizes, (rate for _, rate in found.curve), strict=True)]
     most = max(found.max_hit_rate, ends[-1][1])
     # A round end for the axis.
     top = next((end for end in (0.05, 0.1, 0.2, 0.4, 0.6, 0.8) if most <= end), 1.0)
     rates = {**chart.upright("hit rate"), "format": ".0%"}
-    steps = [{"size": low, "rate": 0}, *({"size": s, "rate": r} for s, r in ends)]
-    steps.append({"size": high, "rate": ends[-1][1]})
-    points = [{"size": s, "rate": r, "tip": f"{s:.3g} GiB · {share(r)} hit"} for s, r in ends]
-
-    def layers(canvas: chart.Canvas) -> Iterator[chart.Layer]:
-        y = chart.linear_axis("rate", 0, top, rates, range=[canvas.height_px, 44])
-        colour = "var(--accent)"
-        yield chart.trace(steps, x, y, color=colour, strokeWidth=2, interpolate="step-after")
-        yield chart.marks(points, {"size": 50, "fill": colour}, x, y)
-        yield from chart.reference(lines, canvas, x)
-
+    y = chart.linear_axis(0, top, rates, rangeMax=44)
+    steps = [(low, 0.0), *ends, (high, ends[-1][1])]
+    curve, colour = [{"x": s, "y": r} for s, r in steps], "var(--accent)"
+    points = [{"x": s, "y": r, "tip": f"{s:.3g} GiB · {share(r)} hit"} for s, r in ends]
+    layers = (
+        chart.trace(curve, color=colour, strokeWidth=2, interpolate="step-after"),
+        chart.marks(points, {"size": 50, "fill": colour}),
+        *chart.reference(lines),
+    )
     summary = (
         f"With {chosen:g} GiB, {share(found.hit_rate)} of {number(found.accesses)} item uses in "
         f"{number(found.requests)} requests hit. No size exceeds {share(found.max_hit_rate)}."
@@ -328,7 +303,9 @@ def cache(found: ProcessorCache) -> chart.PageFigure | None:
         key="cache",
         title="Processor cache",
         summary=summary,
-        drawing=chart.draw(layers, f"Hit rate of the processor cache. {summary}", height_px=220),
+        drawing=chart.draw(
+            layers, f"Hit rate of the processor cache. {summary}", x, y, height_px=220
+        ),
         labels=(found.label,),
         head=("size", "hits"),
         rows=[(f"{s:.3g} GiB", share(r)) for s, r in ends],

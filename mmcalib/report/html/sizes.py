@@ -43,30 +43,28 @@ def _distribution_figure(
     lines = _lines(calibration, modality, found)
     values = [value for _, value, _ in lines]
     low, high = min([bins[0][0], *values]) / 1.15, max([bins[-1][1], *values]) * 1.15
-    x = chart.log_axis("from", f"tokens per {modality}", low, high)
+    x = chart.log_axis(low, high, title=f"tokens per {modality}")
     most = max(count for _, _, count in bins)
     shown = [
         {
-            "from": start,
-            "to": end,
-            "count": count,
+            "x": start,
+            "x2": end,
+            "y": count,
             "tip": f"{_bin_range(start, end)} tokens · {number(count)} {what}",
         }
         for start, end, count in bins
         if count
     ]
-    bar = {"type": "rect", "color": "var(--accent)", "xOffset": 0.5, "x2Offset": -0.5}
+    bar = {
+        "type": "rect",
+        "fill": "var(--accent)",
+        "stroke": None,
+        "xOffset": 0.5,
+        "x2Offset": -0.5,
+    }
     axis = {**chart.upright(what), "values": _count_ticks(most), "format": ",d"}
-
-    def layers(canvas: chart.Canvas) -> Iterator[chart.Layer]:
-        y = chart.linear_axis(
-            "count", 0, most, axis, range=[canvas.height_px, len(lines) * chart.ROW_PX + 8]
-        )
-        yield chart.layer(
-            shown, bar, x=x, x2={"field": "to"}, y=y, y2={"datum": 0}, description=chart.TIP
-        )
-        yield from chart.reference(lines, canvas, x)
-
+    y = chart.linear_axis(0, most, axis, rangeMax=len(lines) * chart.ROW_PX + 8)
+    bars = chart.marks(shown, bar, x2={"field": "x2"}, y2={"datum": 0})
     spread = found.tokens
     summary = (
         f"Half of the {number(found.items)} {modality} items take at most "
@@ -77,7 +75,9 @@ def _distribution_figure(
         key=f"tokens-{modality}",
         title=f"Tokens per {modality}",
         summary=summary,
-        drawing=chart.draw(layers, f"Tokens per {modality}. {summary}"),
+        drawing=chart.draw(
+            (bars, *chart.reference(lines)), f"Tokens per {modality}. {summary}", x, y
+        ),
         labels=("measured", "computed"),
         head=("tokens", what),
         rows=[(_bin_range(a, b), number(n)) for a, b, n in bins if n],
@@ -150,21 +150,16 @@ def _sizes_figure(
     named = "pixels" if modality == "image" else "pixels of a frame"
     x_span = _axis_range([spot.width_px for spot in spots] + [hint.get("width", 0)])
     y_span = _axis_range([spot.height_px for spot in spots] + [hint.get("height", 0)])
-    x = chart.log_axis("width", f"width, {named}", *x_span)
-    y = chart.log_axis("height", "", *y_span)
-    y["axis"] |= {**chart.upright(f"height, {named}"), "grid": True}
-    x["axis"] |= {"grid": True}
-
-    def layers(_: chart.Canvas) -> Iterator[chart.Layer]:
-        yield _marks(spots, edges, exact, x, y)
-        if limit_px:
-            yield from _curve(limit_px, x_span, y_span, x, y)
-        if {"width", "height"} <= hint.keys():
-            at = {**hint, "tip": f"size hint · {hint['width']}×{hint['height']}"}
-            mark = {"type": "point", "shape": "diamond", "size": 190, "filled": False}
-            mark |= {"strokeWidth": 2, "color": "var(--ink)"}
-            yield chart.layer([at], mark, x=x, y=y, description=chart.TIP)
-
+    x = chart.log_axis(*x_span, title=f"width, {named}", grid=True)
+    y = chart.log_axis(*y_span, grid=True, **chart.upright(f"height, {named}"))
+    layers = [_marks(spots, edges, exact)]
+    if limit_px:
+        layers.append(_curve(limit_px, x_span, y_span))
+    if {"width", "height"} <= hint.keys():
+        width, height = hint["width"], hint["height"]
+        at = {"x": width, "y": height, "tip": f"size hint · {width}×{height}"}
+        mark = {"shape": "diamond", "size": 190, "filled": False, "strokeWidth": 2}
+        layers.append(chart.marks([at], {**mark, "stroke": "var(--ink)"}))
     costliest = max(spots, key=lambda spot: spot.tokens)
     summary = (
         f"Distinct shapes: {number(shapes)}. The largest takes "
@@ -179,7 +174,7 @@ def _sizes_figure(
         key=f"sizes-{modality}",
         title=f"Sizes of {modality} {'items' if modality == 'image' else 'frames'}",
         summary=summary,
-        drawing=chart.draw(layers, f"Sizes. {summary}", height_px=300),
+        drawing=chart.draw(layers, f"Sizes. {summary}", x, y, height_px=300),
         labels=("measured",),
         head=("width × height", "most tokens", "shapes"),
         rows=[(s.size, number(s.tokens), number(s.shapes)) for s in reversed(spots[-_ROWS:])],
@@ -188,24 +183,20 @@ def _sizes_figure(
     )
 
 
-def _marks(
-    spots: Sequence[Spot], edges: Sequence[int], exact: bool, x: chart.Layer, y: chart.Layer
-) -> chart.Layer:
+def _marks(spots: Sequence[Spot], edges: Sequence[int], exact: bool) -> chart.Layer:
     values = [
         {
-            "width": spot.width_px,
-            "height": spot.height_px,
-            "tokens": f"{bisect.bisect_right(edges, spot.tokens)}",
+            "x": spot.width_px,
+            "y": spot.height_px,
+            "fill": f"var(--seq-{bisect.bisect_right(edges, spot.tokens)})",
             "tip": f"{'' if exact else 'near '}{spot.size} · "
             f"{'' if exact else 'up to '}{number(spot.tokens)} tokens"
             + (f" · {number(spot.shapes)} shapes" if spot.shapes > 1 else ""),
         }
         for spot in spots
     ]
-    places = [str(place) for place in range(len(edges) + 1)]
     mark = {"type": "point", "size": 90} if exact else {"type": "square", "size": 60}
-    colours = chart.colours_of("tokens", places, [f"seq-{place}" for place in places])
-    return chart.marks(values, {**mark, "strokeWidth": 1}, x, y, fill=colours)
+    return chart.marks(values, {**mark, "strokeWidth": 1}, fill={"field": "fill", "scale": None})
 
 
 def _limit_px(calibration: CalibrationDocument, modality: str) -> int | None:
@@ -217,19 +208,12 @@ def _limit_px(calibration: CalibrationDocument, modality: str) -> int | None:
     return rule.max_px if isinstance(rule, Area) else None
 
 
-def _curve(
-    limit_px: int,
-    x_span: tuple[float, float],
-    y_span: tuple[float, float],
-    x: chart.Layer,
-    y: chart.Layer,
-) -> Iterator[chart.Layer]:
+def _curve(limit_px: int, x_span: tuple[float, float], y_span: tuple[float, float]) -> chart.Layer:
+    """Draw the sizes of `limit_px` pixels, of which a part may be off the map."""
     low, high = max(x_span[0], limit_px / y_span[1]), min(x_span[1], limit_px / y_span[0])
-    if low >= high:
-        return
     widths = [low * (high / low) ** (place / _CURVE_STEPS) for place in range(_CURVE_STEPS + 1)]
-    values = [{"width": width, "height": limit_px / width} for width in widths]
-    yield chart.trace(values, x, y, "width", color="var(--ink)", strokeDash=[5, 4])
+    values = [{"x": width, "y": limit_px / width} for width in widths if low < high]
+    return chart.trace(values, color="var(--ink)", strokeDash=[5, 4])
 
 
 def _axis_range(pixels: Sequence[float]) -> tuple[float, float]:
