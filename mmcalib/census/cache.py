@@ -1,4 +1,4 @@
-"""Cache of probe results in a private SQLite file, replaced if its schema is unexpected."""
+"""Cache of probe results: an SQLite file in a folder that only its owner can use."""
 
 from __future__ import annotations
 
@@ -7,38 +7,25 @@ import errno
 import fcntl
 import os
 import sqlite3
-import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from zlib import crc32
 
 from mmcalib.census.executor import ProbeResult, ProbeTask
-from mmcalib.domain.items import is_transient, is_valid_line
+from mmcalib.domain.items import is_transient
 from mmcalib.processes import Closing
 from mmcalib.storage.location import MEMBER_MARK
 
-# SQLite's extra files must be as private as the database.
-_SUFFIXES = ("", "-wal", "-shm")
-_PRIVATE = 0o600
-
-# Compared as SQLite stores it, because a view or trigger of these names could run any SQL.
-TABLES = (
-    "CREATE TABLE made (made_by TEXT NOT NULL)",
+_TABLE = (
     "CREATE TABLE seen (item BLOB PRIMARY KEY, version TEXT NOT NULL, line TEXT NOT NULL)"
-    " WITHOUT ROWID",
+    " WITHOUT ROWID"
 )
 
-# Wait this long for another scan that is writing or starting.
-LOCK_TIMEOUT_S = 20.0
-_POLL_S = 0.02
-
-# Longer values are not from mmcalib, and would fill the memory.
-MAX_VALUE_BYTES = 1 << 16
-
-# Checking the schema takes few steps, unless the file's pages form a circle.
-_MAX_STEPS = 1_000_000
+# Wait this long for another scan that is writing.
+_LOCK_TIMEOUT_S = 20.0
 
 # Errors of the disk, the memory or another process, which leave the file intact.
 _OUTSIDE_ERRORS = {
@@ -47,111 +34,58 @@ _OUTSIDE_ERRORS = {
 }
 
 
-def connect(path: Path, made_by: str) -> sqlite3.Connection:
-    """Open or create the file; clear it if `made_by` differs. Raises OSError and sqlite3.Error."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(path.parent):
-        _make_private(path)
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open the file; begin anew if it is damaged or others made it. Raises OSError, sqlite3.Error.
+
+    Its folder is for its owner alone, so that nobody else can have written the file.
+    """
+    folder, made_by = path.parent, crc32(f"{_TABLE} {_made_by()}".encode()) >> 1
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    owners = {os.geteuid(), os.stat(folder.parent).st_uid}
+    if {os.lstat(folder).st_uid, os.stat(folder).st_uid} - owners:
+        raise PermissionError(errno.EPERM, "belongs to another user")
+    with contextlib.suppress(PermissionError):  # some network drives do not support modes
+        folder.chmod(0o700)
+    # Two scans that start at once must not delete each other's file.
+    with (folder / "lock").open("w") as lock:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
         try:
-            return _open_database(path, made_by)
+            return _open(path, made_by)
         except sqlite3.Error as error:
-            if not is_damage(error):
+            if not _is_damage(error):
                 raise
-            remove_database(path)
-            _make_private(path)
-            return _open_database(path, made_by)
+        _remove(path)
+        return _open(path, made_by, new=True)
 
 
-def is_damage(error: sqlite3.Error) -> bool:
-    """True if the file itself is damaged, so that the next scan would fail too."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
-    return (code & 0xFF) not in _OUTSIDE_ERRORS
-
-
-def remove_database(path: Path) -> None:
-    """Delete the database and SQLite's extra files. Raises OSError."""
-    for suffix in _SUFFIXES:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{path}{suffix}")
-
-
-def _make_private(path: Path) -> None:
-    """Create the file for its owner alone; delete it first if it is not regular or has links."""
-    owners = {os.geteuid(), os.stat(path.parent).st_uid}
-    for suffix in _SUFFIXES:
-        name = f"{path}{suffix}"
-        try:
-            status = os.lstat(name)
-        except FileNotFoundError:
-            continue
-        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-            remove_database(path)
-            break
-        if status.st_uid not in owners:
-            raise PermissionError(errno.EPERM, "belongs to another user", name)
-        if stat.S_IMODE(status.st_mode) != _PRIVATE:
-            with contextlib.suppress(PermissionError):  # some network drives do not support modes
-                os.chmod(name, _PRIVATE)
-    with contextlib.suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _PRIVATE))
-
-
-def _open_database(path: Path, made_by: str) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
+def _open(path: Path, made_by: int, *, new: bool = False) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, isolation_level=None)
     try:
-        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
-        # A value that is not UTF-8 is not from mmcalib, and must not end a scan.
-        db.text_factory = lambda data: data.decode("utf-8", "replace")
-        _check_schema(db)
-        if db.execute("SELECT made_by FROM made").fetchone() != (made_by,):
-            with db:
-                db.execute("BEGIN IMMEDIATE")
-                for table in ("seen", "made"):
-                    db.execute(f"DELETE FROM {table}")  # noqa: S608 - both names are constants
-                db.execute("INSERT INTO made VALUES (?)", [made_by])
+        db.execute("PRAGMA journal_mode = WAL")
+        # A power cut can lose only the last commit.
+        db.execute("PRAGMA synchronous = NORMAL")
+        if new:
+            db.execute(_TABLE)
+            db.execute(f"PRAGMA user_version = {made_by}")
+        if db.execute("PRAGMA user_version").fetchone() != (made_by,):
+            raise sqlite3.DatabaseError("made by another version")
     except BaseException:
         db.close()
         raise
     return db
 
 
-def _check_schema(db: sqlite3.Connection) -> None:
-    """Create the tables if there are none. Raises sqlite3.DatabaseError for other tables."""
-    db.set_progress_handler(lambda: True, _MAX_STEPS)
-    db.execute("PRAGMA trusted_schema = OFF")
-    db.execute("PRAGMA journal_mode = WAL")
-    # A power cut can lose only the last commit.
-    db.execute("PRAGMA synchronous = NORMAL")
-    if not _schema(db):
-        for table in TABLES:
-            db.execute(table)
-    if _schema(db) != [*TABLES]:
-        raise sqlite3.DatabaseError("other tables than expected")
-    db.set_progress_handler(None, 0)
+def _is_damage(error: sqlite3.Error) -> bool:
+    """True if the file itself is damaged, so that the next scan would fail too."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    return (code & 0xFF) not in _OUTSIDE_ERRORS
 
 
-def _schema(db: sqlite3.Connection) -> list[str]:
-    tables = "SELECT sql FROM sqlite_master ORDER BY name LIMIT ?"
-    return [sql for (sql,) in db.execute(tables, [len(TABLES) + 1])]
-
-
-@contextlib.contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Lock the folder, so that two scans that start at once do not delete each other's file."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        deadline = time.monotonic() + LOCK_TIMEOUT_S
-        while time.monotonic() < deadline:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(_POLL_S)
-            except OSError:  # a file system without locks
-                break
-        yield
-    finally:
-        os.close(handle)
+def _remove(path: Path) -> None:
+    """Delete the database and SQLite's extra files. Raises OSError."""
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 
 # Increase it whenever a probe's result for the same bytes changes, its texts included.
@@ -163,9 +97,6 @@ _COMMIT_S = 0.25
 
 # An item's key begins with a digest of its folder, so that a folder's rows are adjacent.
 _FOLDER_BYTES, _ITEM_BYTES = 8, 24
-
-# Bounds what a server sends as an object's version.
-_MAX_VERSION_CHARS = 1000
 
 # SQLite's default limit is 32,766 values per query.
 _MAX_QUERY_KEYS = 1 << 14
@@ -181,9 +112,8 @@ class CacheBroken(Exception):  # noqa: N818 - a value in flight, turned into a n
 class Cache(Closing):
     """Probe results by path and version, in one file that several processes can use.
 
-    Keys are digests, because names may be secret and URLs carry signatures. A file that is damaged,
-    has another schema, or comes from other versions is replaced. Impossible lines are ignored.
-    Raises `CacheBroken`.
+    Keys are digests, because names may be secret and URLs carry signatures. A file that is damaged
+    or comes from other versions is replaced. Raises `CacheBroken`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -192,7 +122,7 @@ class Cache(Closing):
         self._committed = time.monotonic()
         self._folders: dict[str, bytes] = {}
         try:
-            self._db = connect(path, _made_by())
+            self._db = _connect(path)
         except OSError as error:
             raise CacheBroken(f"{path}: {error.strerror}") from error
         except sqlite3.Error as error:
@@ -213,13 +143,13 @@ class Cache(Closing):
         lines: list[str | None] = []
         for order, key in zip(orders, keys, strict=True):
             version, line = rows.get(key, _NO_ROW) if key else _NO_ROW
-            lines.append(line if key and version == order.version and is_valid_line(line) else None)
+            lines.append(line if key and version == order.version else None)
         return lines
 
     def store(self, answered: Iterable[tuple[ProbeTask, ProbeResult]]) -> None:
         """Store results; they reach the disk within a moment, at the next call or on `close`."""
         for order, answer in answered:
-            if 0 < len(answer.version) <= _MAX_VERSION_CHARS and not is_transient(answer.line):
+            if answer.version and not is_transient(answer.line):
                 self._pending.append((self._key(order), answer.version, answer.line))
         if time.monotonic() - self._committed > _COMMIT_S:
             self.commit()
@@ -256,10 +186,10 @@ class Cache(Closing):
         try:
             yield
         except sqlite3.Error as error:
-            if is_damage(error):
+            if _is_damage(error):
                 self._db.close()
                 with contextlib.suppress(OSError):
-                    remove_database(self.path)
+                    _remove(self.path)
             raise CacheBroken(str(error)) from error
 
 

