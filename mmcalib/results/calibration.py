@@ -293,7 +293,7 @@ def find_calibration(source: Path) -> Path:
 def read_calibration(path: str | Path, kind: type[C]) -> C:
     """Read what `Calibration.save` wrote. Raises UsageError for anything else."""
     try:
-        document = read_json(path, _MAX_BYTES, ("known", "refused"))
+        document = read_json(path, _MAX_BYTES)
         version = document.get("schema_version") if isinstance(document, dict) else None
         if isinstance(version, int) and version != SCHEMA_VERSION:
             age = "an older" if version < SCHEMA_VERSION else "a newer"

@@ -183,18 +183,14 @@ def test_whatever_a_field_holds_is_refused_or_shown_as_text(tmp_path: Path) -> N
     ("text", "complaint"),
     [
         ("[" * 100_000, "not JSON"),
-        ('{"a":' * 500 + "0" + "}" * 500, "nested too deeply"),
-        ('{"verdict": "fail", "verdict": "pass"}', "a duplicate key"),
-        ('{"a": NaN}', "NaN is not a number"),
-        ('{"a": -Infinity}', "not a number"),
-        ('{"a": 1e999}', "too large"),
-        ('{"a": %s}' % ("9" * 5000), "too large"),
-        ('{"checks": [%s]}' % ",".join("0" * 30_000), "30,000 entries"),  # noqa: UP031
-        (json.dumps(dict.fromkeys(map(str, range(3000)))), "3,000 keys"),
+        ('{"a": NaN}', "the number NaN is out of range"),
+        ('{"a": -Infinity}', "out of range"),
+        ('{"a": 1e999}', "out of range"),
+        ('{"a": %s}' % ("9" * 5000), "out of range"),
         ("\ufeff{}", "not JSON"),
         ('{"schema_version": 3}', "written by a newer mmcalib"),
     ],
-    ids=range(11),
+    ids=range(7),
 )
 def test_what_no_calibration_is_is_refused_at_once(
     text: str, complaint: str, tmp_path: Path
