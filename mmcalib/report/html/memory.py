@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from mmcalib.checks.catalogue import PREDICTION
 from mmcalib.domain.traffic import HighestStep
@@ -22,38 +21,12 @@ _NAME_PX = 24
 _LABEL_PX = 60
 
 
-@dataclass(frozen=True, slots=True)
-class BarPart:
-    """One piece of one bar, from `start` to `end` in bytes."""
-
-    bar: str
-    name: str
-    colour: str
-    start: int
-    end: int
-    label: str
-
-
-def _segments(parts: Sequence[BarPart], bars: Sequence[str]) -> Iterator[chart.Layer]:
+def _segments(parts: Sequence[chart.Layer]) -> Iterator[chart.Layer]:
     """Draw the parts, and write their sizes into those that are wide enough."""
-    values = [
-        {
-            "x": part.start / GIB,
-            "x2": part.end / GIB,
-            "middle": (part.start + part.end) / 2 / GIB,
-            "y": _row_y(bars.index(part.bar)) + _NAME_PX,
-            "y2": _row_y(bars.index(part.bar)) + _NAME_PX + _MEMORY_BAR_PX,
-            "fill": f"var(--{part.colour})",
-            "colour": f"var(--on-{part.colour})",
-            "words": f"{(part.end - part.start) / GIB:.2f}",
-            "tip": f"{part.bar} · {part.name} {gib(part.end - part.start)} · {part.label}",
-        }
-        for part in parts
-    ]
     bar, fill = {"type": "rect", "strokeWidth": 1}, {"field": "fill", "scale": None}
-    yield chart.marks(values, bar, x2={"field": "x2"}, y2={"field": "y2"}, fill=fill)
+    yield chart.marks(parts, bar, x2={"field": "x2"}, y2={"field": "y2"}, fill=fill)
     words = f"scale('x', datum.x2) - scale('x', datum.x) < {_LABEL_PX} ? '' : datum.words"
-    (sizes,) = chart.text(values, words=words, weight=500, halo=False, x={"field": "middle"})
+    (sizes,) = chart.text(parts, words=words, weight=500, halo=False, x={"field": "middle"})
     sizes["mark"] |= {"align": "center", "dx": 0, "dy": _MEMORY_BAR_PX / 2 + 1}
     yield sizes
 
@@ -90,17 +63,17 @@ def memory(calibration: CalibrationDocument) -> chart.PageFigure | None:
     if measured is not None and calibrated.kv_cache_bytes is None:
         where = f" on {calibration.startup.device}" if calibration.startup else ""
         bars.append((f"measured{where}", measured))
-    parts = [part for name, one in bars for part in _parts_of(name, one)]
+    parts = [part for row, (name, one) in enumerate(bars) for part in _parts_of(row, name, one)]
     if not parts:
         return None
     names = [name for name, _ in bars]
     total, requested = calibrated.total_bytes, calibrated.requested_bytes
-    most = max([total or 0, *(part.end for part in parts)]) / GIB * 1.02
+    most = max([(total or 0) / GIB, *(part["x2"] for part in parts)]) * 1.02
     x = chart.linear_axis(0, most, {"title": "GiB", "grid": True, "tickCount": 6, "zindex": 0})
     limits = (("GPU", total, "var(--ink)"), ("vLLM may use", requested, "var(--ink-2)"))
     lines = [(f"{name} {gib(nbytes)}", nbytes / GIB, c) for name, nbytes, c in limits if nbytes]
 
-    layers = (*_segments(parts, names), *_names(bars), *chart.reference(lines))
+    layers = (*_segments(parts), *_names(bars), *chart.reference(lines))
     before, after = map(rows.kv_cache, (calibration.memory.default, calibrated))
     summary = f"KV cache with vLLM's defaults: {before}. Tuned: {after}."
     if calibrated.kv_cache_bytes is None:
@@ -111,7 +84,7 @@ def memory(calibration: CalibrationDocument) -> chart.PageFigure | None:
         for _, field, _ in _PARTS
         if getattr(one, field) is not None
     }
-    drawn = {part.colour for part in parts}
+    drawn = {part["fill"] for part in parts}
     fields = [("GPU total", "total_bytes"), ("vLLM may use", "requested_bytes")]
     fields += [(name, field) for name, field, _ in _PARTS]
     fields += [("full encoder cache, part of the peak", "encoder_cache_bytes")]
@@ -134,19 +107,28 @@ def memory(calibration: CalibrationDocument) -> chart.PageFigure | None:
             for name, field in fields
             if any(getattr(one, field) is not None for _, one in bars)
         ],
-        legend=[(colour, name) for name, _, colour in _PARTS if colour in drawn],
+        legend=[(colour, name) for name, _, colour in _PARTS if f"var(--{colour})" in drawn],
         notes=list(_memory_notes(calibration)),
     )
 
 
-def _parts_of(bar: str, one: Memory) -> Iterator[BarPart]:
+def _parts_of(row: int, bar: str, one: Memory) -> Iterator[chart.Layer]:
     """Yield the known parts end to end; a KV cache below zero has no part."""
-    start = 0
+    start, y = 0, _row_y(row) + _NAME_PX
     for name, field, colour in _PARTS:
         size = getattr(one, field)
         if size is not None and size > 0:
-            label = rows.label_of(one, field)
-            yield BarPart(bar, name, colour, start, start + size, label)
+            yield {
+                "x": start / GIB,
+                "x2": (start + size) / GIB,
+                "middle": (start + size / 2) / GIB,
+                "y": y,
+                "y2": y + _MEMORY_BAR_PX,
+                "fill": f"var(--{colour})",
+                "colour": f"var(--on-{colour})",
+                "words": f"{size / GIB:.2f}",
+                "tip": f"{bar} · {name} {gib(size)} · {rows.label_of(one, field)}",
+            }
             start += size
 
 
