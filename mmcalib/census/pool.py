@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from pathlib import Path
 
 from mmcalib.census.executor import TIMEOUT_S, ProbeFunction, ProbeResult, ProbeTask, count_fitting
-from mmcalib.census.worker import ITEMS_BEGUN, pack_task
 from mmcalib.domain.items import Skipped, encode_line, loaded_bytes
 from mmcalib.errors import MmcalibError
 from mmcalib.processes import Closing, Worker
 from mmcalib.storage.location import allowed_hosts
 
-# Indices of fields in /proc/PID/stat (proc(5)), counted after the process name.
-_UTIME, _STIME = 11, 12
-
 # On top of what the process itself needs. vLLM's largest image takes 0.7 GB decoded.
 MEMORY_BYTES = 4 << 30
-
-# The kernel may kill or stop a worker once for reasons of its own, but hardly twice for one item.
-# A worker that was busy most of the time would be busy again, so it gets both strikes at once.
-_STRIKES = 2
-_BUSY = 0.5
 
 _POLL_S = 0.25
 
@@ -52,11 +41,11 @@ class _Chunk:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """Orders of a chunk for one worker, `done` of them answered; one order if it has strikes."""
+    """Orders of a chunk for one worker, `done` of them answered; one that is tried `again`."""
 
     chunk: _Chunk
     at: Sequence[int]
-    strikes: int = 0
+    again: bool = False
     done: int = 0
 
     def orders(self) -> list[ProbeTask]:
@@ -68,43 +57,27 @@ class _Run:
         self.done += len(answers)
 
 
-class ProbeWorker(Worker):
+class _ProbeWorker(Worker):
     """A worker process that probes items, from the hosts that are allowed when it starts.
 
-    `given` are its unanswered runs in order; the first started at `taken_s`. The worker started its
-    `number`th item at `since_s`, and had used `halfway_s` of CPU time at half the item's timeout.
+    `given` are its unanswered runs in order; the first started at `taken_s`. It said something last
+    at `heard_s`, and says that it `started`.
     """
 
     def __init__(self, look: ProbeFunction, memory_bytes: int, send_s: float) -> None:
-        shared = os.memfd_create("mmcalib-begun")
-        os.truncate(shared, ITEMS_BEGUN.size)
-        self._begun = mmap.mmap(shared, ITEMS_BEGUN.size)
-        super().__init__("mmcalib.census.worker", memory_bytes, files=[shared], send_s=send_s)
-        os.close(shared)
+        super().__init__("mmcalib.census.worker", memory_bytes, send_s=send_s)
         self.send((look, allowed_hosts()))
         self.given: deque[_Run] = deque()
-        self.answered = self.number = 0
-        self.since_s, self.taken_s = time.monotonic(), 0.0
-        self.halfway_s: float | None = None
-
-    def items_begun(self) -> int:
-        return int(ITEMS_BEGUN.unpack_from(self._begun)[0])
-
-    def cpu_s(self) -> float:
-        """Return the worker's CPU seconds; 0 if they cannot be read."""
-        try:
-            words = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return 0.0
-        return (int(words[_UTIME]) + int(words[_STIME])) / os.sysconf("SC_CLK_TCK")
+        self.started = False
+        self.heard_s = self.taken_s = time.monotonic()
 
 
 class LocalPool(Closing):
     """Starts `workers` processes (default: one per CPU) with the first chunk.
 
-    An item that exceeds `timeout_s` or kills its worker is retried once, then `Skipped`; an item
-    that kept the CPU busy is `Skipped` at once. An item that needs more than `memory_bytes` fails.
-    `look` must be an importable function.
+    If a worker dies, or answers nothing for `timeout_s`, its items are tried again one by one; the
+    one that does it again is `Skipped`. An item that needs more than `memory_bytes` fails. `look`
+    must be an importable function.
     """
 
     def __init__(
@@ -114,12 +87,10 @@ class LocalPool(Closing):
         workers: int | None = None,
         timeout_s: float = TIMEOUT_S,
         memory_bytes: int = MEMORY_BYTES,
-        process: type[ProbeWorker] = ProbeWorker,
     ) -> None:
         self._worker_count = workers or len(os.sched_getaffinity(0))
         self._look, self._timeout_s, self._memory_bytes = look, timeout_s, memory_bytes
-        self._process = process
-        self._workers: list[ProbeWorker] = []
+        self._workers: list[_ProbeWorker] = []
         self._waiting: deque[_Run] = deque()
         self.chunks_ahead, self.chunk_items = 2 * self._worker_count, _FIRST_CHUNK
 
@@ -147,7 +118,7 @@ class LocalPool(Closing):
         while self._waiting:
             worker = min(self._workers, key=lambda worker: len(worker.given), default=None)
             if len(self._workers) < self._worker_count and (worker is None or worker.given):
-                worker = self._process(self._look, self._memory_bytes, self._timeout_s)
+                worker = _ProbeWorker(self._look, self._memory_bytes, self._timeout_s)
                 self._workers.append(worker)
             if worker is None or len(worker.given) > 1:
                 return
@@ -158,72 +129,50 @@ class LocalPool(Closing):
                 return
             self._waiting.popleft()
             if not worker.given:
-                worker.since_s = worker.taken_s = time.monotonic()
+                worker.heard_s = worker.taken_s = time.monotonic()
             worker.given.append(run)
-            worker.send([pack_task(order) for order in run.orders()])
+            worker.send(run.orders())
 
     def _listen(self) -> None:
-        pipes = {worker.pipe: worker for worker in self._workers}
-        for pipe in wait(list(pipes), _POLL_S):
-            worker = pipes[pipe]  # type: ignore[index]
-            try:
-                message = worker.pipe.recv()
-            except (EOFError, OSError):
-                self._replace_lost(worker, worker.how_it_ended())
-            else:
-                self._take_answers(worker, message)
-        now_s = time.monotonic()
+        ready = wait([worker.pipe for worker in self._workers], _POLL_S)
         for worker in list(self._workers):
-            items_begun = worker.items_begun()
-            most_s = self._timeout_s if items_begun else max(_START_S, self._timeout_s)
-            waited_s = now_s - worker.since_s
-            if items_begun != worker.number or not worker.given:
-                worker.number, worker.since_s, worker.halfway_s = items_begun, now_s, None
-            elif waited_s > most_s and not worker.pipe.poll():
-                spent_s = worker.cpu_s() - (worker.halfway_s or 0.0)
-                busy = worker.halfway_s is not None and spent_s > _BUSY * most_s / 2
-                self._replace_lost(worker, f"took more than {most_s:g} s", _STRIKES if busy else 1)
-            elif waited_s > most_s / 2 and worker.halfway_s is None:
-                worker.halfway_s = worker.cpu_s()
+            most_s = self._timeout_s if worker.started else max(_START_S, self._timeout_s)
+            if worker.pipe in ready:
+                try:
+                    message = worker.pipe.recv()
+                except (EOFError, OSError):
+                    self._replace(worker, worker.how_it_ended())
+                else:
+                    self._take_answers(worker, message)
+            elif worker.given and time.monotonic() - worker.heard_s > most_s:
+                self._replace(worker, f"took more than {most_s:g} s")
 
-    def _take_answers(self, worker: ProbeWorker, reply: MmcalibError | list[ProbeResult]) -> None:
+    def _take_answers(self, worker: _ProbeWorker, reply: MmcalibError | list[ProbeResult]) -> None:
         if isinstance(reply, MmcalibError):
             raise reply
-        if not reply:  # an earlier message had the run's last answer
-            return
+        worker.started, worker.heard_s = True, time.monotonic()
         run = worker.given[0]
         run.put(reply)
-        worker.answered += len(reply)
         if run.done == len(run.at):
             worker.given.popleft()
-            now_s = time.monotonic()
-            took_s, worker.taken_s = now_s - worker.taken_s, now_s
-            fitting = count_fitting(run.done, took_s, _CHUNK_S)
+            fitting = count_fitting(run.done, worker.heard_s - worker.taken_s, _CHUNK_S)
+            worker.taken_s = worker.heard_s
             self.chunk_items = min(fitting, 2 * self.chunk_items, _LARGEST_CHUNK)
 
-    def _replace_lost(self, worker: ProbeWorker, why: str, strikes: int = 1) -> None:
-        """Give the started item `strikes` strikes, and queue the worker's other items again."""
-        items_begun = worker.items_begun()
+    def _replace(self, worker: _ProbeWorker, why: str) -> None:
+        """Queue the items of a lost worker again; those of its first run one by one, and once."""
         self._workers.remove(worker)
         worker.close()
-        if not items_begun:
+        if not worker.started:
             raise MmcalibError(
                 f"a worker process ended before its first item: {why}",
                 hint="MMCALIB_DEBUG=1 shows its output",
             )
-        at_work = items_begun - worker.answered - 1
-        again: list[_Run] = []
-        for run in worker.given:
-            rest = list(run.at[run.done :])
-            at_work, offset = at_work - len(rest), at_work
-            if 0 <= offset < len(rest):
-                # Retry it alone in another worker, or give up.
-                struck = _Run(run.chunk, [rest.pop(offset)], run.strikes + strikes)
-                if struck.strikes < _STRIKES:
-                    self._waiting.appendleft(struck)
-                else:
-                    (order,) = struck.orders()
-                    skipped = Skipped(order.item.path, f"the decoder {why}")
-                    struck.put([ProbeResult(encode_line(skipped))])
-            again.append(_Run(run.chunk, rest, run.strikes))
-        self._waiting.extendleft(run for run in reversed(again) if run.at)
+        if worker.given:
+            lost = worker.given.popleft()
+            alone = [_Run(lost.chunk, [index], again=True) for index in lost.at[lost.done :]]
+            if lost.again:
+                (order,) = lost.orders()
+                lost.put([ProbeResult(encode_line(Skipped(order.item.path, f"the decoder {why}")))])
+                alone = []
+            self._waiting.extendleft(reversed([*alone, *worker.given]))

@@ -7,29 +7,22 @@ import importlib.util
 import logging
 import math
 import os
-import queue
 import socket
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import Future
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from mmcalib.census import worker
 from mmcalib.census.executor import TIMEOUT_S, ProbeFunction, ProbeResult, ProbeTask, count_fitting
 from mmcalib.census.pool import LocalPool
 from mmcalib.errors import CorpusError, MmcalibError, UsageError
-from mmcalib.processes import SAFE, Closing, Worker, safe_environment
+from mmcalib.processes import SAFE, Closing, safe_environment
 from mmcalib.storage.location import Location, allow_hosts, allowed_hosts
-
-# A pool closes after this long without a chunk. A slow driver sends them closer together.
-_IDLE_S = 10.0
 
 
 class PoolOptions(NamedTuple):
@@ -45,27 +38,32 @@ class ChunkResult(NamedTuple):
 
     answers: list[ProbeResult]
     node: str
-    seconds: float = 0.0
-    unseen: Sequence[str] = ()
-    failure: MmcalibError | None = None
+    seconds: float
+    unseen: Sequence[str]
 
 
-def probe_chunk(chunk: list[worker.Packed], options: PoolOptions) -> ChunkResult:
-    """Probe a chunk. This is the Ray task."""
-    node = socket.gethostname()
-    orders = [worker.unpack_task(order) for order in chunk]
-    began_s = time.monotonic()
+@lru_cache(maxsize=1)
+def _pool(options: PoolOptions) -> LocalPool:
+    """Return the pool of this process of Ray, which stays from task to task."""
+    return LocalPool(options.look, workers=1, timeout_s=options.timeout_s)
+
+
+def probe_chunk(orders: list[ProbeTask], options: PoolOptions) -> ChunkResult:
+    """Probe a chunk. This is the Ray task. Raises MmcalibError."""
+    began_s, pool = time.monotonic(), _pool(options)
     try:
-        answers = _pool_thread().ask(orders, options).result()
-    except MmcalibError as error:
-        return ChunkResult([], node, failure=error)
+        with allow_hosts(options.hosts):
+            answers = pool.result(pool.submit(orders))
+    except MmcalibError:
+        pool.close()
+        raise
     seconds = time.monotonic() - began_s
     unseen = [
         _file(order)
         for order, answer in zip(orders, answers, strict=True)
         if order.version != "" and not answer.version and not os.path.lexists(_file(order))
     ]
-    return ChunkResult(answers, node, seconds, unseen)
+    return ChunkResult(answers, socket.gethostname(), seconds, unseen)
 
 
 def _file(order: ProbeTask) -> str:
@@ -73,50 +71,6 @@ def _file(order: ProbeTask) -> str:
     location = Location.of(order.item.path)
     return location.archive or location.path
 
-
-_Question = tuple[list[ProbeTask], PoolOptions, Future[list[ProbeResult]]]
-
-
-class PoolThread:
-    """The thread of a Ray worker process that keeps a pool between tasks.
-
-    A pool dies with its thread, and Ray may run each task in another thread. An idle pool ends.
-    """
-
-    def __init__(self) -> None:
-        self._questions: queue.SimpleQueue[_Question] = queue.SimpleQueue()
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def ask(self, orders: list[ProbeTask], options: PoolOptions) -> Future[list[ProbeResult]]:
-        future: Future[list[ProbeResult]] = Future()
-        self._questions.put((orders, options, future))
-        return future
-
-    def _run(self) -> None:
-        with contextlib.suppress(OSError):
-            # The watchdog dies with this thread.
-            self._watch = Worker("mmcalib.census.ray_watch", os.getpid(), send_s=_REACH_S)
-        while True:
-            orders, options, future = self._questions.get()
-            look, timeout_s, hosts = options
-            with (
-                contextlib.suppress(queue.Empty),
-                allow_hosts(hosts),
-                LocalPool(look, workers=1, timeout_s=timeout_s) as pool,
-            ):
-                while True:
-                    try:
-                        future.set_result(pool.result(pool.submit(orders)))
-                    except BaseException as error:  # noqa: BLE001 - the task raises it
-                        future.set_exception(error)
-                        break
-                    orders, new_options, future = self._questions.get(timeout=_IDLE_S)
-                    if new_options != options:
-                        self._questions.put((orders, new_options, future))
-                        break
-
-
-_pool_thread = cache(PoolThread)
 
 # A running cluster answers within a second. Ray itself would wait for minutes.
 _REACH_S = 10.0
@@ -167,7 +121,7 @@ class RayExecutor(Closing):
         """Raises MmcalibError if no cluster can be reached."""
         if self._task is None:
             self._connect()
-        reference = self._task.remote([worker.pack_task(order) for order in orders], self._options)
+        reference = self._task.remote(list(orders), self._options)
         self._under_way.add(reference)
         return reference
 
@@ -178,6 +132,8 @@ class RayExecutor(Closing):
             done: ChunkResult = self._ray.get(ticket)
         except self._ray.exceptions.RayError as error:
             in_the_task = isinstance(error, self._ray.exceptions.RayTaskError)
+            if in_the_task and isinstance(error.cause, MmcalibError):
+                raise error.cause from error
             raise MmcalibError(
                 f"a task on the Ray cluster failed: {_last_line(error)}",
                 hint="pip install the same mmcalib on every node"
@@ -185,8 +141,6 @@ class RayExecutor(Closing):
                 else "run it again when the cluster is healthy: finished items are cached",
             ) from error
         self._under_way.discard(ticket)
-        if done.failure is not None:
-            raise done.failure
         for path in done.unseen:
             if os.path.lexists(path):
                 raise CorpusError(
@@ -198,7 +152,7 @@ class RayExecutor(Closing):
         return done.answers
 
     def close(self) -> None:
-        """If others initialised Ray, nodes keep idle processes for another ten seconds."""
+        """If others initialised Ray, nodes keep idle processes until that Ray ends."""
         if self._ray is None:
             return
         ray, self._ray, self._task = self._ray, None, None

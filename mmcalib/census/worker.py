@@ -1,14 +1,11 @@
-"""Worker process that probes items: `python -m mmcalib.census.worker PIPE PROGRESS LIMIT`.
+"""Worker process that probes items: `python -m mmcalib.census.worker PIPE LIMIT`.
 
-It receives chunks through the pipe, and answers at least twice a second. It counts the items that
-it started in shared memory, so that the parent knows which one hangs.
+It receives chunks through the pipe, and answers at least twice a second unless an item hangs.
 """
 
 from __future__ import annotations
 
 import gc
-import mmap
-import struct
 import time
 from multiprocessing.connection import Connection
 
@@ -19,8 +16,7 @@ from mmcalib.census.executor import (
     ProbeTask,
     load_function,
 )
-from mmcalib.domain.items import ByteSource, Item, Skipped, encode_line
-from mmcalib.domain.shapes import Modality
+from mmcalib.domain.items import Skipped, encode_line
 from mmcalib.errors import BUGS, MmcalibError, unexpected
 from mmcalib.processes import confine, serve_parent
 from mmcalib.storage.location import allow_hosts, is_local, is_settled, is_utf8, item_version
@@ -65,56 +61,32 @@ def probe_task(order: ProbeTask, look: ProbeFunction) -> ProbeResult:
     return ProbeResult(encode_line(Skipped(item.path, CHANGED)))
 
 
-ITEMS_BEGUN = struct.Struct("Q")
-
-# Built-in types pass a pipe ten times faster than dataclasses. Most orders are just a path.
-Packed = str | tuple[str, Modality | None, ByteSource | None, bool, str | None]
-
 _FLUSH_S = 0.5
 
 
-def serve(pipe: Connection, begun_fd: int, memory_bytes: int) -> None:
+def serve(pipe: Connection, memory_bytes: int) -> None:
     """Serve the parent, whose first message is the probe function and the allowed hosts."""
-    counter = mmap.mmap(begun_fd, ITEMS_BEGUN.size)
     look, hosts = pipe.recv()
     if isinstance(look, FunctionRef):
         load_function(look.module, look.name)
     confine(memory_bytes)
     # Keep imported modules out of every garbage collection.
     gc.freeze()
-    number = 0
+    pipe.send([])
     with allow_hosts(hosts):
         while True:
-            orders: list[Packed] = pipe.recv()
+            orders: list[ProbeTask] = pipe.recv()
             answers: list[ProbeResult] = []
             flushed = time.monotonic()
             for order in orders:
-                number += 1
-                ITEMS_BEGUN.pack_into(counter, 0, number)
-                try:
-                    answers.append(probe_task(unpack_task(order), look))
-                except MmcalibError as error:
-                    pipe.send(error)
-                    continue
                 if time.monotonic() - flushed > _FLUSH_S:
                     pipe.send(answers)
                     answers, flushed = [], time.monotonic()
+                try:
+                    answers.append(probe_task(order, look))
+                except MmcalibError as error:
+                    pipe.send(error)
             pipe.send(answers)
-
-
-def pack_task(order: ProbeTask) -> Packed:
-    """Convert an order to built-in types for the pipe."""
-    item, whole, version = order
-    if version is None and item.declared is None and item.byte_source is None and not whole:
-        return item.path
-    return item.path, item.declared, item.byte_source, whole, version
-
-
-def unpack_task(order: Packed) -> ProbeTask:
-    if isinstance(order, str):
-        return ProbeTask(Item(order))
-    path, declared, held, whole, version = order
-    return ProbeTask(Item(path, declared, held), whole, version)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,13 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mmcalib.census.executor import Executor, FunctionRef, ProbeTask
-from mmcalib.census.pool import LocalPool, ProbeWorker
-from mmcalib.census.worker import pack_task
+from mmcalib.census.pool import LocalPool
 from mmcalib.domain.items import Item, ProbedMedia, Skipped, decode_line
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import MmcalibError, UsageError
@@ -18,7 +16,6 @@ from mmcalib.storage.location import item_version
 from tests.census.decoders import behave
 from tests.census.looking import Inline
 
-GIB = 1 << 30
 OLD_NS = 1_700_000_000_123_456_789
 
 
@@ -63,6 +60,7 @@ def test_results_may_be_asked_for_in_any_order(tmp_path: Path) -> None:
         ("abort", "the decoder was killed by SIGABRT"),
         ("exit", "the decoder ended with exit code 7"),
         ("hang", "the decoder took more than 1 s"),
+        ("compute", "the decoder took more than 1 s"),
         ("explode", "damaged: MemoryError:"),
         ("raise", "damaged: NotImplementedError: no such thing"),
     ],
@@ -86,41 +84,6 @@ def test_a_mistake_of_ours_is_no_damage_of_the_file(tmp_path: Path) -> None:
 def test_who_is_killed_by_others_is_asked_again(tmp_path: Path) -> None:
     with LocalPool(behave, workers=2) as pool:
         assert reasons(seen(pool, orders(tmp_path, "a", "once", "b"))) == ["", "", ""]
-
-
-class AllOfACore(ProbeWorker):
-    """However busy the machine is."""
-
-    def cpu_s(self) -> float:
-        return time.monotonic()
-
-
-class NoneOfACore(ProbeWorker):
-    def cpu_s(self) -> float:
-        return 0.0
-
-
-@pytest.mark.parametrize(("process", "tried"), [(AllOfACore, b"x"), (NoneOfACore, b"xx")])
-def test_who_computes_without_end_is_not_asked_again(
-    tmp_path: Path, process: type[ProbeWorker], tried: bytes
-) -> None:
-    """It would take as long the second time, unless it had got too little of a core to tell."""
-    chunk = orders(tmp_path, "a", "compute", "b")
-    with LocalPool(behave, workers=2, timeout_s=4, process=process) as pool:
-        assert reasons(seen(pool, chunk)) == ["", "the decoder took more than 4 s", ""]
-    assert (tmp_path / "compute.seen").read_bytes() == tried
-
-
-def test_the_processor_time_of_a_worker_is_told(tmp_path: Path) -> None:
-    process = ProbeWorker(behave, GIB, 60)
-    try:
-        process.send([pack_task(order) for order in orders(tmp_path, "compute")])
-        until_s = time.monotonic() + 60
-        while process.cpu_s() < 1 and time.monotonic() < until_s:
-            time.sleep(0.1)
-        assert process.cpu_s() >= 1
-    finally:
-        process.close()
 
 
 def test_who_is_stopped_is_asked_again(tmp_path: Path) -> None:
@@ -183,15 +146,3 @@ def test_versions_are_answered_where_they_were_asked_for(tmp_path: Path) -> None
     with LocalPool(behave, workers=1) as pool:
         answers = pool.result(pool.submit([*asked, asked[0]._replace(version=None)]))
     assert [answer.version for answer in answers] == [item_version(asked[0].item), ""]
-
-
-def test_progress_is_seen_while_a_worker_works(tmp_path: Path) -> None:
-    process = ProbeWorker(behave, GIB, 5)
-    try:
-        process.pipe.send([pack_task(order) for order in orders(tmp_path, "slow", "hang")])
-        deadline = time.monotonic() + 10
-        while process.items_begun() < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert process.items_begun() == 2
-    finally:
-        process.close()
