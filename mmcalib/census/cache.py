@@ -98,10 +98,7 @@ _COMMIT_S = 0.25
 # An item's key begins with a digest of its folder, so that a folder's rows are adjacent.
 _FOLDER_BYTES, _ITEM_BYTES = 8, 24
 
-# SQLite's default limit is 32,766 values per query.
-_MAX_QUERY_KEYS = 1 << 14
-
-_NO_ROW = ("", "")
+_NO_ROW = (None, None)
 _Row = tuple[bytes, str, str]
 
 
@@ -132,18 +129,14 @@ class Cache(Closing):
         """Return the cached line of each order; None if the cache has none for the same bytes."""
         keys = [self._key(order) if order.version else None for order in orders]
         known = [key for key in keys if key is not None]
-        rows: dict[bytes, tuple[str, str]] = {}
         with self._discarding_damage():
-            for start in range(0, len(known), _MAX_QUERY_KEYS):
-                some = known[start : start + _MAX_QUERY_KEYS]
-                marks = ",".join("?" * len(some))
-                query = f"SELECT item, version, line FROM seen WHERE item IN ({marks})"  # noqa: S608
-                answer = self._db.execute(query, some)
-                rows |= {key: (version, line) for key, version, line in answer}
+            marks = ",".join("?" * len(known))
+            query = f"SELECT item, version, line FROM seen WHERE item IN ({marks})"  # noqa: S608
+            rows = {key: row for key, *row in self._db.execute(query, known)}
         lines: list[str | None] = []
         for order, key in zip(orders, keys, strict=True):
             version, line = rows.get(key, _NO_ROW) if key else _NO_ROW
-            lines.append(line if key and version == order.version else None)
+            lines.append(line if version == order.version else None)
         return lines
 
     def store(self, answered: Iterable[tuple[ProbeTask, ProbeResult]]) -> None:

@@ -175,19 +175,6 @@ def test_a_crash_loses_a_moment_at_most(tmp_path: Path, file: Path) -> None:
     assert None not in Cache(tmp_path / "c").find([order(file), order(file, "+")])
 
 
-def test_more_items_than_sqlite_takes_at_once(tmp_path: Path) -> None:
-    orders = [
-        ProbeTask(Item(f"s3://b/{number}", None, ByteSource("v", 1)), False, "v")
-        for number in range(40_000)
-    ]
-    with Cache(tmp_path / "c") as cache:
-        kept(cache, *orders[-2:])
-        cache.commit()
-        found = cache.find(orders)
-    assert found[:-2] == [None] * 39_998
-    assert found[-2:] == ['["image",1,1]', '["image",2,1]']
-
-
 SEEN = '["image",5,1]'
 
 
