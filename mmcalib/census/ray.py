@@ -51,12 +51,8 @@ def _pool(options: PoolOptions) -> LocalPool:
 def probe_chunk(orders: list[ProbeTask], options: PoolOptions) -> ChunkResult:
     """Probe a chunk. This is the Ray task. Raises MmcalibError."""
     began_s, pool = time.monotonic(), _pool(options)
-    try:
-        with allow_hosts(options.hosts):
-            answers = pool.result(pool.submit(orders))
-    except MmcalibError:
-        pool.close()
-        raise
+    with allow_hosts(options.hosts):
+        answers = pool.result(pool.submit(orders))
     seconds = time.monotonic() - began_s
     unseen = [
         _file(order)

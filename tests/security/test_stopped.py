@@ -54,7 +54,7 @@ def test_a_stopped_worker_is_replaced_and_its_items_are_looked_at_again(tmp_path
     with LocalPool(behave, workers=1, timeout_s=1.0) as pool:
         first = pool.submit([ProbeTask(Item(str(tmp_path / "a.png")))])
         assert [answer.line for answer in pool.result(first)] == ['["image",5,1]']
-        (pid,) = (worker.pid for worker in pool._workers)
+        (pid,) = (worker.pid for worker in pool._workers.values())
         os.kill(pid, signal.SIGSTOP)
         began = time.monotonic()
         ticket = pool.submit([ProbeTask(Item(str(tmp_path / f"{n}.png"))) for n in range(300)])
