@@ -51,10 +51,10 @@ SHORT = {
 }
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
-    "modules": 227,
-    "product lines": 47_569,
+    "modules": 226,
+    "product lines": 47_114,
     "test files": 183,
-    "test lines": 40_019,
+    "test lines": 39_786,
     "words of docs": 19_021,
     "words of CHANGELOG": 300,
     "lines of README": 120,
