@@ -26,5 +26,5 @@ def start(cache: Path, *words: str | Path) -> subprocess.Popen[str]:
 
 def mmcalib(cache: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
     process = start(cache, *words)
-    out, err = process.communicate(timeout=500)
+    out, err = process.communicate(timeout=1500)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)

@@ -22,7 +22,7 @@ from tests.bfloat16 import emulated
 from tests.e2e.command import QWEN, environment
 from tests.engine.conftest import folder_of
 
-START_S = 400
+START_S = 900
 
 
 class Server:

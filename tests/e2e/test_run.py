@@ -188,7 +188,7 @@ def test_a_machine_without_the_memory_skips_the_start_and_writes_the_file(
     wait_until(lambda: _engines(cache), 60)
     for pid in _engines(cache):
         resource.prlimit(pid, resource.RLIMIT_AS, (8 << 30, 8 << 30))
-    _, said = process.communicate(timeout=500)
+    _, said = process.communicate(timeout=1500)
     assert process.returncode == 0, said
     found = Calibration.load(out / "calibration.json")
     (check,) = [check for check in found.checks if check.name == "engine start"]
