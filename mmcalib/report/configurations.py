@@ -5,11 +5,10 @@ A calibration may come from elsewhere, so a form rejects settings that mmcalib n
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from pprint import pformat
@@ -169,16 +168,13 @@ def _docker(calibration: CalibrationDocument) -> str:
 
 # Not VLLM_...: vLLM warns about such names that it does not know, or rejects them.
 _VARIABLE = "ENGINE_ARGS"
-# Names and words that `--option.name word` carries unquoted.
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_NUMBERS_AND_SUCH = ("true", "false", "null", "NaN", "Infinity")
 
 
 def _env(calibration: CalibrationDocument) -> str:
     """`ENGINE_ARGS=` with the arguments of `vllm serve` on one line, and the media limits that vLLM
     reads from the environment. Raises OutputError for line breaks and control characters.
     """
-    line = f"{_VARIABLE}={shlex.join(_dotted_words(calibration.engine_config))}"
+    line = f"{_VARIABLE}={shlex.join(serve_words(calibration.engine_config))}"
     if "\n" in line:
         raise OutputError("--emit env cannot carry a line break", hint="--emit yaml")
     _check_visible(line, "env")
@@ -193,35 +189,6 @@ def _env(calibration: CalibrationDocument) -> str:
         *_left_out_lines(calibration.needed_variables),
     ]
     return _title(calibration) + "".join(f"{line}\n" for line in lines)
-
-
-def _dotted_words(config: Mapping[str, Any]) -> Iterator[str]:
-    """Like `serve_words`, with mappings as `--option.name.name value`, which needs no quotes."""
-    yield from serve_words({k: v for k, v in config.items() if not _is_dottable(v)})
-    for name, value in config.items():
-        if _is_dottable(value):
-            yield from _dotted(text.flag(name), value)
-
-
-def _is_dottable(value: Any) -> bool:
-    """True if every name of a mapping can be written between dots."""
-    return (
-        isinstance(value, Mapping)
-        and bool(value)
-        and all(_NAME.fullmatch(str(name)) for name in value)
-        and all(_is_dottable(inner) for inner in value.values() if isinstance(inner, Mapping))
-    )
-
-
-def _dotted(flag: str, value: Any) -> Iterator[str]:
-    """Words that vLLM reads as this value: JSON, or a bare word that is not JSON."""
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _dotted(f"{flag}.{name}", inner)
-    elif isinstance(value, str) and _NAME.fullmatch(value) and value not in _NUMBERS_AND_SUCH:
-        yield from (flag, value)
-    else:
-        yield from (flag, json.dumps(value, separators=(",", ":")))
 
 
 _APP = "vllm"
