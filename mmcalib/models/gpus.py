@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from typing import Any, Literal, Protocol, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 from mmcalib.errors import UsageError
 from mmcalib.releases.constants import CONTEXT_BYTES, NCCL_BYTES, NVLINK_CAPABILITIES
 from mmcalib.text import GIB, gib, size_bytes
 
 TotalStatus: TypeAlias = Literal["found", "inferred", "given", "read"]
-TOTAL_STATUSES: tuple[str, ...] = get_args(TotalStatus)
 Capability: TypeAlias = tuple[int, int]
 
 # From `nvcc --list-gpu-arch` of CUDA 12.9 and 13, starting at 7.0, the minimum of vLLM 0.14's docs.
@@ -86,13 +85,36 @@ def describe_gpu(memory: str, capability: str) -> Gpu:
     """Return a GPU of this memory, as torch reports it (`22.03GiB`; a GB is 10**9 bytes), and this
     capability (`8.9`). Raises UsageError.
     """
+    total_bytes, match = size_bytes(memory), CAPABILITY.fullmatch(capability.strip())
+    if total_bytes is None:
+        raise UsageError(
+            f"a GPU's memory needs a number and a unit: {memory!r}",
+            hint="--gpu-memory 24GiB (or MiB, GB, MB): torch's total, not the advertised size",
+        )
+    if not LEAST_BYTES <= total_bytes <= MOST_BYTES:
+        raise UsageError(
+            f"no GPU has {memory.strip()} of memory",
+            hint="--gpu-memory takes the memory of one GPU, from 1GiB to 4TiB",
+        )
+    if match is None:
+        raise UsageError(
+            f"a compute capability looks like 8.9, not {capability!r}",
+            hint="--capability 8.9; nvidia-smi --query-gpu=compute_cap --format=csv prints it",
+        )
+    version = (int(match[1]), int(match[2]))
+    if version not in CAPABILITIES:
+        known = ", ".join(f"{major}.{minor}" for major, minor in sorted(CAPABILITIES))
+        raise UsageError(
+            f"vLLM supports no GPU of compute capability {capability.strip()}",
+            hint=f"--capability takes one of {known}",
+        )
     return Gpu(
         name=f"{memory.strip()}, capability {capability.strip()}",
         torch_name="NVIDIA GPU",
-        total_bytes=_parse_memory(memory),
+        total_bytes=total_bytes,
         total_status="given",
         source=f"--gpu-memory {memory.strip()} --capability {capability.strip()}",
-        capability=_parse_capability(capability),
+        capability=version,
         sm_count=None,
     )
 
@@ -107,38 +129,6 @@ def with_free_memory(gpu: Gpu, memory: str) -> Gpu:
             hint="--gpu-memory-free 17GiB: free before vLLM starts, as nvidia-smi shows it",
         )
     return replace(gpu, free_bytes=free_bytes)
-
-
-def _parse_memory(text: str) -> int:
-    total_bytes = size_bytes(text)
-    if total_bytes is None:
-        raise UsageError(
-            f"a GPU's memory needs a number and a unit: {text!r}",
-            hint="--gpu-memory 24GiB (or MiB, GB, MB): torch's total, not the advertised size",
-        )
-    if not LEAST_BYTES <= total_bytes <= MOST_BYTES:
-        raise UsageError(
-            f"no GPU has {text.strip()} of memory",
-            hint="--gpu-memory takes the memory of one GPU, from 1GiB to 4TiB",
-        )
-    return total_bytes
-
-
-def _parse_capability(text: str) -> Capability:
-    match = CAPABILITY.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(
-            f"a compute capability looks like 8.9, not {text!r}",
-            hint="--capability 8.9; nvidia-smi --query-gpu=compute_cap --format=csv prints it",
-        )
-    capability = (int(match[1]), int(match[2]))
-    if capability not in CAPABILITIES:
-        known = ", ".join(f"{major}.{minor}" for major, minor in sorted(CAPABILITIES))
-        raise UsageError(
-            f"vLLM supports no GPU of compute capability {text.strip()}",
-            hint=f"--capability takes one of {known}",
-        )
-    return capability
 
 
 BRANDS = re.compile(r"^(?:nvidia|geforce|tesla|quadro(?=rtxa)|rtx)")
@@ -167,7 +157,7 @@ _FIGURES = "python -c 'import torch; print(torch.cuda.get_device_properties(0))'
 @cache
 def catalogue_gpus() -> tuple[Gpu, ...]:
     """Return every GPU of the catalogue, by maker, use and generation."""
-    return tuple(_parse(entry) for entry in _document())
+    return tuple(gpu for gpu, _ in _entries())
 
 
 def find_gpu(name: str, more: str = "") -> Gpu:
@@ -238,37 +228,22 @@ def fold(name: str) -> str:
 
 
 @cache
-def _document() -> tuple[Mapping[str, Any], ...]:
+def _entries() -> tuple[tuple[Gpu, list[str]], ...]:
+    """Return each GPU of the catalogue and its other names."""
     file = resources.files("mmcalib.models") / "gpus.json"
-    return tuple(json.loads(file.read_text(encoding="utf-8")))
+    entries = json.loads(file.read_text(encoding="utf-8"))
+    aliases = [entry.pop("aliases") for entry in entries]
+    gpus = [Gpu(**{**entry, "capability": tuple(entry["capability"])}) for entry in entries]
+    return tuple(zip(gpus, aliases, strict=True))
 
 
 @cache
 def _spellings() -> Mapping[str, Gpu]:
-    """Map every folded spelling to its GPU, but not a torch name that several memory sizes share.
-
-    Raises ValueError if two GPUs share another.
-    """
-    gpus: dict[str, Gpu] = {}
-    shared = Counter(fold(entry["torch_name"]) for entry in _document())
-    for gpu, entry in zip(catalogue_gpus(), _document(), strict=True):
-        own = [*map(fold, (entry["name"], *entry["aliases"]))]
-        torch_name = fold(entry["torch_name"])
-        for spelling in (*own, *([torch_name] if shared[torch_name] == 1 else ())):
-            if gpus.setdefault(spelling, gpu) is not gpu:
-                raise ValueError(f"{spelling} is both {gpus[spelling].name} and {gpu.name}")
-    return gpus
-
-
-def _parse(entry: Mapping[str, Any]) -> Gpu:
-    """Raises KeyError, TypeError or ValueError for an incomplete entry."""
-    values = {key: value for key, value in entry.items() if key != "aliases"}
-    values["capability"] = tuple(values["capability"])
-    if values["capability"] not in CAPABILITIES:
-        raise ValueError(f"{values['name']}: unknown capability {values['capability']}")
-    if values["total_status"] not in TOTAL_STATUSES:
-        raise ValueError(f"{values['name']}: unknown status {values['total_status']!r}")
-    return Gpu(**values)
+    """Map every folded spelling to its GPU, but no torch name that several memory sizes share."""
+    shared = Counter(fold(gpu.torch_name) for gpu in catalogue_gpus())
+    own = {fold(name): gpu for gpu, aliases in _entries() for name in (gpu.name, *aliases)}
+    torch = ((fold(gpu.torch_name), gpu) for gpu in catalogue_gpus())
+    return {**own, **{name: gpu for name, gpu in torch if shared[name] == 1}}
 
 
 LIBRARY = "libcuda.so.1"
@@ -282,15 +257,6 @@ CAPABILITY_MINOR = 76
 # Size of the name in cudaDeviceProp, which torch reads.
 NAME_BYTES = 256
 NAME_GPU_HINT = "name the GPU to plan for: --gpu NAME"
-
-
-class Driver(Protocol):
-    """The CUDA driver's queries; devices count from 0, as in torch."""
-
-    def count(self) -> int: ...
-    def name(self, device: int) -> str: ...
-    def total_bytes(self, device: int) -> int: ...
-    def attribute(self, code: int, device: int) -> int: ...
 
 
 class CudaDriver:
@@ -338,7 +304,7 @@ class CudaDriver:
             raise UsageError(f"CUDA driver error {result} in {function}", hint=NAME_GPU_HINT)
 
 
-def open_driver() -> Driver:
+def open_driver() -> CudaDriver:
     """Open this machine's CUDA driver. Raises UsageError if it has none."""
     try:
         library = ctypes.CDLL(LIBRARY)
@@ -349,7 +315,7 @@ def open_driver() -> Driver:
     return CudaDriver(library)
 
 
-def detect_gpu(driver: Callable[[], Driver] = open_driver) -> Gpu:
+def detect_gpu(driver: Callable[[], CudaDriver] = open_driver) -> Gpu:
     """Return this machine's first GPU. Raises UsageError if it has none."""
     cuda = driver()
     if cuda.count() == 0:
@@ -367,7 +333,7 @@ def detect_gpu(driver: Callable[[], Driver] = open_driver) -> Gpu:
     )
 
 
-def has_gpu(driver: Callable[[], Driver] = open_driver) -> bool:
+def has_gpu(driver: Callable[[], CudaDriver] = open_driver) -> bool:
     try:
         return driver().count() > 0
     except UsageError:

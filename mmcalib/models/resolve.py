@@ -15,12 +15,12 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import platformdirs
 
 from mmcalib.errors import ModelError
-from mmcalib.models.catalogue import Geometry, find_model, suggest_model
+from mmcalib.models.catalogue import find_model, suggest_model
 from mmcalib.models.checkpoint import checkpoint_files, materialise
 from mmcalib.models.fetch import FetchRequest
 from mmcalib.processes import STDERR, Worker, safe_environment
@@ -49,16 +49,8 @@ class HubUnavailable(Exception):  # noqa: N818 - a reason to continue, not a fai
     """The hub did not deliver the model; the message gives the reason."""
 
 
-class ModelHub(Protocol):
-    """A source of models' configurations and tokenizers."""
-
-    def fetch(self, model_id: str) -> Path:
-        """Return a folder with the model's small files. Raises HubUnavailable."""
-        ...
-
-
 class HuggingFaceHub:
-    """The real hub, through `huggingface_hub` if that is installed."""
+    """The hub, through `huggingface_hub` if that is installed."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._cache = str(cache_folder(env))
@@ -66,6 +58,7 @@ class HuggingFaceHub:
         self._offline = env.get("HF_HUB_OFFLINE", "").lower() in TRUE_WORDS
 
     def fetch(self, model_id: str) -> Path:
+        """Return a folder with the model's small files. Raises HubUnavailable."""
         if self._offline:
             raise HubUnavailable("HF_HUB_OFFLINE is set")
         if importlib.util.find_spec("huggingface_hub") is None:
@@ -157,7 +150,7 @@ def resolve(
     *,
     cache_dir: Path,
     env: Mapping[str, str] | None = None,
-    hub: ModelHub | None = None,
+    hub: HuggingFaceHub | None = None,
     architecture: str | None = None,
 ) -> ResolvedModel:
     """Find the model's folder, or write a bundled geometry below `cache_dir`/geometry.
@@ -187,16 +180,16 @@ def resolve(
         why = str(reason)
     geometry = find_model(model)
     if geometry is None:
+        hint = _suggestion(model, env, architecture) or "mmcalib list models shows the bundled ones"
         raise ModelError(
             f"model {model} not found: not a local folder, not in the hub's cache, not bundled, "
             f"and the hub is unavailable ({why})",
-            hint=(
-                _suggestion(model, env, architecture)
-                or "mmcalib list models shows the bundled ones"
-            )
-            + "; or use --model ./folder",
+            hint=f"{hint}; or use --model ./folder",
         )
-    folder = materialise(geometry, cache_dir / "geometry" / _folder_name(geometry))
+    # New facts get a new folder.
+    digest = hashlib.sha256(repr(checkpoint_files(geometry)).encode()).hexdigest()[:12]
+    name = f"{geometry.id.replace('/', '--')}-{digest}"
+    folder = materialise(geometry, cache_dir / "geometry" / name)
     note = f"using the bundled geometry, not the hub: {why}"
     doubts = (f"bundled geometry: {doubt}" for doubt in geometry.cannot_promise)
     return ResolvedModel(geometry.id, str(folder), "bundled", (note, *doubts))
@@ -227,14 +220,6 @@ def _with_config(model: str, folder: Path) -> Path:
         hint = "--model takes a folder with config.json, tokenizer and processor"
         raise ModelError(f"{model} has no config.json", hint=_GGUF_HINT if gguf else hint)
     return folder
-
-
-def _folder_name(geometry: Geometry) -> str:
-    """Combine the id with a digest of the content, so that new facts get a new folder."""
-    digest = hashlib.sha256()
-    for name, content in checkpoint_files(geometry).items():
-        digest.update(name.encode() + b"\0" + content)
-    return f"{geometry.id.replace('/', '--')}-{digest.hexdigest()[:12]}"
 
 
 def cache_dir() -> Path:

@@ -249,7 +249,7 @@ FIRST_HANDLE = 7
 ATTRIBUTES = {75: 8, 76: 9, 16: 58, 18: 0}
 
 
-class Pretended:
+class Pretended(gpus.CudaDriver):
     def __init__(self, number: int = 1) -> None:
         self.number = number
 

@@ -17,7 +17,7 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "*")
 
 
-class NoHub:
+class NoHub(HuggingFaceHub):
     def __init__(self) -> None:
         self.asked: list[str] = []
 
