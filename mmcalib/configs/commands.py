@@ -6,11 +6,11 @@ import json
 import re
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import yaml
 
@@ -29,18 +29,29 @@ _SWITCHES: Final = re.compile(
 )
 _ASSIGNMENT: Final = re.compile(r"(?:--env=|-e)?([A-Za-z_]\w*)=(.*)", re.S)
 _CONTAINERS: Final = ("docker", "podman", "nerdctl", "jobs")
-_SUFFIXES: Final = (".yaml", ".yml", ".json", ".sh", ".bash", ".sbatch", ".py", ".env", ".args")
+_SUFFIXES: Final = (
+    ".yaml",
+    ".yml",
+    ".json",
+    ".sh",
+    ".bash",
+    ".sbatch",
+    ".service",
+    ".py",
+    ".env",
+    ".args",
+)
 
 
-Form = Literal["entry", "item", "list", "shell", "field"]
-# Text before an option that is removed together with it.
-BEFORE: Final[Mapping[Form, str]] = {
+# What stands before an option in YAML and is removed with it. Other forms are scripts.
+_GAPS: Final[Mapping[str, str]] = {
     "entry": r"\n[^\n]*\Z",
     "item": r"\n\s*-\s*\Z",
     "list": r",\s*\Z",
-    "shell": r"\s*(\\\n)?\s*\Z",
     "field": r"\n\s*\w+:\s*\Z",
 }
+# Characters before a word in which its gap is searched.
+_NEAR: Final = 1_000
 # A reason stands in the text itself, without spaces, so that it goes wherever a shell or a manifest
 # puts the value of a variable. Unicode keeps these characters free.
 _BEGIN, _SPACE, _END = "\ufdd0", "\ufdd1", "\ufdd2"
@@ -51,62 +62,66 @@ _REASON: Final = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]*){_END}")
 class Span:
     """A word, or an option (named by its argument) with its values, and its place in the text.
 
-    The place is -1 if the text spells the word differently. `glue` separates words; `quote` is
-    YAML's quote around them.
+    The place is -1 if the text spells the word differently. `form` is the entry, item, list or
+    field of YAML that it is in, or YAML's quote around a script (`|` for none).
     """
 
     text: str
     start: int = -1
     end: int = -1
     line: int = 0
-    form: Form = "shell"
-    glue: str = " "
-    quote: str = "|"
+    form: str = "|"
 
-    def spell(self, name: str, value: Any) -> str:
-        """Spell an option the way this place requires."""
-        if self.form == "field":
-            return json.dumps(value)
-        if self.form == "entry":
-            return yaml_entry(name, value).rstrip("\n")
+    def find_gap(self, text: str) -> str:
+        """Return what separates it from the option before it, if anything."""
+        near = text[max(0, self.start - _NEAR) : self.start]
+        gap = re.search(_GAPS.get(self.form, r"\s*(\\\n)?\s*\Z"), near)
+        return gap[0] if gap else ""
+
+    def spell(self, name: str, value: Any, gap: str) -> str:
+        """Spell an option as this place requires; the `gap` separates items."""
         words = serve_option(name, value)
-        if self.form != "shell":
-            return self.glue.join(map(_yaml_word, words))
-        if not self.quote:
-            # A colon before a space would end a plain scalar.
-            dumps = partial(json.dumps, separators=(",", ":"))
-            words = [w if w[0] not in "[{" else dumps(json.loads(w)) for w in words]
+        match self.form:
+            case "field":
+                return json.dumps(value)
+            case "entry":
+                return yaml_entry(name, value).rstrip("\n")
+            case "item" | "list":
+                return (", " if self.form == "list" else gap).join(map(_yaml_word, words))
+            case "":
+                # A colon before a space would end a plain scalar.
+                dumps = partial(json.dumps, separators=(",", ":"))
+                words = [w if w[0] not in "[{" else dumps(json.loads(w)) for w in words]
         line = shlex.join(words)
-        return {"'": line.replace("'", "''"), '"': json.dumps(line)[1:-1]}.get(self.quote, line)
+        return {"'": line.replace("'", "''"), '"': json.dumps(line)[1:-1]}.get(self.form, line)
 
-    def make_addition(self, text: str, more: Mapping[str, Any]) -> tuple[int, int, str]:
+    def add_options(self, text: str, more: Mapping[str, Any]) -> tuple[int, int, str]:
         """Return the edit (start, end, text) that adds these options after this one."""
-        line_ends = text.find("\n", self.end) if self.form in ("entry", "item", "field") else -1
-        at = self.end if self.form in ("list", "shell") else len(text)
-        at = at if line_ends < 0 else line_ends
+        at, gap = self.end, self.find_gap(text) or {"entry": "\n", "list": ", "}.get(self.form, " ")
+        if self.form in ("entry", "item", "field"):
+            at = (text + "\n").index("\n", at)
+        new = "".join(gap + self.spell(*option, gap) for option in more.items())
         if self.form == "field":
-            words = [word for name, value in more.items() for word in serve_option(name, value)]
-            indent = re.search(r" *(?=[^\n ][^\n]*\Z)", text[: self.start])
-            listed = ", ".join(map(_yaml_word, words))
-            return at, at, f"\n{indent[0] if indent else ''}extraArgs: [{listed}]"
-        return at, at, "".join(self.glue + self.spell(*option) for option in more.items())
+            words = [word for option in more.items() for word in serve_option(*option)]
+            indent = gap[: len(gap) - len(gap.lstrip())]
+            new = f"{indent}extraArgs: [{', '.join(map(_yaml_word, words))}]"
+        return at, at, new
 
 
 def _yaml_word(word: str) -> str:
     return yaml.safe_dump([word], default_flow_style=True, width=1 << 20, allow_unicode=True)[1:-2]
 
 
-def option_spans(words: Sequence[Span]) -> Iterator[Span]:
+def option_spans(words: Sequence[Span]) -> tuple[Span, ...]:
     """Join each option and its values."""
-    at = 0
-    while at < len(words):
-        first = last = words[at]
-        at += 1
-        while at < len(words) and not words[at].text.startswith("-"):
-            last = words[at]
-            at += 1
-        name = argument(first.text) if first.text.startswith("-") else ""
-        yield replace(first, text=name, end=last.end)
+    spans = list[Span]()
+    for word in words:
+        if word.text.startswith("-") or not spans:
+            name = argument(word.text) if word.text.startswith("-") else ""
+            spans.append(replace(word, text=name))
+        else:
+            spans[-1] = replace(spans[-1], end=word.end)
+    return tuple(spans)
 
 
 def argument(option: str) -> str:
@@ -118,7 +133,8 @@ def argument(option: str) -> str:
 class Command:
     """The words of a command in a container, script or program, and what is around them.
 
-    `unread` notes say what of it is not used. `name` is its container's, `model` what that names.
+    `unread` notes say what of it is not used. `name` is its container's, `model` what that names;
+    a guess is that the container is vLLM's.
     """
 
     words: Sequence[Span]
@@ -127,6 +143,7 @@ class Command:
     environment: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
     model: str | None = None
+    is_guess: bool = False
 
     @property
     def title(self) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 
 import yaml
 
-from mmcalib.configs.commands import Command, Form, Span, argument, mark_unknown
+from mmcalib.configs.commands import Command, Span, argument, mark_unknown
 from mmcalib.configs.shell import ORPHANS, Script
 from mmcalib.results.engine_yaml import serve_option
 
@@ -46,79 +46,72 @@ def read_object(root: yaml.Node, text: str) -> list[Command] | None:
     Containers that only look like vLLM's count if no others do.
     """
     top, form = fields_of(root), _VALUES
-    name = _scalar(fields_of(top.get("metadata")).get("name")) or ""
-    paths: list[tuple[str, tuple[yaml.Node, ...]]] = [(name, path) for path in _mappings(root, ())]
+    paths: list[tuple[yaml.Node, ...]] = [*_mappings(root, ())]
+    names = [_scalar(fields_of(top.get("metadata")).get("name"))] * len(paths)
     if not top.keys().isdisjoint(("apiVersion", "kind")):
         form = _KUBERNETES
     elif "services" in top:
         form, services = _COMPOSE, fields_of(top["services"])
-        paths = [(name, (node,)) for name, node in services.items() if fields_of(node)]
-    containers = [_Container(form, text, path, name) for name, path in paths]
-    is_any_sure = any(one.found and one.is_sure for one in containers)
-    found = [c for one in containers if one.is_sure or not is_any_sure for c in one.found]
-    return found or (None if form is _VALUES else [])
+        names, paths = list(services), [(node,) for node in services.values()]
+    pairs = zip(paths, names, strict=True)
+    found = [one for path, name in pairs for one in _Container(form, text, path).read(name or "")]
+    return [one for one in found if not one.is_guess] or found or (None if form is _VALUES else [])
 
 
 class _Container:
-    """The servers that a container starts, and whether they are vLLM's for sure."""
+    """The innermost mapping of a path, which may be a container of vLLM."""
 
-    def __init__(self, form: _Form, text: str, path: Sequence[yaml.Node], name: str) -> None:
-        self.form, self.text, self.line = form, text, path[-1].start_mark.line + 1
-        self.fields, around = fields_of(path[-1]), fields_of(path[-2]) if path[1:] else {}
+    def __init__(self, form: _Form, text: str, path: Sequence[yaml.Node]) -> None:
+        self.form, self.text, self.path, self.line = form, text, path, _line(path[-1])
+        around, self.fields = fields_of(path[-2]) if path[1:] else {}, fields_of(path[-1])
         # Production-stack's chart has fields of its own, in the mapping inside its container's.
-        vllm = fields_of(self.fields.get("vllmConfig")) if form is _VALUES else {}
-        self.fields = {} if around.get("vllmConfig") is path[-1] else self.fields | vllm
+        self.chart = fields_of(self.fields.get("vllmConfig")) if form is _VALUES else {}
+        is_chart = around.get("vllmConfig") is path[-1]
+        self.fields = {} if is_chart else self.fields | self.chart
         every = _environment(self.fields)
         self.environment = {name: value for name, value in every if value is not None}
-        unread = [
-            f"line {node.start_mark.line + 1}: vllmConfig.{key} is not read"
-            for key, node in vllm.items()
-            if key not in (*_CHART, "extraArgs")
-        ]
-        image = _scalar(self.fields.get("image") or self.fields.get("repository")) or ""
-        # Without a program of its own, it starts the image's.
-        self.is_sure = "vllm" in image and form.keys[0] not in self.fields
-        self.is_sure = self.is_sure or not _SERVERS.isdisjoint(self.fields)
-        own = [word for key in _CHART for word in _chart_words(key, vllm.get(key))]
+
+    def read(self, name: str) -> Iterator[Command]:
+        """Yield the servers that it starts; the name is for a container without one."""
+        own = [word for key in _CHART for word in _chart_words(key, self.chart.get(key))]
+        every = [*_CHART, "extraArgs"]
+        others = [(key, node) for key, node in self.chart.items() if key not in every]
+        unread = [f"line {_line(node)}: vllmConfig.{key} is not read" for key, node in others]
         found = self._find_servers(own)
-        self.found = [
-            replace(
-                one,
-                words=[*_kserve_words(one.words)] if "modelFormat" in self.fields else one.words,
-                unread=[*unread, *one.unread],
-                # Several commands of one container's script are told apart by their lines.
-                name=(_scalar(self.fields.get("name")) or name) if len(found) == 1 else "",
-                model=_model_around(path, form.models),
-            )
-            for one in found
-        ]
+        # Several commands of one container's script are told apart by their lines.
+        name = (_scalar(self.fields.get("name")) or name) if len(found) == 1 else ""
+        model = _model_around(self.path, self.form.models)
+        for one in found:
+            words = [*_kserve_words(one.words)] if "modelFormat" in self.fields else one.words
+            notes = [*unread, *one.unread]
+            yield replace(one, words=words, unread=notes, name=name, model=model)
 
     def _find_servers(self, words: list[Span]) -> list[Command]:
         """Find them in the command line after these words, or in the script that a shell runs."""
         notes = list[str]()
         for node in filter(None, map(self.fields.get, self.form.keys)):
-            is_flow = getattr(node, "flow_style", None)
-            glue = ", " if is_flow else f"\n{' ' * node.start_mark.column}- "
             for one in node.value if isinstance(node, yaml.SequenceNode) else [node]:
                 value, is_script = _scalar(one), words and re.fullmatch(r"-\w*c", words[-1].text)
                 if is_script and words[0].text.endswith("sh") and value is not None:
-                    self.is_sure = True
                     return self._read_script(one).find_servers()
                 if one is node and value is not None:
                     script = self._read_script(one, is_one_line=True)
                     if len(script.commands) > 1:
-                        self.is_sure = True
                         return self._read_script(one).find_servers()
                     words += [word for command in script.commands for word in command.words]
-                    notes += script.notes
-                    continue
-                value = mark_unknown("it", "is no text") if value is None else self._expand(value)
-                words.append(_span(value, one, "list" if is_flow else "item", glue))
-        notes = [note for note in notes if not note.endswith(ORPHANS)]
-        is_guess = any(word.text.startswith("--") for word in words[:1])
-        starts = bool(words) and (self.is_sure or is_guess)
-        self.is_sure = self.is_sure or not is_guess
-        return Command(words, notes, self.line, self.environment).find_server(starts=starts)
+                    notes += [note for note in script.notes if not note.endswith(ORPHANS)]
+                else:
+                    value = (
+                        mark_unknown("it", "is no text") if value is None else self._expand(value)
+                    )
+                    words.append(_span(value, one, "list" if is_flow(node) else "item"))
+        image = _scalar(self.fields.get("image") or self.fields.get("repository")) or ""
+        # Without a program of its own, it starts the image's.
+        is_sure = "vllm" in image and self.form.keys[0] not in self.fields
+        is_sure = is_sure or not _SERVERS.isdisjoint(self.fields)
+        is_guess = not is_sure and any(word.text.startswith("--") for word in words[:1])
+        command = Command(words, notes, self.line, self.environment, is_guess=is_guess)
+        return command.find_server(starts=bool(words) and (is_sure or is_guess))
 
     def _expand(self, text: str, *, is_script: bool = False) -> str:
         def value(match: re.Match[str]) -> str:
@@ -134,25 +127,32 @@ class _Container:
 
     def _read_script(self, node: yaml.Node, *, is_one_line: bool = False) -> Script:
         """Read a script; its words have places if the file spells them as YAML does."""
-        quote, line = getattr(node, "style", None) or "", node.start_mark.line + 1
+        style, line = getattr(node, "style", None) or "", _line(node)
         start, end = node.start_mark.index, end_of(node)
-        if quote in ("|", ">"):
+        if style in ("|", ">"):
             start = self.text.find("\n", start)
-        elif quote:
+        elif style:
             start, end = start + 1, end - 1
         raw, value = self.text[start:end], self._expand(node.value, is_script=not is_one_line)
         # On one line, a line break is only a blank.
         value = value.replace("\n", " ") if is_one_line else value
-        raw = raw.replace("\n", " ") if is_one_line or quote != "|" else raw
-        script = Script(raw, self.environment, start, line, quote)
-        line += quote in ("|", ">")
-        plain = Script(value, self.environment, None, line)
+        raw = raw.replace("\n", " ") if is_one_line or style != "|" else raw
+        script = Script(raw, self.environment, start, line, style)
+        plain = Script(value, self.environment, None, line + (style in ("|", ">")))
         texts = ([[w.text for w in c.words] for c in one.commands] for one in (script, plain))
         return script if next(texts) == next(texts) else plain
 
 
-def _span(text: str, node: yaml.Node, form: Form, glue: str = " ") -> Span:
-    return Span(text, node.start_mark.index, end_of(node), node.start_mark.line + 1, form, glue)
+def _line(node: yaml.Node) -> int:
+    return node.start_mark.line + 1
+
+
+def is_flow(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.CollectionNode) and bool(node.flow_style)
+
+
+def _span(text: str, node: yaml.Node, form: str) -> Span:
+    return Span(text, node.start_mark.index, end_of(node), _line(node), form)
 
 
 def _chart_words(key: str, node: yaml.Node | None) -> list[Span]:
@@ -225,7 +225,7 @@ def parts_of(node: yaml.Node) -> list[yaml.Node]:
 def end_of(node: yaml.Node) -> int:
     """Return the end of its last character; a block's own end mark is where the next one begins."""
     parts = parts_of(node)
-    if parts and isinstance(node, yaml.CollectionNode) and not node.flow_style:
+    if parts and not is_flow(node):
         return end_of(parts[-1])
     mark = node.end_mark
     if getattr(node, "style", None) in ("|", ">"):

@@ -1,6 +1,6 @@
 """Read a user's vLLM configuration in any of its forms, and write tuned values into it.
 
-The forms are tried in the order of `read_commands`. What a form does not use, it names.
+The forms are tried in the order of `_find_commands`. What a form does not use, it names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any, Final
 import yaml
 
 from mmcalib.configs.commands import (
-    BEFORE,
     Command,
     Span,
     argument,
@@ -27,7 +26,7 @@ from mmcalib.configs.commands import (
     split_choice,
     split_model,
 )
-from mmcalib.configs.manifests import end_of, fields_of, parts_of, read_object
+from mmcalib.configs.manifests import end_of, fields_of, is_flow, parts_of, read_object
 from mmcalib.configs.programs import read_program
 from mmcalib.configs.shell import ORPHANS, Script
 from mmcalib.engine.messages import ParseServeConfig, ServeConfig
@@ -36,7 +35,7 @@ from mmcalib.errors import UsageError
 from mmcalib.files import read_document
 from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
 from mmcalib.results.engine_yaml import serve_option
-from mmcalib.text import describe_releases
+from mmcalib.text import describe_releases, one_line
 
 _STARTERS: Final = re.compile(
     r"docker|podman|nerdctl|jobs|kubectl|env|sudo|exec|nohup|uvx?|vllm|python[\d.]*"
@@ -49,18 +48,17 @@ _MAX_BYTES: Final = 1 << 18
 _MAX_VALUES: Final = 100_000
 _MAX_DEPTH: Final = 50
 _FORMS: Final = (
-    "vLLM's YAML, a Kubernetes manifest, a compose file, Helm values, a shell script, a Python "
-    "program with LLM(...), or flags of vllm serve"
+    "vLLM's YAML, a Kubernetes manifest, a compose file, Helm values, a shell script, a systemd "
+    "unit, a Python program with LLM(...), or flags of vllm serve"
 )
+_HINT: Final = "mmcalib ... -- followed by the flags of vllm serve"
 _OF_VLLM: Final = re.compile(r"VLLM_|PYTORCH_(?:CUDA_)?ALLOC_CONF$")
-# Characters around a word in which its line is searched.
-_NEAR: Final = 1_000
 # A release of vLLM in an image's tag or a package's pin.
 _RELEASE: Final = re.compile(
     r"vllm[\w./-]*(?:(?:\[[^\]]*\])?==|:|\s+tag: ['\"]?)v?(0\.\d+\.\d+[\w.]*)"
 )
-# One variable of an environment file with flags.
-_VARIABLE: Final = re.compile(r"(?m)^[A-Za-z_]\w*=(?=(.* )?--)")
+# One variable of an environment file with flags, or of a systemd unit with a command.
+_VARIABLE: Final = re.compile(r"(?m)^[A-Za-z_]\w*=(?=(.* )?--|\S*(vllm|python\S*) )")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,8 @@ class WrittenConfiguration:
     It is either the `config` file that vLLM itself reads, with its `settings`, or the flags
     `spell` in another form. The user's `flags` win over both. `spans` are places in `text`.
     `environment` names the variables of vLLM and of PyTorch's allocator that it sets, `releases`
-    those of vLLM that it is for, and `unread` is what mmcalib does not use of it.
+    those of vLLM that it is for, `unread` is what mmcalib does not use of it, `repeated_keys` vLLM
+    reads only once, and `broken` says why vLLM can read no file at all.
     """
 
     source: Path | None = None
@@ -84,6 +83,8 @@ class WrittenConfiguration:
     environment: tuple[str, ...] = ()
     releases: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    repeated_keys: tuple[str, ...] = ()
+    broken: str = ""
 
     def notes(self, own: Mapping[str, str]) -> Iterator[str]:
         """Say what is not used, whose release it is, and what the `own` environment lacks."""
@@ -99,6 +100,10 @@ class WrittenConfiguration:
         return self.model or str(self.settings.get("model") or "") or None
 
     @property
+    def every_flag(self) -> tuple[str, ...]:
+        return (*self.file_flags, *self.flags)
+
+    @property
     def parse_request(self) -> ParseServeConfig:
         """Return the request for vLLM's parser, with the model that it requires first."""
         is_in_file = self.model is None and "model" in self.settings
@@ -108,30 +113,22 @@ class WrittenConfiguration:
 
     def tune_text(self, engine_args: Mapping[str, Any], read: Mapping[str, Any]) -> str:
         """Return the text with mmcalib's arguments replaced; `read` are the values before."""
-        text, done = self.text, set[str]()
-        edits: list[tuple[int, int, str]] = []
+        text, edits, left = self.text, list[tuple[int, int, str]](), dict(engine_args)
+        left.pop("model", None)
         for span in self.spans:
-            name = span.text
-            if name not in DERIVED_ARGUMENTS or engine_args.get(name) == read.get(name):
+            name, gap = span.text, span.find_gap(text)
+            is_kept = name in KEPT_ARGUMENTS and name not in engine_args
+            if is_kept or name not in DERIVED_ARGUMENTS or engine_args.get(name) == read.get(name):
                 continue
-            if name in KEPT_ARGUMENTS and name not in engine_args:
-                continue
-            if name in engine_args and name not in done:
-                edits.append((span.start, span.end, span.spell(name, engine_args[name])))
+            if name in left:
+                edits.append((span.start, span.end, span.spell(name, left.pop(name), gap)))
             else:
-                near = max(0, span.start - _NEAR)
-                before = re.search(BEFORE[span.form], text[near : span.start])
-                edits.append((near + before.start() if before else span.start, span.end, ""))
-            done.add(name)
-        more = {
-            name: value
-            for name, value in engine_args.items()
-            if name not in done and name != "model" and value != read.get(name)
-        }
+                edits.append((span.start - len(gap), span.end, ""))
+        more = {name: value for name, value in left.items() if value != read.get(name)}
         if more and self.spans:
             # A chart has few fields of its own; other options go to its list of arguments.
             last = max(self.spans, key=lambda span: (span.form != "field", span.end))
-            edits.append(last.make_addition(text, more))
+            edits.append(last.add_options(text, more))
         for start, end, new in sorted(edits, reverse=True):
             text = text[:start] + new + text[end:]
         return text
@@ -139,7 +136,7 @@ class WrittenConfiguration:
     def diff(self, engine_args: Mapping[str, Any], read: Mapping[str, Any]) -> str:
         source = self.source and split_choice(self.source)[0]
         name = str(source) if self.spans and source else "vllm serve"
-        written = self if self.spans else as_command(self)
+        written = self if self.spans else _as_command(self)
         old, new = (t.splitlines() for t in (written.text, written.tune_text(engine_args, read)))
         lines = difflib.unified_diff(old, new, name, name, "yours", "tuned", lineterm="")
         return "".join(f"{line}\n" for line in lines)
@@ -161,26 +158,24 @@ def read_configuration(
     model, flags = split_model(model, flags)
     written = WrittenConfiguration(config, "", model, flags=tuple(flags))
     if config is None:
-        return as_command(written)
+        return _as_command(written)
     path, choice = split_choice(config)
     text, documents, notes = _read(path)
-    written = replace(written, text=text)
-    hint = "mmcalib ... -- followed by the flags of vllm serve"
+    written = replace(written, text=text, unread=tuple(notes))
     try:
-        found, what = find_commands(path, text, documents)
+        found, what = _find_commands(path, text, documents)
     except (RecursionError, OverflowError) as error:
-        raise UsageError(f"--config {path} is nested or grows too much", hint=hint) from error
+        raise UsageError(f"--config {path} is nested or grows too much", hint=_HINT) from error
     if found:
-        command = choose_command(found, path, choice)
-        return _from_command(written, replace(command, unread=(*notes, *command.unread)))
+        return _from_command(written, choose_command(found, path, choice))
     if what:
-        raise UsageError(f"--config {path} has no {what}", hint=hint)
+        raise UsageError(f"--config {path} has no {what}", hint=_HINT)
     if choice:
         raise UsageError(f"{path} is one configuration, without {choice}", hint=f"--config {path}")
     return _from_vllm_file(written, documents)
 
 
-def find_commands(
+def _find_commands(
     path: Path, text: str, documents: Sequence[yaml.Node]
 ) -> tuple[list[Command], str]:
     """Return the commands that start vLLM, and what they are; nothing for vLLM's own YAML."""
@@ -195,20 +190,22 @@ def find_commands(
         return [], ""
     is_script = text[:2] == "#!" or path.suffix == ".sh"
     what = "command that starts vLLM" if is_script else f"form that mmcalib reads: {_FORMS}"
-    return _read_script(text), what
+    return _read_script(text, 0), what
 
 
-def _read_script(text: str, offset: int | None = 0) -> list[Command]:
-    """Read the commands of a script, or flags alone, also in a variable of an environment file."""
-    if found := Script(text, {}, offset).find_servers():
+def _read_script(text: str, offset: int | None) -> list[Command]:
+    """Read the commands of a script or unit, or flags alone, also in a file's variable."""
+    is_unit = "\nExecStart=" in text
+    if not is_unit and (found := Script(text, {}, offset).find_servers()):
         return found
     plain = _VARIABLE.sub(lambda name: " " * len(name[0]), text)
+    plain = re.sub('(?m)^Environment="?', lambda name: "export".ljust(len(name[0])), plain)
     script = Script(plain, {}, offset)
     words = [word for command in script.commands for word in command.words]
-    is_first = len(words) > 1 and any(word.text.startswith("--") for word in words[:2])
     others = [one for one in script.commands[1:] if not one.words[0].text.startswith("--")]
+    is_first = len(words) > 1 and any(word.text.startswith("--") for word in words[:2])
     if not is_first or others or any(one.environment for one in script.commands):
-        return []
+        return script.find_servers()
     variables = {} if plain == text else dict.fromkeys(re.findall(r"(?m)^(\w+)=", text), "")
     notes = [note for note in script.notes if not note.endswith(ORPHANS)]
     return Command(words, notes, script.commands[0].line, variables).find_server(starts=True)
@@ -245,31 +242,30 @@ def _from_command(written: WrittenConfiguration, command: Command) -> WrittenCon
             hint="pass that file with --config",
         )
     own_model, flags = split_model(None, texts)
-    unread = [*command.unread]
+    unread = [*written.unread, *command.unread]
     if own_model and command.model and own_model != command.model:
         unread.append(f"line {command.line}: {command.model} is not read, but --model {own_model}")
     has_places = all(word.start >= 0 for word in command.words)
+    releases = {*_RELEASE.findall(re.sub(r"(?m)^\s*#.*", "", written.text))}
     return replace(
         written,
         model=written.model or own_model or command.model,
         file_flags=flags,
-        spans=tuple(option_spans(command.words)) if has_places else (),
-        environment=tuple(filter(_OF_VLLM.match, command.environment)),
-        releases=tuple({*_RELEASE.findall(re.sub(r"(?m)^\s*#.*", "", written.text))}),
+        spans=option_spans(command.words) if has_places else (),
+        environment=tuple(sorted(filter(_OF_VLLM.match, command.environment))),
+        releases=tuple(sorted(releases)),
         unread=tuple(unread),
     )
 
 
-def as_command(of: WrittenConfiguration) -> WrittenConfiguration:
+def _as_command(of: WrittenConfiguration) -> WrittenConfiguration:
     """Return it as a command with an option on each line."""
     text, words = "vllm serve", list[Span]()
-    for word in [*([of.model] if of.model else []), *of.file_flags, *of.flags]:
+    for word in [*([of.model] if of.model else []), *of.every_flag]:
         # JSON stays quoted, on its own line.
         text += " \\\n    " if word.startswith("-") else " "
-        start = len(text)
-        text += shlex.quote(word)
-        words.append(Span(word, start, len(text), glue=" \\\n    "))
-    return replace(of, text=f"{text}\n", spans=tuple(option_spans(words)))
+        words.append(Span(word, len(text), len(text := text + shlex.quote(word))))
+    return replace(of, text=f"{text}\n", spans=option_spans(words))
 
 
 def reject_unsafe_settings(parsed: ServeConfig, path: Path | None) -> ServeConfig:
@@ -288,23 +284,36 @@ def reject_unsafe_settings(parsed: ServeConfig, path: Path | None) -> ServeConfi
 def _from_vllm_file(
     written: WrittenConfiguration, roots: Sequence[yaml.Node]
 ) -> WrittenConfiguration:
-    """Read a file for vLLM's own --config; vLLM reports the faults of one that cannot be read."""
+    """Read a file for vLLM's own --config."""
+    settings: Any = None
+    broken, text = "the file is empty: vllm serve fails", written.text
     try:
-        settings = yaml.safe_load(written.text)
-    except (yaml.YAMLError, ValueError, OverflowError):
-        settings = None
-    if not isinstance(settings, dict):
-        return replace(written, config=written.source)
-    text, root = written.text, roots[0]
-    if isinstance(root, yaml.CollectionNode) and root.flow_style:
+        settings = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        words = " ".join(str(error).split()).replace('in "<unicode string>", ', "in ")
+        broken = f"it is not YAML: {words}"
+    except (ValueError, OverflowError) as error:
+        # Impossible dates, and numbers out of range.
+        broken = f"a value cannot be read: {one_line(str(error))}"
+    if isinstance(settings, dict):
+        odd = [key for key in settings if not isinstance(key, str)]
+        broken = f"the key {odd[0]!r} is not a string: vllm serve fails" if odd else ""
+    elif settings is not None:
+        broken = "not a YAML mapping: vllm serve fails"
+    written = replace(written, config=written.source, broken=broken)
+    if broken:
+        return written
+    root = roots[0]
+    if is_flow(root):
         text = yaml.safe_dump(settings, sort_keys=False)
         root = yaml.compose(text, yaml.SafeLoader) or root
+    keys = [key.value for key, _ in root.value]
     spans = tuple(
-        Span(argument(str(key.value)), key.start_mark.index, end_of(value), 0, "entry", "\n", "")
+        Span(argument(str(key.value)), key.start_mark.index, end_of(value), 0, "entry")
         for key, value in root.value
     )
-    keys = {str(key): value for key, value in settings.items()}
-    return replace(written, text=text, config=written.source, settings=keys, spans=spans)
+    repeated = tuple(key for key in dict.fromkeys(keys) if keys.count(key) > 1)
+    return replace(written, text=text, settings=settings, spans=spans, repeated_keys=repeated)
 
 
 def _read(path: Path) -> tuple[str, list[yaml.Node], list[str]]:

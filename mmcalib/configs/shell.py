@@ -6,7 +6,7 @@ Nothing runs. What only running it would tell is marked in the words, with the r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -18,6 +18,8 @@ from mmcalib.text import one_line
 
 _BASH: Final = Language(tree_sitter_bash.language())
 _CLAUSES: Final = ("elif_clause", "else_clause", "case_item")
+_STATEMENTS: Final = ("if", "case", "for", "c_style_for", "while")
+_BRANCHES: Final = (*_CLAUSES, *(f"{one}_statement" for one in _STATEMENTS), "subshell")
 # Ends of the types of nodes that a shell expands.
 _EXPANDED: Final = ("expansion", "substitution", "ansi_c_string")
 # They show their words and run none of them.
@@ -42,25 +44,25 @@ class Script:
         environment: Mapping[str, str],
         offset: int | None,
         line: int = 1,
-        quote: str = "|",
+        form: str = "|",
         outer: Script | None = None,
-        words: Sequence[Span] = (),
+        positional: Sequence[str] = (),
     ) -> None:
-        self.source, self.offset = text.encode(errors="replace"), offset
-        self.line, self.quote, self.exported = line, quote, set(environment)
+        self.source, self.offset, self.line = text.encode(errors="replace"), offset, line
+        self.form, self.exported, self.positional = form, set(environment), [*positional]
         # Each has one value, or those of an array.
         self.variables = {name: [value] for name, value in environment.items()}
-        self.positional = [word.text for word in words]
         self.functions: dict[str, Node] = {}
         self.commands: list[Command] = outer.commands if outer else []
         self.notes: list[str] = outer.notes if outer else []
         # What may still be expanded.
         self.left: list[int] = outer.left if outer else [_MAX_STEPS]
-        node = root = Parser(_BASH).parse(self.source).root_node
-        self._run(root)
-        while node.has_error and not node.is_error and not node.is_missing:
+        node = Parser(_BASH).parse(self.source).root_node
+        self._run(node)
+        is_whole = not node.has_error
+        while not (is_whole or node.is_error or node.is_missing):
             node = next(child for child in node.children if child.has_error)
-        if root.has_error:
+        if not is_whole:
             self.notes.append(f"line {self._line(node)}: bash's grammar ends here; read in part")
 
     def find_servers(self) -> list[Command]:
@@ -69,34 +71,31 @@ class Script:
         return [replace(one, unread=[*self.notes, *one.unread]) for one in servers]
 
     def _run(self, node: Node) -> None:
-        self._spend(100)
+        self._spend(100 + len(self.variables))
         parts, source = node.named_children, self._source(node)
         match node.type:
-            case "command" | "redirected_statement":
-                self._run_command(node)
+            case "command":
+                self._run_command(node, parts)
+            case "redirected_statement" if parts[0].type == "command":
+                self._run_command(node, [*parts[0].named_children, *parts[1:]])
             case "variable_assignment":
                 self._assign(node)
-            case "declaration_command":
-                self._run_all(parts)
-                if source.startswith(("export", "declare -x")):
-                    self.exported |= {self._source(part).partition("=")[0] for part in parts}
             case "function_definition":
                 self.functions[self._source(parts[0])] = parts[-1]
-            case "unset_command":
-                self._note(node)
+            case "unset_command" | "heredoc_redirect" | "herestring_redirect" as kind:
+                if kind[0] == "u" or "vllm" in source:
+                    self._note(node)
             case "list":
                 self._run(parts[0])
                 is_or = any(child.type == "||" for child in node.children)
                 may_run = is_or or source.startswith(("[", "test "))
                 (self._run_branches if may_run else self._run_all)(parts[1:])
-            case "compound_statement":
-                self._run_all(parts)
-            case kind if kind.endswith("_statement") or kind in (*_CLAUSES, "subshell"):
+            case kind:
                 if kind == "for_statement":
                     self._forget(self._source(parts[0]), "in a loop", node)
-                self._run_branches(parts)
-            case _:
-                self._run_all(parts)
+                elif kind[:4] == "decl" and source.startswith(("export", "declare -x")):
+                    self.exported |= {self._source(part).partition("=")[0] for part in parts}
+                (self._run_branches if kind in _BRANCHES else self._run_all)(parts)
 
     def _run_all(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
@@ -109,7 +108,6 @@ class Script:
             if node.type in _CLAUSES:
                 self.variables = dict(before)
             self._run(node)
-            self._spend(len(before))
             own = self.variables.items()
             changed = {name: node for name, value in own if value != before.get(name)} | changed
         self.variables = before
@@ -142,37 +140,31 @@ class Script:
             self.variables[name] = ["".join([*old[:1], *map(self._text, values)]), *old[1:]]
         return name
 
-    def _run_command(self, node: Node) -> None:
-        parts, prefix, nodes = node.named_children, list[Node](), list[Node]()
-        if node.type == "redirected_statement" and parts[0].type == "command":
-            parts[:1] = parts[0].named_children
-        elif node.type == "redirected_statement":
-            self._run(parts.pop(0))
+    def _run_command(self, node: Node, parts: Sequence[Node]) -> None:
+        prefix, words = list[Node](), list[Node]()
         for part in parts:
             gap = self.source[prefix[-1].end_byte : part.start_byte] if prefix else b""
-            if b"\n" in gap.replace(b"\\\n", b"") and not nodes:
+            if b"\n" in gap.replace(b"\\\n", b"") and not words:
                 # The grammar takes assignments on a line of their own for the next command's.
                 self._run_all(prefix)
                 prefix = []
             match part.type:
-                case "variable_assignment" if not nodes:
+                case "variable_assignment" if not words:
                     prefix.append(part)
                 case "file_redirect":
                     # Words after the file are the command's.
-                    nodes += [n for n in part.named_children if n.type != "file_descriptor"][1:]
+                    words += [n for n in part.named_children if n.type != "file_descriptor"][1:]
                 case "heredoc_redirect" | "herestring_redirect":
-                    if "vllm" in self._source(part):
-                        self._note(part)
+                    self._run(part)
                 case kind:
-                    nodes += part.named_children if kind == "command_name" else [part]
-        words = [span for one in nodes for span in self._spans(one)]
+                    words += part.named_children if kind == "command_name" else [part]
+        spans = [span for one in words for span in self._spans(one)]
         outer, self.variables = self.variables, {**self.variables}
         names = {self._assign(one) for one in prefix} | self.exported
         given = {n: values[0] for n in names if len(values := self.variables.get(n, [])) == 1}
-        self._spend(len(self.variables))
         self.variables = outer
-        if words:
-            self._call(Command(words, (), self._line(node), given), node)
+        if spans:
+            self._call(Command(spans, (), self._line(node), given), node)
 
     def _call(self, command: Command, node: Node) -> None:
         words = command.words
@@ -195,8 +187,8 @@ class Script:
                     if re.search(r"vllm\S*\s", word.text):
                         script = re.sub(r"\A--?[\w-]+=", "", word.text)
                         self._spend(len(script))
-                        given = command.environment
-                        Script(script, given, None, word.line, outer=self, words=words[at:])
+                        its, more = command.environment, [one.text for one in words[at:]]
+                        Script(script, its, None, word.line, outer=self, positional=more)
 
     def _source(self, node: Node) -> str:
         return self.source[node.start_byte : node.end_byte].decode(errors="replace")
@@ -204,15 +196,12 @@ class Script:
     def _line(self, node: Node) -> int:
         return self.line + node.start_point[0]
 
-    def _spans(self, node: Node) -> Iterator[Span]:
-        fields, line, start, end, glue = self._fields(node), self._line(node), -1, -1, None
+    def _spans(self, node: Node) -> list[Span]:
+        fields, line, start, end = self._fields(node), self._line(node), -1, -1
         if len(fields) == 1 and self.offset is not None:
-            before = self.source[: node.start_byte].decode(errors="replace")
-            start = self.offset + len(before)
+            start = self.offset + len(self.source[: node.start_byte].decode(errors="replace"))
             end = start + len(self._source(node))
-            glue = re.search(r"\s+(\\\n\s*)?\Z", before[-1000:]) if self.quote == "|" else None
-        for text in fields:
-            yield Span(text, start, end, line, "shell", glue[0] if glue else " ", self.quote)
+        return [Span(text, start, end, line, self.form) for text in fields]
 
     def _text(self, node: Node) -> str:
         return " ".join(self._fields(node, is_quoted=True))

@@ -1,4 +1,4 @@
-"""Correct refused flags and arguments of `vllm serve`, and open models in the child."""
+"""The road to an open model: find what a configuration names, let vLLM read it, open the model."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ import contextlib
 import difflib
 import itertools
 import json
+import os
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
+
+from mmcalib.configs.read import WrittenConfiguration, reject_unsafe_settings
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import OpenModel
+from mmcalib.engine.messages import ListServeOptions, OpenModel, ServeConfig
 from mmcalib.errors import EngineError, ModelError, NotMultimodal, UsageError, VllmRefused
 from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
-from mmcalib.models.resolve import ResolvedModel
+from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
 from mmcalib.progress import Progress
 from mmcalib.releases.constants import RetiredKnob, find_retired, find_retired_arguments
 from mmcalib.text import one_line
@@ -40,6 +45,59 @@ def refusal_text(error: EngineError) -> str:
     return only["words"] if only else reason
 
 
+@dataclass(frozen=True, slots=True)
+class FoundConfiguration:
+    """A configuration as written, its model, and what mmcalib says of it."""
+
+    written: WrittenConfiguration
+    resolved: ResolvedModel
+    notes: tuple[str, ...]
+
+
+def find_configuration(
+    written: WrittenConfiguration,
+    progress: Progress,
+    log: tuple[str | None, str | None] | None = None,
+) -> FoundConfiguration:
+    """Say what mmcalib does not use, and find the model, before vLLM starts. A `log` has the model
+    of a configuration without one, and its architecture. Raises UsageError and ModelError.
+    """
+    notes = tuple(written.notes(os.environ))
+    for note in notes:
+        progress.note(note)
+    logged, architecture = log or (None, None)
+    name = written.model_name or logged
+    if not name:
+        where = ", and the log names none" if log else ""
+        raise UsageError(f"no model given{where}", hint="--model MODEL, or `model:` in --config")
+    is_logged = name == logged
+    try:
+        with progress.step("finding the model"):
+            its = architecture if is_logged else None
+            resolved = resolve(name, cache_dir=cache_dir(), architecture=its)
+    except ModelError as error:
+        what = "cannot find the log's model: " if is_logged else ""
+        raise ModelError(f"{what}{error.message}", hint=error.hint) from None
+    return FoundConfiguration(written, resolved, notes)
+
+
+def parse_configuration(host: EngineHost, written: WrittenConfiguration) -> ServeConfig:
+    """Let vLLM read it, with the values of all arguments. Raises UsageError if vLLM rejects it."""
+    try:
+        parsed = host.ask(written.parse_request, "reading the configuration")
+    except VllmRefused as error:
+        why = refusal_text(error)
+        known = host.ask(ListServeOptions(), "listing the options of vllm serve").arguments
+        if flags_error := rejected_flags_error(why, written.every_flag, known):
+            raise flags_error from error
+        file = written.config and shlex.join(["mmcalib", "validate", str(written.config)])
+        raise UsageError(
+            f"vLLM rejects {written.config or 'these flags'}: {one_line(why)}",
+            hint=file or error.hint or "vllm serve --help=all lists them",
+        ) from error
+    return reject_unsafe_settings(parsed, written.source)
+
+
 @contextlib.contextmanager
 def add_config_hints(config: Path | None, flags: Sequence[str], gpu: Gpu) -> Iterator[None]:
     """Add a hint to errors of vLLM about this file or these flags of `vllm serve` on this GPU."""
@@ -58,7 +116,6 @@ _UNKNOWN: Final = "unrecognized arguments: "
 _ARGUMENT: Final = re.compile(r"argument (?:-\w+/)*--(?P<option>[\w-]+)")
 # A shell may remove JSON's quotes or braces; older releases accepted image=2,video=1.
 _NO_JSON: Final = "cannot be converted to JSON"
-_SIGNS: Final = re.compile(r"[{}\[\],:=]|[^{}\[\],:=]+")
 
 
 def rejected_flags_error(
@@ -87,20 +144,10 @@ def _repair_json(option: str, flags: Sequence[str]) -> Any:
     values = itertools.takewhile(lambda word: not word.startswith("-"), flags[at + 1 :])
     words = [flags[at].partition("=")[2], *values]
     joined = ",".join(word.strip("'").strip(",") for word in words if word)
-    signs = (sign.strip().strip("\"'\\") for sign in _SIGNS.findall(joined))
-    text = "".join(":" if sign == "=" else _literal(sign) for sign in signs if sign)
-    with contextlib.suppress(ValueError):
-        return json.loads(text if text[:1] == "{" else f"{{{text}}}") or None
-
-
-def _literal(word: str) -> str:
-    """Return JSON's signs, numbers and literals unchanged, and other words in quotes."""
-    if word in "{}[],:":
-        return word
-    with contextlib.suppress(ValueError):
-        json.loads(word)
-        return word
-    return json.dumps(word)
+    # YAML needs no quotes, but a blank after each colon.
+    text = re.sub(r"[:=]\s*", ": ", joined)
+    with contextlib.suppress(yaml.YAMLError):
+        return yaml.safe_load(text if text[:1] == "{" else f"{{{text}}}") or None
 
 
 def reject_unknown_arguments(engine_args: Iterable[str], arguments: Collection[str]) -> None:

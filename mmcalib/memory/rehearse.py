@@ -10,12 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from mmcalib.configs.read import (
-    PLACEHOLDER_MODEL,
-    WrittenConfiguration,
-    read_configuration,
-    reject_unsafe_settings,
-)
+from mmcalib.configs.read import WrittenConfiguration, read_configuration
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
@@ -24,15 +19,14 @@ from mmcalib.engine import messages as m
 from mmcalib.engine.helpers import CachingHost
 from mmcalib.engine.vllm_config import (
     add_config_hints,
-    refusal_text,
+    find_configuration,
+    parse_configuration,
     reject_unknown_arguments,
-    rejected_flags_error,
 )
-from mmcalib.errors import MmcalibError, UsageError, VllmRefused
+from mmcalib.errors import MmcalibError
 from mmcalib.memory.figures import rehearsal_document
 from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
-from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
 from mmcalib.processes import Closing
 from mmcalib.progress import Progress, StepLog
 from mmcalib.results.memory import Rehearsal
@@ -59,13 +53,9 @@ class Rehearsals(Closing):
         return self._host.ask(m.ListServeOptions(), "listing the options of vllm serve")
 
     def parse(self, configuration: WrittenConfiguration) -> m.ServeConfig:
-        """Parse a configuration; the result has the values of all arguments.
-
-        Raises EngineError in vLLM's words, UsageError for a file with flag-only options.
-        """
+        """Parse a configuration on that GPU, because defaults depend on it. Raises UsageError."""
         self.start_simulated_gpu()
-        parsed = self._host.ask(configuration.parse_request, "reading the configuration")
-        return reject_unsafe_settings(parsed, configuration.source)
+        return parse_configuration(self._host, configuration)
 
     def start_simulated_gpu(self) -> None:
         """Import vLLM on the simulated platform, once; its parser needs the platform."""
@@ -124,50 +114,22 @@ def rehearse(
     progress = progress or StepLog()
     device = resolve_gpu(gpu) if isinstance(gpu, str) else gpu
     results = []
-    resolved: dict[str, ResolvedModel] = {}
+    paths = [None if config is None else Path(config) for config in configs]
+    written = [read_configuration(path, flags, model) for path in paths]
+    found = [find_configuration(one, progress) for one in written]
     with Rehearsals(device, on_note=progress.note, on_log=progress.log) as rehearsals:
         if engine_args:
             reject_unknown_arguments(engine_args, rehearsals.list_options().engine)
-        for config in configs:
-            written = read_configuration(None if config is None else Path(config), flags, model)
-            path = written.source
-            for note in written.notes(os.environ):
-                progress.note(note)
+        for one in found:
+            path = one.written.source
             with add_config_hints(path, flags, device):
-                args = parse_arguments(rehearsals, written)
-                name = pop_model(args)
-                if name not in resolved:
-                    resolved[name] = resolve(name, cache_dir=cache_dir())
-                args = {**args, **(engine_args or {}), "model": str(resolved[name].path)}
+                args = rehearsals.parse(one.written).engine_args
+                args = {**args, **(engine_args or {}), "model": one.resolved.path}
                 title = f"rehearsing on {device.name}" + (f" with {path}" if path else "")
                 with progress.step(title):
                     answer = rehearsals.rehearse(args)
-            results.append(rehearsal_document(answer, resolved[name], device, path))
+            results.append(rehearsal_document(answer, one.resolved, device, path))
     return results
-
-
-def parse_arguments(rehearsals: Rehearsals, written: WrittenConfiguration) -> dict[str, Any]:
-    """Return a configuration's engine arguments. Raises UsageError."""
-    try:
-        args = rehearsals.parse(written).engine_args
-    except VllmRefused as error:
-        flags = (*written.file_flags, *written.flags)
-        known = rehearsals.list_options().arguments
-        flags_error = rejected_flags_error(refusal_text(error), flags, known)
-        if flags_error is not None:
-            raise flags_error from error
-        raise
-    if args.get("model") == PLACEHOLDER_MODEL:
-        del args["model"]
-    return args
-
-
-def pop_model(args: dict[str, Any]) -> str:
-    """Take the model out of the arguments. Raises UsageError without one."""
-    name = str(args.pop("model", None) or "")
-    if not name:
-        raise UsageError("no model given", hint="--model MODEL, or `model:` in --config")
-    return name
 
 
 EngineArgs = Mapping[str, Any]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from mmcalib.configs.read import WrittenConfiguration, read_configuration
+from mmcalib.configs.read import read_configuration
 from mmcalib.derive.policy import Policy
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import ServeConfig
+from mmcalib.engine.vllm_config import parse_configuration
 from mmcalib.errors import UsageError
 from mmcalib.progress import Silent
 from mmcalib.workflows.run.session import YourConfiguration, read_your_config
@@ -19,9 +20,7 @@ pytestmark = pytest.mark.engine
 
 
 def yours(host: EngineHost, *flags: str, pinned: bool = False) -> YourConfiguration:
-    def parse(written: WrittenConfiguration) -> ServeConfig:
-        return host.ask(written.parse_request, "reading vLLM's flags")
-
+    parse = partial(parse_configuration, host)
     found = read_your_config(read_configuration(None, flags), parse, Silent(), pinned=pinned)
     assert found is not None
     return found
@@ -106,9 +105,7 @@ def test_a_file_that_vllm_refuses_is_one_for_validate(host: EngineHost, tmp_path
     file = tmp_path / "engine.yaml"
     file.write_text("model: a/b\nmax-model-len: many\n")
     with pytest.raises(UsageError) as refused:
-        read_your_config(
-            read_configuration(file), lambda w: host.ask(w.parse_request, "reading"), Silent()
-        )
+        read_your_config(read_configuration(file), partial(parse_configuration, host), Silent())
     assert refused.value.hint == f"mmcalib validate {file}"
 
 

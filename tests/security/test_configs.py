@@ -13,7 +13,6 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.errors import UsageError
 from mmcalib.releases.constants import find_unsafe_settings
-from mmcalib.workflows.validate.subject import _settings
 from tests.cli.conftest import Cli
 
 LAUGHS = "a0: &a0 [x]\n" + "".join(
@@ -76,10 +75,10 @@ def test_what_is_no_file_is_one_line(
 )
 def test_what_yaml_makes_nothing_of_is_a_finding(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.yaml").write_text(text)
-    settings, _, broken = _settings(read_configuration(tmp_path / "a.yaml").text)
-    assert not settings
-    assert broken
-    assert broken.isprintable()
+    found = read_configuration(tmp_path / "a.yaml")
+    assert not found.settings
+    assert found.broken
+    assert found.broken.isprintable()
 
 
 CODE = {

@@ -26,17 +26,18 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.vllm_config import (
     add_config_hints,
+    find_configuration,
     loading_args,
     open_model,
     text_only_error,
 )
-from mmcalib.errors import EngineError, MmcalibError, ModelError, UsageError
+from mmcalib.errors import EngineError, MmcalibError
 from mmcalib.memory.figures import memory_figures
 from mmcalib.memory.predict import most_sequences
-from mmcalib.memory.rehearse import AUTO, MemoryPrediction, Rehearsals, parse_arguments, resolve_gpu
+from mmcalib.memory.rehearse import AUTO, MemoryPrediction, Rehearsals, resolve_gpu
 from mmcalib.models.cut import read_config
 from mmcalib.models.gpus import Gpu
-from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
+from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Progress, Silent
 from mmcalib.results.part import CheckResult
 from mmcalib.results.plan import Combination, Plan, Price, TriedFix
@@ -182,21 +183,16 @@ def plan(
         device = from_log.with_free_of_log(device, server_log.log)
     written = read_configuration(None if config is None else Path(config), flags, model)
     path = written.source
-    for note in written.notes(os.environ):
-        progress.note(note)
-    # At once: vLLM takes long to import.
-    named = written.model_name or (server_log.log.model if server_log else None)
-    found = _find_model(named, server_log) if named or path is None else None
+    logged = (server_log.log.model, server_log.log.architecture) if server_log else None
+    resolved = find_configuration(written, progress, logged).resolved
     with (
         Rehearsals(device, on_note=progress.note, on_log=progress.log) as rehearsals,
         MemoryPrediction(device, rehearsals) as prediction,
         add_config_hints(path, flags, device),
     ):
-        args = parse_arguments(rehearsals, written)
+        args = rehearsals.parse(written).engine_args
         if server_log is not None:
             args = {**server_log.engine_args, **args}
-        own = args.pop("model", None)
-        resolved = found or _find_model(own, server_log)
         stated = from_log.stated_fixes(server_log, constraints) if server_log is not None else ()
         all_args = {**args, "model": resolved.path}
         bench = FixTrials(prediction, all_args, target, constraints, required=stated)
@@ -281,20 +277,6 @@ def _with_oom(
     if base.budget is None:
         raise text_only_error(resolved)
     return replace(bench, oom=oom), doubts
-
-
-def _find_model(name: str | None, server_log: from_log.ServerLog | None) -> ResolvedModel:
-    """Resolve the configuration's model or the log's. Raises UsageError and ModelError."""
-    if not name:
-        where = ", and the log names none" if server_log else ""
-        raise UsageError(f"no model given{where}", hint="--model MODEL, or `model:` in --config")
-    if server_log is None or name != server_log.log.model:
-        return resolve(name, cache_dir=cache_dir())
-    try:
-        return resolve(name, cache_dir=cache_dir(), architecture=server_log.log.architecture)
-    except ModelError as error:
-        message = f"cannot find the log's model: {error.message}"
-        raise ModelError(message, hint=error.hint) from None
 
 
 def _facts(base: RehearsedMemory, opened: ModelInfo, resolved: ResolvedModel) -> Facts:

@@ -12,11 +12,11 @@ from typing import Any
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.derive.policy import Policy
-from mmcalib.engine.vllm_config import is_serving_gpu
+from mmcalib.engine.vllm_config import find_configuration, is_serving_gpu
 from mmcalib.errors import CorpusError, MmcalibError, UsageError, VerdictError
 from mmcalib.memory.rehearse import resolve_gpu
 from mmcalib.models.gpus import Gpu
-from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
+from mmcalib.models.resolve import ResolvedModel
 from mmcalib.options.option import make_options
 from mmcalib.options.run import (
     SAMPLE_PER_MODALITY,
@@ -71,8 +71,7 @@ def _ready(jobs: Sequence[Job], progress: Progress) -> list[ResolvedModel]:
     for job in jobs:
         require_cuda(job.options.device)
         if job.model not in models:
-            with progress.step("finding the model"):
-                models[job.model] = resolve(job.model, cache_dir=cache_dir())
+            models[job.model] = find_configuration(job.config, progress).resolved
     return [models[job.model] for job in jobs]
 
 

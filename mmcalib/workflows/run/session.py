@@ -17,11 +17,7 @@ from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.catalogue import NOT_STARTED_WITH
 from mmcalib.checks.check import Check
 from mmcalib.checks.limits import CACHE, LIMIT, count_limits, limit_options, normalize_limits
-from mmcalib.configs.read import (
-    WrittenConfiguration,
-    read_configuration,
-    reject_unsafe_settings,
-)
+from mmcalib.configs.read import WrittenConfiguration, read_configuration
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.limits import compute_reserve
 from mmcalib.derive.policy import Policy
@@ -33,9 +29,9 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ServeConfig
 from mmcalib.engine.vllm_config import (
     configured_context,
+    parse_configuration,
     refusal_text,
     reject_unknown_arguments,
-    rejected_flags_error,
     without_gpu_args,
 )
 from mmcalib.errors import MmcalibError, UsageError, VllmRefused
@@ -186,25 +182,10 @@ def read_your_config(
     counted: bool = True,
 ) -> YourConfiguration | None:
     """Let vLLM parse the user's configuration, if any. Raises UsageError if vLLM rejects it."""
-    flags = (*written.file_flags, *written.flags)
-    if written.source is None and not flags:
+    if written.source is None and not written.every_flag:
         return None
-    for note in written.notes(os.environ):
-        progress.note(note)
-    try:
-        with progress.step("reading your configuration"):
-            config = parse(written)
-    except VllmRefused as error:
-        why = refusal_text(error)
-        if written.config is not None:
-            raise UsageError(
-                f"vLLM rejects {written.config}: {one_line(why)}",
-                hint=shlex.join(["mmcalib", "validate", str(written.config)]),
-            ) from error
-        raise rejected_flags_error(why, flags) or UsageError(
-            f"vLLM rejects these flags: {one_line(why)}",
-            hint=error.hint or "vllm serve --help=all lists them",
-        ) from error
+    with progress.step("reading your configuration"):
+        config = parse(written)
     if config.server:
         names = ", ".join(map(flag, config.server))
         progress.note(f"engine.yaml omits options of vLLM's API server: {names}")
@@ -376,15 +357,7 @@ def open_session(
                 stack.callback(thread.shutdown, wait=False, cancel_futures=True)
                 serving = ServingProcess(own, thread.submit, own_process=True)
         host = shared.host_of(resolved.path, progress)
-
-        def parse(written: WrittenConfiguration) -> ServeConfig:
-            """Parse on the named GPU, if any, because defaults depend on it."""
-            if rehearsals is not None:
-                return rehearsals.parse(written)
-            return reject_unsafe_settings(
-                host.ask(written.parse_request, "reading vLLM's flags"), written.source
-            )
-
+        parse = rehearsals.parse if rehearsals else partial(parse_configuration, host)
         if job.engine_args:
             listed = host.ask(ListServeOptions(), "listing the arguments of vLLM")
             reject_unknown_arguments(job.engine_args, listed.engine)

@@ -21,7 +21,12 @@ from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.traffic import Arrivals, SplitPrompt, Trace, Traffic
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.vllm_config import configured_context, loading_args, open_model
+from mmcalib.engine.vllm_config import (
+    configured_context,
+    find_configuration,
+    loading_args,
+    open_model,
+)
 from mmcalib.errors import MmcalibError
 from mmcalib.files import Scratch
 from mmcalib.memory.figures import rehearsal_document
@@ -32,13 +37,11 @@ from mmcalib.memory.rehearse import (
     Predicted,
     Rehearsals,
     arguments_key,
-    parse_arguments,
-    pop_model,
     resolve_gpu,
 )
 from mmcalib.models.cut import cut_checkpoint
 from mmcalib.models.gpus import Gpu
-from mmcalib.models.resolve import cache_dir, resolve
+from mmcalib.models.resolve import cache_dir
 from mmcalib.progress import Progress, Silent
 from mmcalib.proof.start import CUT_LAYERS
 from mmcalib.results.memory import Rehearsal, ServedTraffic, TimelineStep, TrafficFigures
@@ -66,15 +69,9 @@ def rehearse_traffic(
     progress = progress or Silent()
     device = resolve_gpu(gpu) if isinstance(gpu, str) else gpu
     written = read_configuration(None if config is None else Path(config), flags, model)
-    path = written.source
-    for note in written.notes(os.environ):
-        progress.note(note)
-    named = written.model_name
-    found = resolve(named, cache_dir=cache_dir()) if named else None
+    resolved = find_configuration(written, progress).resolved
     with Rehearsals(device, on_note=progress.note, on_log=progress.log) as rehearsals:
-        args = parse_arguments(rehearsals, written)
-        own = pop_model(args)
-        resolved = found or resolve(own, cache_dir=cache_dir())
+        args = rehearsals.parse(written).engine_args
         paths, root, cache = [Path(one) for one in requests], allowed_root, cache_dir()
         corpus = read_corpus(data, paths, allowed_root=root, cache=cache, progress=progress)
         arrivals, context = arrivals or Arrivals(), configured_context(args)
@@ -89,8 +86,8 @@ def rehearse_traffic(
         timed = arrivals.timed
         requested = make_trace(corpus, split, answer_tokens=answer_tokens, timed=timed)
         with progress.step(f"rehearsing on {device.name}"):
-            started = rehearsals.rehearse({**args, "model": str(resolved.path)})
-        document = rehearsal_document(started, resolved, device, path)
+            started = rehearsals.rehearse({**args, "model": resolved.path})
+        document = rehearsal_document(started, resolved, device, written.source)
         if started.kv_blocks is None:
             return document
         many = plural(len(requested.requests), "request")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,16 +13,12 @@ import yaml
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks import limits, reserve
-from mmcalib.checks.catalogue import CONFIG_PARSING, CONFIGURATION_ACCEPTED, ITEM_BATCH
+from mmcalib.checks.catalogue import CONFIGURATION_ACCEPTED, ITEM_BATCH
 from mmcalib.checks.check import Check, yaml_line
 from mmcalib.checks.facts import JudgedConfig, OptionFacts
 from mmcalib.checks.file import WrittenFile, check_file
 from mmcalib.checks.limits import LIMIT
-from mmcalib.configs.read import (
-    PLACEHOLDER_MODEL,
-    WrittenConfiguration,
-    reject_unsafe_settings,
-)
+from mmcalib.configs.read import WrittenConfiguration, reject_unsafe_settings
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.demand import Headroom, Shortfall, WorstStep
 from mmcalib.derive.policy import Policy
@@ -43,7 +37,7 @@ from mmcalib.engine.vllm_config import (
     rejected_flags_error,
     text_only_error,
 )
-from mmcalib.errors import EngineDied, UsageError, VllmMissing, VllmRefused
+from mmcalib.errors import EngineDied, VllmMissing, VllmRefused
 from mmcalib.memory.checks import memory_checks, predicted_shortfall, reserved_check
 from mmcalib.memory.rehearse import MemoryPrediction, Predicted, Rehearsals, with_gpu_defaults
 from mmcalib.memory.worst_steps import (
@@ -60,7 +54,7 @@ from mmcalib.models.resolve import ResolvedModel
 from mmcalib.options.run import ProofOptions
 from mmcalib.progress import Progress
 from mmcalib.proof.start import Started
-from mmcalib.text import SHOWN_BYTES, gib, one_line
+from mmcalib.text import SHOWN_BYTES, gib
 from mmcalib.workflows.corpus import LoadedCorpus
 
 
@@ -92,36 +86,18 @@ class ParsedConfig:
     `vllm serve`, or is None if vLLM cannot parse the configuration.
     """
 
-    model: str
     checks: tuple[Check, ...]
     engine_args: dict[str, Any] = field(default_factory=dict)
     serve_args: Mapping[str, Any] | None = None
-
-
-def read_file(session: ValidateSession) -> ParsedConfig:
-    """Read the job's configuration. Raises UsageError if it names no model."""
-    with session.progress.step("reading the configuration"):
-        for note in session.job.written.notes(os.environ):
-            session.progress.note(note)
-        config = parse_config(session.host, session.job.written, session.scratch)
-    if config.serve_args is None or config.model:
-        return config
-    raise UsageError("no model given", hint="--model MODEL, or `model:` in the file")
 
 
 def parse_config(
     host: EngineHost, configuration: WrittenConfiguration, scratch: Path
 ) -> ParsedConfig:
     """Parse as `vllm serve` does, else without keys at fault. Raises UsageError for bad flags."""
-    model, settings, duplicates = configuration.model or "", dict[str, Any](), list[str]()
-    if configuration.config is not None:
-        settings, duplicates, broken = _settings(configuration.text)
-        if broken:
-            remedy = "write one `option: value` on each line"
-            return ParsedConfig(model, (Check(CONFIG_PARSING, "fail", broken, remedy),))
     options = host.ask(ListServeOptions(), "listing the options of vllm serve")
-    flags = (*configuration.file_flags, *configuration.flags)
-    written = WrittenFile(settings, duplicates, flags, options.arguments)
+    flags, repeated = configuration.every_flag, configuration.repeated_keys
+    written = WrittenFile(configuration.settings, repeated, flags, options.arguments)
     parsed, refused = _parse(host, configuration)
     bad: dict[str, str] = {}
     if parsed is None and (flags_error := rejected_flags_error(refused, flags, options.arguments)):
@@ -141,31 +117,9 @@ def parse_config(
     values = None if parsed is None else parsed.values
     checks = tuple(check_file(written, refused, values, bad))
     if parsed is None:
-        return ParsedConfig(model, checks)
+        return ParsedConfig(checks)
     args = {name: value for name, value in parsed.engine_args.items() if name != "model"}
-    name = str(parsed.engine_args.get("model") or "")
-    return ParsedConfig("" if name == PLACEHOLDER_MODEL else name, checks, args, parsed.values)
-
-
-def _settings(text: str) -> tuple[dict[str, Any], list[str], str]:
-    """Return top-level keys and values, duplicate keys, and the error if it is not usable YAML."""
-    try:
-        node, settings = yaml.compose(text), yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        words = " ".join(str(error).split()).replace('in "<unicode string>", ', "in ")
-        return {}, [], f"it is not YAML: {words}"
-    except (ValueError, OverflowError) as error:
-        # Impossible dates, and numbers out of range.
-        return {}, [], f"a value cannot be read: {one_line(str(error))}"
-    if settings is None:
-        return {}, [], "the file is empty: vllm serve fails"
-    if not isinstance(settings, dict) or not isinstance(node, yaml.MappingNode):
-        return {}, [], "not a YAML mapping: vllm serve fails"
-    bad_keys = [key for key in settings if not isinstance(key, str)]
-    if bad_keys:
-        return {}, [], f"the key {bad_keys[0]!r} is not a string: vllm serve fails"
-    keys = Counter(key.value for key, _ in node.value)
-    return settings, [key for key, times in keys.items() if times > 1], ""
+    return ParsedConfig(checks, args, parsed.values)
 
 
 def _parse(host: EngineHost, configuration: WrittenConfiguration) -> tuple[ServeConfig | None, str]:

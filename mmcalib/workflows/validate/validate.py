@@ -12,13 +12,14 @@ from mmcalib.checks.catalogue import CONFIG_PARSING, ENGINE_START, ITEM_BATCH
 from mmcalib.checks.check import Check, Taken, verdict
 from mmcalib.configs.read import read_configuration
 from mmcalib.engine.host import EngineHost
+from mmcalib.engine.vllm_config import FoundConfiguration, find_configuration
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.files import Scratch
 from mmcalib.memory.checks import no_gpu, not_rehearsed
 from mmcalib.memory.figures import budget_figures, memory_figures
 from mmcalib.memory.rehearse import resolve_gpu
 from mmcalib.models.gpus import Gpu
-from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
+from mmcalib.models.resolve import cache_dir
 from mmcalib.options.option import make_options
 from mmcalib.options.run import STARTUP_BUDGET_S, Depth, ProofOptions
 from mmcalib.progress import Progress, StepLog
@@ -37,7 +38,7 @@ from mmcalib.workflows.validate.subject import (
     ValidateSession,
     checks_in_bytes,
     open_config,
-    read_file,
+    parse_config,
     rehearse_config,
 )
 
@@ -91,18 +92,18 @@ def merge_checks(before: Sequence[Check], proven: ProvenConfig) -> list[Check]:
 
 def build_document(
     job: ValidateJob,
-    model: ResolvedModel | str,
+    found: FoundConfiguration | None,
     checks: Sequence[Check],
     engine_args: dict[str, Any] | None = None,
 ) -> Validation:
-    """Build the document without figures; `model` is only a name if the file is unreadable."""
-    resolved = model if isinstance(model, ResolvedModel) else None
+    """Build the document without figures; nothing is found if the file is unreadable."""
+    resolved = found.resolved if found else None
     return Validation(
         checks=list(map(CheckResult.from_value, checks)),
         verdict=verdict(checks),
         config=str(job.written.source or ""),
         flags=list(job.written.flags),
-        model=resolved.id if resolved else str(model),
+        model=resolved.id if resolved else job.written.model or "",
         source=resolved.source if resolved else None,
         architecture="",
         engine_config=engine_args,
@@ -112,7 +113,7 @@ def build_document(
         items="none",
         gpu=job.gpu.name if job.gpu else "",
         tool={"mmcalib": __version__},
-        doubts=[*job.written.notes(os.environ), *(resolved.notes if resolved else ())],
+        doubts=[*found.notes, *found.resolved.notes] if found else [],
     )
 
 
@@ -200,29 +201,29 @@ def judge(job: ValidateJob, host: EngineHost, progress: Progress) -> Validation:
     """Validate a job in a running engine process; an engine that it starts stays in there."""
     with Scratch() as scratch:
         session = ValidateSession(job, host, scratch.path, progress)
-        named = job.written.model_name
-        is_read = bool(job.written.settings or job.written.config is None)
-        found = resolve(named, cache_dir=cache_dir()) if named and is_read else None
-        config = read_file(session)
+        if broken := job.written.broken:
+            remedy = "write one `option: value` on each line"
+            return build_document(job, None, [Check(CONFIG_PARSING, "fail", broken, remedy)])
+        found = find_configuration(job.written, progress)
+        with progress.step("reading the configuration"):
+            config = parse_config(host, job.written, scratch.path)
         if config.serve_args is None:
-            return build_document(job, config.model, config.checks)
-        args, corpus = config.engine_args, read_media(job, progress)
-        with progress.step("finding the model"):
-            resolved = found or resolve(config.model, cache_dir=cache_dir())
+            return build_document(job, found, config.checks)
+        args, corpus, resolved = config.engine_args, read_media(job, progress), found.resolved
         for note in resolved.notes[:1]:
             progress.note(note)
         with rehearse_config(session, args, resolved) as memory:
             subject, refused = open_config(session, args, resolved, memory)
             before = [*config.checks, *refused]
             if subject is None:
-                return build_document(job, resolved, before, args)
+                return build_document(job, found, before, args)
             if corpus is not None and corpus.is_sound_only_for(subject.opened.modalities):
                 corpus = read_media(job, progress, sound=True)
             subject = replace(subject, corpus=corpus)
             subject, findings, taken = examine(subject, config.serve_args)
             before += findings
             proven = try_config(session, subject, before)
-            document = build_document(job, resolved, merge_checks(before, proven), args)
+            document = build_document(job, found, merge_checks(before, proven), args)
             return add_figures(document, proven, taken)
 
 
