@@ -28,7 +28,7 @@ _SWITCHES: Final = re.compile(
     r"--?[\w-]+=.*|-[itdP]+|--(?:rm|init|detach|interactive|tty|privileged)"
 )
 _ASSIGNMENT: Final = re.compile(r"(?:--env=|-e)?([A-Za-z_]\w*)=(.*)", re.S)
-_CONTAINERS: Final = ("docker", "podman", "nerdctl", "jobs")
+_CONTAINERS: Final = {"docker", "podman", "nerdctl", "jobs"}
 _SUFFIXES: Final = (
     ".yaml",
     ".yml",
@@ -165,14 +165,12 @@ class Command:
 
 def split_models(flags: Sequence[str]) -> tuple[list[str], list[str]]:
     """Separate models from other words of `vllm serve`."""
-    models = [word for word in flags[:1] if not word.startswith("-")]
-    words, rest = list(flags[len(models) :]), list[str]()
-    while words:
-        name, is_joined, value = words.pop(0).partition("=")
-        if name == "--model" and (is_joined or words):
-            models.append(value if is_joined else words.pop(0))
-        else:
-            rest.append(name + is_joined + value)
+    models, rest = list[str](), list[str]()
+    words = iter(flags if not flags or flags[0].startswith("-") else ["--model", *flags])
+    for word in words:
+        name, _, value = word.partition("=")
+        value = (value or next(words, "")) if name == "--model" else ""
+        (models if value else rest).append(value or word)
     return models, rest
 
 
@@ -188,22 +186,17 @@ def split_model(model: str | None, flags: Sequence[str]) -> tuple[str | None, tu
 def serve_slice(words: Sequence[str]) -> slice | None:
     """Locate the words for `vllm serve` in a command; None if it does not start vLLM."""
     pairs = list(zip(["", *words], words, strict=False))
-    starts = [
-        at + 1
-        for at, (before, word) in enumerate(pairs)
-        if word == _SERVER or (word == "serve" and PurePath(before).name in _PROGRAMS)
-    ]
-    programs = {PurePath(before).name for before, word in pairs if word in ("run", "create")}
-    if not starts and "kubectl" in programs and "--" in words:
-        images = [word.removeprefix("--image=") for word in words]
-        starts = [words.index("--") + 1] if any(map(_IMAGE.fullmatch, images)) else []
-    elif not starts and not programs.isdisjoint(_CONTAINERS):
-        starts = [
-            at + 1 + (words[at + 1 : at + 2] == ["serve"])
-            for at, (before, word) in enumerate(pairs)
-            if _IMAGE.fullmatch(word) and (before[:1] != "-" or _SWITCHES.fullmatch(before))
-        ]
-    return slice(starts[0], None) if starts else None
+    for at, (before, word) in enumerate(pairs, 1):
+        if word == _SERVER or (word == "serve" and PurePath(before).name in _PROGRAMS):
+            return slice(at, None)
+    runners = {PurePath(before).name for before, word in pairs if word in ("run", "create")}
+    images = [word.removeprefix("--image=") for word in words]
+    if "kubectl" in runners and "--" in words and any(map(_IMAGE.fullmatch, images)):
+        return slice(words.index("--") + 1, None)
+    for at, (before, word) in enumerate(pairs if runners & _CONTAINERS else (), 1):
+        if _IMAGE.fullmatch(word) and (before[:1] != "-" or _SWITCHES.fullmatch(before)):
+            return slice(at + (words[at : at + 1] == ["serve"]), None)
+    return None
 
 
 def mark_unknown(what: str, why: str) -> str:

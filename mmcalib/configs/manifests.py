@@ -62,12 +62,11 @@ class _Container:
     """The innermost mapping of a path, which may be a container of vLLM."""
 
     def __init__(self, form: _Form, text: str, path: Sequence[yaml.Node]) -> None:
-        self.form, self.text, self.path, self.line = form, text, path, _line(path[-1])
-        around, self.fields = fields_of(path[-2]) if path[1:] else {}, fields_of(path[-1])
+        self.form, self.text, self.path, own = form, text, path, fields_of(path[-1])
         # Production-stack's chart has fields of its own, in the mapping inside its container's.
-        self.chart = fields_of(self.fields.get("vllmConfig")) if form is _VALUES else {}
-        is_chart = around.get("vllmConfig") is path[-1]
-        self.fields = {} if is_chart else self.fields | self.chart
+        self.chart = fields_of(own.get("vllmConfig")) if form is _VALUES else {}
+        is_chart = path[1:] and fields_of(path[-2]).get("vllmConfig") is path[-1]
+        self.fields = {} if is_chart else own | self.chart
         every = _environment(self.fields)
         self.environment = {name: value for name, value in every if value is not None}
 
@@ -101,16 +100,15 @@ class _Container:
                     words += [word for command in script.commands for word in command.words]
                     notes += [note for note in script.notes if not note.endswith(ORPHANS)]
                 else:
-                    value = (
-                        mark_unknown("it", "is no text") if value is None else self._expand(value)
-                    )
-                    words.append(_span(value, one, "list" if is_flow(node) else "item"))
+                    text = mark_unknown("it", "is no text")
+                    text = text if value is None else self._expand(value)
+                    words.append(_span(text, one, "list" if is_flow(node) else "item"))
         image = _scalar(self.fields.get("image") or self.fields.get("repository")) or ""
         # Without a program of its own, it starts the image's.
         is_sure = "vllm" in image and self.form.keys[0] not in self.fields
         is_sure = is_sure or not _SERVERS.isdisjoint(self.fields)
         is_guess = not is_sure and any(word.text.startswith("--") for word in words[:1])
-        command = Command(words, notes, self.line, self.environment, is_guess=is_guess)
+        command = Command(words, notes, _line(self.path[-1]), self.environment, is_guess=is_guess)
         return command.find_server(starts=bool(words) and (is_sure or is_guess))
 
     def _expand(self, text: str, *, is_script: bool = False) -> str:

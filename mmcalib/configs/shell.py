@@ -59,10 +59,9 @@ class Script:
         self.left: list[int] = outer.left if outer else [_MAX_STEPS]
         node = Parser(_BASH).parse(self.source).root_node
         self._run(node)
-        is_whole = not node.has_error
-        while not (is_whole or node.is_error or node.is_missing):
+        while node.has_error and not (node.is_error or node.is_missing):
             node = next(child for child in node.children if child.has_error)
-        if not is_whole:
+        if node.has_error:
             self.notes.append(f"line {self._line(node)}: bash's grammar ends here; read in part")
 
     def find_servers(self) -> list[Command]:

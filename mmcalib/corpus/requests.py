@@ -143,11 +143,19 @@ def file_exists(item: Item) -> bool:
 
 
 _BLOCK_BYTES = 1 << 16
-# A JSON list of objects, after an optional byte order mark.
-_JSON_LIST = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*\{")
-_PAYLOADS = re.compile(rb'\s*\{\s*"data"\s*:\s*\[\s*\{[^[]*"payloads"\s*:')
-# First bytes of compressed files -> the command that unpacks them.
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+# How other files begin, what they are, and the command that makes lines of them.
+_OTHERS = (
+    (rb"\x1f\x8b", "compressed with gzip", "gzip -dc"),
+    (rb"BZh", "compressed with bzip2", "bzip2 -dc"),
+    (rb"\xfd7zXZ", "compressed with xz", "xz -dc"),
+    (rb"\x28\xb5\x2f\xfd", "compressed with zstd", "zstd -dc"),
+    (
+        rb'\s*\{\s*"data"\s*:\s*\[\s*\{[^[]*"payloads"\s*:',
+        "AIPerf's inputs.json",
+        "jq -c '.data[].payloads[]'",
+    ),
+    (rb"(?:\xef\xbb\xbf)?\s*\[\s*\{", "a JSON list", "jq -c '.[]'"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,23 +304,13 @@ def _reject_other_formats(path: Path) -> None:
             head = file.read(_BLOCK_BYTES)
     except OSError:
         return
-    name = shlex.quote(str(path))
-    for magic, command in _COMPRESSED.items():
-        if head.startswith(magic):
+    for begins, what, command in _OTHERS:
+        if re.match(begins, head):
+            why = what if command.endswith("-dc") else f"{what}, not one request per line"
             raise CorpusError(
-                f"{one_line(str(path))} is compressed with {command}",
-                hint=f"{command} -dc {name} > requests.jsonl",
+                f"{one_line(str(path))} is {why}",
+                hint=f"{command} {shlex.quote(str(path))} > requests.jsonl",
             )
-    if _PAYLOADS.match(head):
-        raise CorpusError(
-            f"{one_line(str(path))} is AIPerf's inputs.json, not one request per line",
-            hint=f"jq -c '.data[].payloads[]' {name} > requests.jsonl",
-        )
-    if _JSON_LIST.match(head):
-        raise CorpusError(
-            f"{one_line(str(path))} is a JSON list, not one request per line",
-            hint=f"jq -c '.[]' {name} > requests.jsonl",
-        )
 
 
 def _remove_bom(number: int, text: bytes) -> bytes:

@@ -103,22 +103,15 @@ def _image(calibration: CalibrationDocument) -> str:
     return f"vllm/vllm-openai:{f'v{release[0]}' if release else 'latest'}"
 
 
-def _title(calibration: CalibrationDocument) -> str:
-    return f"# vLLM configuration for {text.printable(calibration.model.id)}, made by mmcalib.\n"
-
-
 def _head(calibration: CalibrationDocument, *notes: str) -> str:
-    lines = [
-        *(f"# {text.printable(note)}" for note in notes),
-        *_left_out_lines(calibration.needed_variables),
-    ]
-    return _title(calibration) + "".join(f"{line}\n" for line in lines)
+    title = f"vLLM configuration for {calibration.model.id}, made by mmcalib."
+    lines = [f"# {text.printable(note)}" for note in (title, *notes)]
+    return "".join(f"{line}\n" for line in (*lines, *_left_out_lines(calibration)))
 
 
-def _left_out_lines(wanting: Mapping[str, int]) -> list[str]:
-    if not wanting:
-        return []
-    return [
+def _left_out_lines(calibration: CalibrationDocument) -> list[str]:
+    wanting = calibration.needed_variables
+    return bool(wanting) * [
         "# The server rejects some items of the data, so the limits were derived without them.",
         "# Run mmcalib again with these variables set: it then includes the items. Do not set the",
         "# variables only here, as no limit was derived for the items.",
@@ -178,17 +171,12 @@ def _env(calibration: CalibrationDocument) -> str:
     if "\n" in line:
         raise OutputError("--emit env cannot carry a line break", hint="--emit yaml")
     _check_visible(line, "env")
-    limits = [f"{name}={value}" for name, value in _variables(calibration).items()]
+    notes = [f"vLLM does not read {_VARIABLE}. Start the server with"]
+    notes.append(f"    sh -c 'eval \"exec vllm serve ${_VARIABLE}\"'")
+    limits = [f"{name}={value}\n" for name, value in _variables(calibration).items()]
     if limits:
-        limits.insert(0, "# vLLM reads these limits. The data was read with them.")
-    lines = [
-        "# vLLM does not read this variable. Start the server with",
-        f"#     sh -c 'eval \"exec vllm serve ${_VARIABLE}\"'",
-        line,
-        *limits,
-        *_left_out_lines(calibration.needed_variables),
-    ]
-    return _title(calibration) + "".join(f"{line}\n" for line in lines)
+        notes.append("vLLM reads the limits below it. The data was read with them.")
+    return _head(calibration, *notes) + "".join([f"{line}\n", *limits])
 
 
 _APP = "vllm"
@@ -270,7 +258,7 @@ def _python(calibration: CalibrationDocument) -> str:
             shown = pformat(value, width=_PYTHON_COLUMNS - len(start), sort_dicts=False)
             lines.append(start + shown.replace("\n", f"\n{' ' * len(start)}") + ",")
     arguments = "\n".join([*lines, "}\n"])
-    return _title(calibration) + _SCRIPT.format(arguments=arguments)
+    return _head(calibration) + _SCRIPT.format(arguments=arguments)
 
 
 # By the names and in the order of `CONFIGURATION_NAMES`.

@@ -80,21 +80,12 @@ class ValidateSession:
     progress: Progress
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedConfig:
-    """Engine arguments as vLLM parses them, without the model; `serve_args` has all arguments of
-    `vllm serve`, or is None if vLLM cannot parse the configuration.
-    """
-
-    checks: tuple[Check, ...]
-    engine_args: dict[str, Any] = field(default_factory=dict)
-    serve_args: Mapping[str, Any] | None = None
-
-
 def parse_config(
     host: EngineHost, configuration: WrittenConfiguration, scratch: Path
-) -> ParsedConfig:
-    """Parse as `vllm serve` does, else without keys at fault. Raises UsageError for bad flags."""
+) -> tuple[ServeConfig | None, list[Check]]:
+    """Parse as `vllm serve` does, else without keys at fault; None if vLLM cannot parse the rest.
+    Raises UsageError for bad flags.
+    """
     options = host.ask(ListServeOptions(), "listing the options of vllm serve")
     flags, repeated = configuration.every_flag, configuration.repeated_keys
     written = WrittenFile(configuration.settings, repeated, flags, options.arguments)
@@ -115,11 +106,7 @@ def parse_config(
             if written.key_at_fault(why) not in rest:
                 break
     values = None if parsed is None else parsed.values
-    checks = tuple(check_file(written, refused, values, bad))
-    if parsed is None:
-        return ParsedConfig(checks)
-    args = {name: value for name, value in parsed.engine_args.items() if name != "model"}
-    return ParsedConfig(checks, args, parsed.values)
+    return parsed, list(check_file(written, refused, values, bad))
 
 
 def _parse(host: EngineHost, configuration: WrittenConfiguration) -> tuple[ServeConfig | None, str]:

@@ -206,21 +206,22 @@ def judge(job: ValidateJob, host: EngineHost, progress: Progress) -> Validation:
             return build_document(job, None, [Check(CONFIG_PARSING, "fail", broken, remedy)])
         found = find_configuration(job.written, progress)
         with progress.step("reading the configuration"):
-            config = parse_config(host, job.written, scratch.path)
-        if config.serve_args is None:
-            return build_document(job, found, config.checks)
-        args, corpus, resolved = config.engine_args, read_media(job, progress), found.resolved
+            parsed, before = parse_config(host, job.written, scratch.path)
+        if parsed is None:
+            return build_document(job, found, before)
+        corpus, resolved = read_media(job, progress), found.resolved
+        args = {name: value for name, value in parsed.engine_args.items() if name != "model"}
         for note in resolved.notes[:1]:
             progress.note(note)
         with rehearse_config(session, args, resolved) as memory:
             subject, refused = open_config(session, args, resolved, memory)
-            before = [*config.checks, *refused]
+            before += refused
             if subject is None:
                 return build_document(job, found, before, args)
             if corpus is not None and corpus.is_sound_only_for(subject.opened.modalities):
                 corpus = read_media(job, progress, sound=True)
             subject = replace(subject, corpus=corpus)
-            subject, findings, taken = examine(subject, config.serve_args)
+            subject, findings, taken = examine(subject, parsed.values)
             before += findings
             proven = try_config(session, subject, before)
             document = build_document(job, found, merge_checks(before, proven), args)
