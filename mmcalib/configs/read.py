@@ -30,7 +30,7 @@ from mmcalib.configs.manifests import end_of, fields_of, is_flow, parts_of, read
 from mmcalib.configs.programs import read_program
 from mmcalib.configs.shell import ORPHANS, Script
 from mmcalib.engine.messages import ParseServeConfig, ServeConfig
-from mmcalib.engine.wheels import BUILDS, installed_version
+from mmcalib.engine.wheels import BUILDS, installed_version, known_variables
 from mmcalib.errors import UsageError
 from mmcalib.files import read_document
 from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
@@ -92,7 +92,11 @@ class WrittenConfiguration:
         installed = next(filter(None, map(installed_version, BUILDS)), "").partition("+")[0]
         if installed and (others := sorted({*self.releases} - {installed})):
             yield describe_releases(str(self.source), ", ".join(others), installed)
-        if unset := [name for name in self.environment if name not in own]:
+        known = known_variables() if self.environment else set()
+        unknown = [n for n in self.environment if known and n[:5] == "VLLM_" and n not in known]
+        if unknown:
+            yield f"{self.source} sets {', '.join(unknown)}, which the installed vLLM does not read"
+        if unset := [name for name in self.environment if name not in {*own, *unknown}]:
             yield f"{self.source} sets {', '.join(unset)}: export the same here to apply them"
 
     @property

