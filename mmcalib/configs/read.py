@@ -203,7 +203,8 @@ def _read_script(text: str, offset: int | None) -> list[Command]:
     if not is_unit and (found := Script(text, {}, offset).find_servers()):
         return found
     plain = _VARIABLE.sub(lambda name: " " * len(name[0]), text)
-    plain = re.sub('(?m)^Environment="?', lambda name: "export".ljust(len(name[0])), plain)
+    for line in re.findall("(?m)^Environment=.*", plain):
+        plain = plain.replace(line, f"export{' ' * 6}{line[12:]}".replace('"', " "))
     script = Script(plain, {}, offset)
     words = [word for command in script.commands for word in command.words]
     others = [one for one in script.commands[1:] if not one.words[0].text.startswith("--")]

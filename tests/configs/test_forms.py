@@ -40,7 +40,7 @@ SCRIPTS: dict[str, list[str]] = {
     "hf jobs": [f"hf jobs run --flavor l4x1 vllm/vllm-openai --model {MODEL} {LENGTH}\n"],
     "kubectl": [f"kubectl run v --image=vllm/vllm-openai -- --model {MODEL} {LENGTH}\n"],
     "a systemd unit": [
-        f"[Unit]\nDescription=vLLM\n[Service]\nEnvironment=M={MODEL}\nUser=vllm\n"
+        f'[Unit]\nDescription=vLLM\n[Service]\nEnvironment="A=1" "M={MODEL}"\nUser=vllm\n'
         f"ExecStart=/opt/bin/vllm serve $M {LENGTH}\n"
     ],
     "unknown values": [
