@@ -29,12 +29,11 @@ from mmcalib.configs.commands import (
 from mmcalib.configs.manifests import end_of, fields_of, is_flow, parts_of, read_object
 from mmcalib.configs.programs import read_program
 from mmcalib.configs.shell import ORPHANS, Script
-from mmcalib.engine.messages import ParseServeConfig, ServeConfig
+from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.engine.wheels import BUILDS, installed_version, known_variables
 from mmcalib.errors import UsageError
 from mmcalib.files import read_document
 from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
-from mmcalib.results.engine_yaml import serve_option
 from mmcalib.text import describe_releases, one_line
 
 _STARTERS: Final = re.compile(
@@ -271,19 +270,6 @@ def _as_command(of: WrittenConfiguration) -> WrittenConfiguration:
         text += " \\\n    " if word.startswith("-") else " "
         words.append(Span(word, len(text), len(text := text + shlex.quote(word))))
     return replace(of, text=f"{text}\n", spans=option_spans(words))
-
-
-def reject_unsafe_settings(parsed: ServeConfig, path: Path | None) -> ServeConfig:
-    """Return it unchanged. Raises UsageError if the file could make vLLM run or write something."""
-    if parsed.unsafe_settings:
-        name = parsed.unsafe_settings[0].partition(".")[0]
-        raise UsageError(
-            f"--config {path} has settings that make vLLM import, run, write or connect: "
-            f"{', '.join(parsed.unsafe_settings)}",
-            hint="remove them, or pass them yourself as flags: mmcalib ... -- "
-            + shlex.join(serve_option(name, parsed.values[name])),
-        )
-    return parsed
 
 
 def _from_vllm_file(

@@ -1,4 +1,4 @@
-"""The road to an open model: find what a configuration names, let vLLM read it, open the model."""
+"""Correct refused flags and arguments of `vllm serve`, and open models in the child."""
 
 from __future__ import annotations
 
@@ -6,24 +6,21 @@ import contextlib
 import difflib
 import itertools
 import json
-import os
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from mmcalib.configs.read import WrittenConfiguration, reject_unsafe_settings
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import ListServeOptions, OpenModel, ServeConfig
+from mmcalib.engine.messages import OpenModel
 from mmcalib.errors import EngineError, ModelError, NotMultimodal, UsageError, VllmRefused
 from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
-from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
+from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Progress
 from mmcalib.releases.constants import RetiredKnob, find_retired, find_retired_arguments
 from mmcalib.text import one_line
@@ -43,59 +40,6 @@ def refusal_text(error: EngineError) -> str:
     reason = _FUNCTION.sub("JSON", _ADDRESS.sub("", error.reason))
     only = _ONE_ERROR.match(reason)
     return only["words"] if only else reason
-
-
-@dataclass(frozen=True, slots=True)
-class FoundConfiguration:
-    """A configuration as written, its model, and what mmcalib says of it."""
-
-    written: WrittenConfiguration
-    resolved: ResolvedModel
-    notes: tuple[str, ...]
-
-
-def find_configuration(
-    written: WrittenConfiguration,
-    progress: Progress,
-    log: tuple[str | None, str | None] | None = None,
-) -> FoundConfiguration:
-    """Say what mmcalib does not use, and find the model, before vLLM starts. A `log` has the model
-    of a configuration without one, and its architecture. Raises UsageError and ModelError.
-    """
-    notes = tuple(written.notes(os.environ))
-    for note in notes:
-        progress.note(note)
-    logged, architecture = log or (None, None)
-    name = written.model_name or logged
-    if not name:
-        where = ", and the log names none" if log else ""
-        raise UsageError(f"no model given{where}", hint="--model MODEL, or `model:` in --config")
-    is_logged = name == logged
-    try:
-        with progress.step("finding the model"):
-            its = architecture if is_logged else None
-            resolved = resolve(name, cache_dir=cache_dir(), architecture=its)
-    except ModelError as error:
-        what = "cannot find the log's model: " if is_logged else ""
-        raise ModelError(f"{what}{error.message}", hint=error.hint) from None
-    return FoundConfiguration(written, resolved, notes)
-
-
-def parse_configuration(host: EngineHost, written: WrittenConfiguration) -> ServeConfig:
-    """Let vLLM read it, with the values of all arguments. Raises UsageError if vLLM rejects it."""
-    try:
-        parsed = host.ask(written.parse_request, "reading the configuration")
-    except VllmRefused as error:
-        why = refusal_text(error)
-        known = host.ask(ListServeOptions(), "listing the options of vllm serve").arguments
-        if flags_error := rejected_flags_error(why, written.every_flag, known):
-            raise flags_error from error
-        file = written.config and shlex.join(["mmcalib", "validate", str(written.config)])
-        raise UsageError(
-            f"vLLM rejects {written.config or 'these flags'}: {one_line(why)}",
-            hint=file or error.hint or "vllm serve --help=all lists them",
-        ) from error
-    return reject_unsafe_settings(parsed, written.source)
 
 
 @contextlib.contextmanager

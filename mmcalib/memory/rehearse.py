@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from mmcalib.configs.open import find_configuration, parse_configuration
 from mmcalib.configs.read import WrittenConfiguration, read_configuration
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.domain.model import ModelInfo
@@ -19,8 +20,6 @@ from mmcalib.engine import messages as m
 from mmcalib.engine.helpers import CachingHost
 from mmcalib.engine.vllm_config import (
     add_config_hints,
-    find_configuration,
-    parse_configuration,
     reject_unknown_arguments,
 )
 from mmcalib.errors import MmcalibError

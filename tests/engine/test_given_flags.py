@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from mmcalib.configs.open import parse_configuration
 from mmcalib.configs.read import read_configuration
 from mmcalib.derive.policy import Policy
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.vllm_config import parse_configuration
 from mmcalib.errors import UsageError
 from mmcalib.progress import Silent
 from mmcalib.workflows.run.session import YourConfiguration, read_your_config

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from mmcalib.configs.open import find_configuration
 from mmcalib.configs.read import read_configuration
 from mmcalib.derive.demand import ObservedOom
 from mmcalib.derive.fix_search import SearchResult
@@ -26,7 +27,6 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.vllm_config import (
     add_config_hints,
-    find_configuration,
     loading_args,
     open_model,
     text_only_error,

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from mmcalib.admission.calibration import Calibration
+from mmcalib.configs.open import find_configuration
 from mmcalib.derive.policy import Policy
-from mmcalib.engine.vllm_config import find_configuration, is_serving_gpu
+from mmcalib.engine.vllm_config import is_serving_gpu
 from mmcalib.errors import CorpusError, MmcalibError, UsageError, VerdictError
 from mmcalib.memory.rehearse import resolve_gpu
 from mmcalib.models.gpus import Gpu

@@ -17,6 +17,7 @@ from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.catalogue import NOT_STARTED_WITH
 from mmcalib.checks.check import Check
 from mmcalib.checks.limits import CACHE, LIMIT, count_limits, limit_options, normalize_limits
+from mmcalib.configs.open import parse_configuration
 from mmcalib.configs.read import WrittenConfiguration, read_configuration
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.limits import compute_reserve
@@ -29,7 +30,6 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ServeConfig
 from mmcalib.engine.vllm_config import (
     configured_context,
-    parse_configuration,
     refusal_text,
     reject_unknown_arguments,
     without_gpu_args,

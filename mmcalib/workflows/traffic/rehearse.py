@@ -13,6 +13,7 @@ from mmcalib.checks.catalogue import LOAD_ON
 from mmcalib.checks.check import Check
 from mmcalib.checks.corpus import assumed_load_check
 from mmcalib.checks.limits import CACHE
+from mmcalib.configs.open import find_configuration
 from mmcalib.configs.read import read_configuration
 from mmcalib.corpus.chat import ChatRequest
 from mmcalib.decision.texts import Texts
@@ -23,7 +24,6 @@ from mmcalib.domain.traffic import Arrivals, SplitPrompt, Trace, Traffic
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.vllm_config import (
     configured_context,
-    find_configuration,
     loading_args,
     open_model,
 )

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from mmcalib.checks.catalogue import CONFIG_PARSING, ENGINE_START, ITEM_BATCH
 from mmcalib.checks.check import Check, Taken, verdict
+from mmcalib.configs.open import FoundConfiguration, find_configuration
 from mmcalib.configs.read import read_configuration
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.vllm_config import FoundConfiguration, find_configuration
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.files import Scratch
 from mmcalib.memory.checks import no_gpu, not_rehearsed
