@@ -10,8 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from mmcalib.configs.open import find_configuration, parse_configuration
-from mmcalib.configs.read import WrittenConfiguration, read_configuration
+from mmcalib.configs.read import (
+    WrittenConfiguration,
+    find_configuration,
+    parse_configuration,
+    read_configuration,
+)
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality

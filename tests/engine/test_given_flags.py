@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.configs.open import parse_configuration
-from mmcalib.configs.read import read_configuration
+from mmcalib.configs.read import parse_configuration, read_configuration
 from mmcalib.derive.policy import Policy
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import UsageError

@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from mmcalib.configs.open import find_configuration
-from mmcalib.configs.read import read_configuration
+from mmcalib.configs.read import find_configuration, read_configuration
 from mmcalib.derive.demand import ObservedOom
 from mmcalib.derive.fix_search import SearchResult
 from mmcalib.derive.fixes import (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.configs.open import find_configuration
+from mmcalib.configs.read import find_configuration
 from mmcalib.derive.policy import Policy
 from mmcalib.engine.vllm_config import is_serving_gpu
 from mmcalib.errors import CorpusError, MmcalibError, UsageError, VerdictError

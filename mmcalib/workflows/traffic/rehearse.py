@@ -13,8 +13,7 @@ from mmcalib.checks.catalogue import LOAD_ON
 from mmcalib.checks.check import Check
 from mmcalib.checks.corpus import assumed_load_check
 from mmcalib.checks.limits import CACHE
-from mmcalib.configs.open import find_configuration
-from mmcalib.configs.read import read_configuration
+from mmcalib.configs.read import find_configuration, read_configuration
 from mmcalib.corpus.chat import ChatRequest
 from mmcalib.decision.texts import Texts
 from mmcalib.derive.demand import thin_steps

@@ -18,8 +18,7 @@ from mmcalib.checks.check import Check, yaml_line
 from mmcalib.checks.facts import JudgedConfig, OptionFacts
 from mmcalib.checks.file import WrittenFile, check_file
 from mmcalib.checks.limits import LIMIT
-from mmcalib.configs.open import reject_unsafe_settings
-from mmcalib.configs.read import WrittenConfiguration
+from mmcalib.configs.read import WrittenConfiguration, reject_unsafe_settings
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.demand import Headroom, Shortfall, WorstStep
 from mmcalib.derive.policy import Policy

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 from mmcalib.checks.catalogue import CONFIG_PARSING, ENGINE_START, ITEM_BATCH
 from mmcalib.checks.check import Check, Taken, verdict
-from mmcalib.configs.open import FoundConfiguration, find_configuration
-from mmcalib.configs.read import read_configuration
+from mmcalib.configs.read import FoundConfiguration, find_configuration, read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.files import Scratch
