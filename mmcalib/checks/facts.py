@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, get_args
+from typing import Any, Literal
 
 from mmcalib.checks.check import RemedyStyle
 from mmcalib.derive.costs import CostTable
@@ -13,7 +13,7 @@ from mmcalib.derive.effects import Effect
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.frontier import Point, compute_retention
 from mmcalib.derive.limits import Count, Hint, ProfileReserve, Rounding
-from mmcalib.derive.policy import Policy
+from mmcalib.derive.policy import Cost, Policy
 from mmcalib.derive.processor_cache import (
     NOT_SIZED,
     CacheFloor,
@@ -56,17 +56,12 @@ class Explored:
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
 
-RemedyCost = Literal["nothing", "KV cache", "speed", "requests"]
-# The one that a user would miss least first.
-REMEDY_COSTS: Final[tuple[RemedyCost, ...]] = get_args(RemedyCost)
-
-
 @dataclass(frozen=True, slots=True)
 class Applied:
     """Engine arguments that a remedy has set, what they cost, and what they are for."""
 
     values: Mapping[str, Any] = field(hash=False)
-    cost: RemedyCost
+    cost: Cost
     reason: str
 
 

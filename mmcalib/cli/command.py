@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from mmcalib.errors import MmcalibError
+    from mmcalib.models.gpus import Gpu
 
 
 def reader_has_left() -> bool:
@@ -154,6 +155,25 @@ class GpuOptions:
         "SIZE", "GPU memory that is free before vLLM starts, such as 17GiB; default: all."
     )
     capability: str | None = option("X.Y", "That GPU's compute capability, such as 8.9.")
+
+
+def gpu_named(gpu: str | None, described: GpuOptions) -> Gpu | str | None:
+    """The GPU of these options: its name, its description, or None. Raises UsageError."""
+    from mmcalib.models import gpus
+
+    gpu_memory, capability = described.gpu_memory, described.capability
+    free = described.gpu_memory_free
+    if gpu_memory is not None and gpu is not None:
+        raise UsageError("--gpu and --gpu-memory exclude each other", hint="--gpu NAME")
+    if (gpu_memory is None) != (capability is None):
+        hint = f"{gpus.ANY_GPU_EXAMPLE}, or --gpu NAME"
+        raise UsageError("--gpu-memory and --capability go together", hint=hint)
+    named = gpus.describe_gpu(gpu_memory, capability) if gpu_memory and capability else gpu
+    if free is None:
+        return named
+    if not isinstance(named, gpus.Gpu):
+        named = gpus.detect_gpu() if named in (None, "auto") else gpus.find_gpu(str(named))
+    return gpus.with_free_memory(named, free)
 
 
 class RunHelp(OnceEach):

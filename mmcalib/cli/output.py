@@ -13,7 +13,7 @@ from rich.console import Console
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.catalogue import RUN_COMPLETION
-from mmcalib.cli.command import GpuOptions, print_document
+from mmcalib.cli.command import print_document
 from mmcalib.engine.environment import serve_command
 from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.files import write_text, write_texts
@@ -156,22 +156,6 @@ def finish(
             f"--strict: {calibration.corpus.skipped} files or requests were skipped",
             hint=f"see {out / 'skipped.jsonl'}",
         )
-
-
-def gpu_named(gpu: str | None, described: GpuOptions) -> gpus.Gpu | str | None:
-    """The GPU of these options: its name, its description, or None. Raises UsageError."""
-    gpu_memory, capability = described.gpu_memory, described.capability
-    free = described.gpu_memory_free
-    if gpu_memory is not None and gpu is not None:
-        raise UsageError("--gpu and --gpu-memory exclude each other", hint="--gpu NAME")
-    if (gpu_memory is None) != (capability is None):
-        hint = f"{gpus.ANY_GPU_EXAMPLE}, or --gpu NAME"
-        raise UsageError("--gpu-memory and --capability go together", hint=hint)
-    named = gpus.describe_gpu(gpu_memory, capability) if gpu_memory and capability else gpu
-    if free is None:
-        return named
-    found = named if isinstance(named, gpus.Gpu) else resolve_gpu(named or AUTO)
-    return gpus.with_free_memory(found, free)
 
 
 def gpu_that_serves(named: gpus.Gpu | str | None) -> gpus.Gpu | None:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mmcalib.cli import command
 from mmcalib.options.option import option, options, switch
 from mmcalib.options.run import ALLOWED_DOMAINS, ALLOWED_ROOT, REQUESTS, ProofOptions
+from mmcalib.version import __version__
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mmcalib.derive.log_fixes import LogAnswer
+    from mmcalib.models.gpus import Gpu
+    from mmcalib.workflows.plan.from_log import ServerLog
 
 
 @options
@@ -26,50 +35,87 @@ class PlanOptions:
         "An argument that no fix may change, such as kv_cache_dtype, or lower below a value, as in "
         "max_model_len=32k; repeatable.",
     )
-    log: Path | None = option("FILE", "Log of a vLLM server, with model, GPU and arguments.")
+    log: Path | None = option(
+        "FILE",
+        "Log of a vLLM server, with model, GPU and arguments; FILE:LINE picks one of several.",
+    )
     as_json: bool = switch("Print the plan as JSON.", "--json")
     verbose: bool = command.VERBOSE
     quiet: bool = command.QUIET
 
 
 def plan(options: PlanOptions) -> None:
-    """Find the cheapest changes that make a model fit a GPU, by rehearsing them.
+    """Find the least changes that make a model fit a GPU, from a server's log or by rehearsal.
 
     Example: mmcalib plan --model Qwen/Qwen2.5-VL-7B-Instruct --gpu L4 --goal "concurrency>=4"
     """
-    from mmcalib.cli.output import gpu_named
     from mmcalib.cli.progress import terminal
-    from mmcalib.errors import VerdictError
+    from mmcalib.errors import MmcalibError, VerdictError
     from mmcalib.report.terminal_memory import print_plan
-    from mmcalib.workflows.plan.plan import plan as plan_for
+    from mmcalib.results.plan import Plan
 
-    gpu = gpu_named(options.gpu, options.described)
+    gpu = command.gpu_named(options.gpu, options.described)
     console, progress = terminal(quiet=options.quiet, verbose=options.verbose)
-    proposal = plan_for(
-        options.model,
-        gpu=gpu,
-        config=options.config,
-        flags=options.flags or [],
-        goal=options.goal,
-        keep=options.keep or [],
-        log=options.log,
-        progress=progress,
-    )
+    answer = server_log = None
+    if options.log is not None:
+        # At once: all else imports much, and rehearsals take half a minute.
+        server_log, answer = _answer_from_log(options, options.log, gpu, console)
+    try:
+        from mmcalib.workflows.plan.plan import plan as plan_for
+
+        proposal = plan_for(
+            options.model,
+            gpu=gpu,
+            config=options.config,
+            flags=options.flags or [],
+            goal=options.goal,
+            keep=options.keep or [],
+            log=options.log,
+            progress=progress,
+            server_log=server_log,
+        )
+    except MmcalibError as error:
+        if options.as_json and answer is not None:
+            kept, why = options.keep or [], error.message
+            command.print_json(
+                Plan(
+                    goal=options.goal,
+                    kept=kept,
+                    verdict="not rehearsed",
+                    log=answer,
+                    problem=why,
+                    mmcalib=__version__,
+                )
+            )
+        raise
     if options.as_json:
         command.print_json(proposal)
     if not options.quiet:
-        print_plan(proposal, console)
-    if proposal.verdict == "under-reserved":
-        raise VerdictError(
-            f"fixes meet {proposal.goal} on {proposal.gpu}, but none reserves enough memory",
-            hint="another --gpu, a lower --goal, or mmcalib run --gpu, which caps items",
-        )
-    if proposal.verdict == "out of reach":
+        print_plan(proposal, console, verbose=options.verbose)
+    if proposal.verdict in ("under-reserved", "out of reach"):
+        hint = "a smaller model, another --gpu, or a lower --goal"
         raise VerdictError(
             f"no combination of fixes meets {proposal.goal} on {proposal.gpu}",
-            hint="a smaller model, another --gpu, or a lower --goal"
-            + (", or less to --keep" if proposal.kept else ""),
+            hint=hint + (", or less to --keep" if proposal.kept else ""),
         )
+
+
+def _answer_from_log(
+    options: PlanOptions, path: Path, gpu: Gpu | str | None, console: Console
+) -> tuple[ServerLog, LogAnswer]:
+    """Read the log, and print what it answers by itself."""
+    from mmcalib.derive.fixes import parse_constraints
+    from mmcalib.models.gpus import find_gpu
+    from mmcalib.report.terminal_memory import print_log
+    from mmcalib.workflows.plan.from_log import describe_choice, read_server_log
+
+    if isinstance(gpu, str):
+        gpu = None if gpu == "auto" else find_gpu(gpu)
+    server_log = read_server_log(path)
+    answer = server_log.answer(gpu, parse_constraints(options.keep or []))
+    if not options.quiet:
+        print_log(answer, describe_choice(path, answer), console)
+    return server_log, answer
 
 
 @options
@@ -104,7 +150,6 @@ def validate(options: ValidateOptions) -> None:
 
     Example: mmcalib validate deployment.yaml --gpu L4 -- --max-num-seqs 64
     """
-    from mmcalib.cli.output import gpu_named
     from mmcalib.cli.progress import terminal
     from mmcalib.errors import VerdictError
     from mmcalib.report.terminal_memory import print_validation
@@ -119,7 +164,7 @@ def validate(options: ValidateOptions) -> None:
         requests=options.requests or [],
         allowed_local_media_path=options.allowed_local_media_path,
         allowed_media_domains=options.allowed_media_domains or (),
-        gpu=gpu_named(options.gpu, options.described),
+        gpu=command.gpu_named(options.gpu, options.described),
         flags=options.flags or [],
         validate=options.proof.validate,
         startup_budget_s=options.proof.startup_budget_s,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from mmcalib.cli import command
@@ -69,16 +70,16 @@ def rehearse(options: RehearseOptions) -> None:
 
     Example: mmcalib rehearse --model Qwen/Qwen2.5-VL-3B-Instruct --gpu L4 -- --max-model-len 32768
     """
-    from mmcalib.cli.output import gpu_named
     from mmcalib.cli.progress import terminal
     from mmcalib.domain.traffic import Arrivals
     from mmcalib.errors import VerdictError
     from mmcalib.memory.rehearse import AUTO
     from mmcalib.memory.rehearse import rehearse as rehearse_all
+    from mmcalib.models.gpus import Gpu
     from mmcalib.report.terminal_memory import print_rehearsals, print_traffic
     from mmcalib.workflows.traffic.rehearse import rehearse_traffic
 
-    gpu = gpu_named(options.gpu, options.described) or AUTO
+    gpu = command.gpu_named(options.gpu, options.described) or AUTO
     console, progress = terminal(quiet=options.quiet, verbose=options.verbose)
     flags = options.flags or []
     if options.requests:
@@ -106,7 +107,11 @@ def rehearse(options: RehearseOptions) -> None:
     if options.as_json:
         command.print_json(rehearsals if options.compare else rehearsals[0])
     if not options.quiet:
-        print_rehearsals(rehearsals, console)
+        named = {"--model": options.model, "--gpu": options.gpu, "--config": options.config}
+        words = [word for flag, value in named.items() if value for word in (flag, str(value))]
+        words += [gpu.flags] if isinstance(gpu, Gpu) else []
+        plan = " ".join(["mmcalib plan", *words, *(["--", shlex.join(flags)] if flags else [])])
+        print_rehearsals(rehearsals, console, plan, verbose=options.verbose)
         if traffic := rehearsals[0].traffic:
             print_traffic(traffic, rehearsals[0].gpu, console)
     failed = [one for one in rehearsals if not one.starts]

@@ -50,7 +50,7 @@ def run(options: RunCommandOptions) -> None:
     started = time.monotonic()
     give_back_large_blocks()
     named = [
-        output.gpu_named(name, options.described) for name in output.split_names(options.job.gpu)
+        command.gpu_named(name, options.described) for name in output.split_names(options.job.gpu)
     ]
     gpus = dict.fromkeys(map(output.gpu_that_serves, named))
     jobs = [

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.checks.facts import REMEDY_COSTS, Applied, Decision, Explored
+from mmcalib.checks.facts import Applied, Decision, Explored
 from mmcalib.decision.explore import BudgetSource, explore, has_any_effect, relevant_knobs
 from mmcalib.decision.measure import Sample, measure, remeasure
 from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
@@ -19,7 +19,7 @@ from mmcalib.derive.costs import CostTable
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.frontier import Point, choose_point, setting_at, token_levels
 from mmcalib.derive.limits import Count, Hint, Rounding, compute_reserve, limit_mm_per_prompt
-from mmcalib.derive.policy import FIT, Policy
+from mmcalib.derive.policy import COSTS, FIT, Policy
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Knob, Setting, Value, merge_settings
 from mmcalib.domain.memory import Budget
@@ -452,14 +452,14 @@ def _with_remedies(
     """
     if not judge.rejects(ranked[0]):
         return ranked[0]
-    cost = REMEDY_COSTS.index("KV cache")
+    cost = COSTS.index("KV cache")
     best = next((one for one in ranked if not judge.rejects(one)), None)
     tried, level = 0, [(builder, ranked[0])]
     for _ in range(_MOST_REMEDIES):
         deeper = []
         for before, rejected in level:
             for remedy in judge.remedies(rejected):
-                its_cost = REMEDY_COSTS.index(remedy.cost)
+                its_cost = COSTS.index(remedy.cost)
                 if tried == _MOST_TRIED or (best is not None and its_cost > cost):
                     break
                 tried += 1

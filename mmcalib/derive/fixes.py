@@ -1,4 +1,8 @@
-"""Memory fixes: the type, the catalogue, the goal, and what `--keep` forbids."""
+"""Memory fixes: their order, the goal, what `--keep` forbids, and the search for the least of them.
+
+The search follows the order of levers. It keeps each fix that helps, stops at the goal, and then
+drops every fix that the goal does not need.
+"""
 
 from __future__ import annotations
 
@@ -8,54 +12,46 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
-from mmcalib.domain.knobs import Knob, Value, merge_nested
+from mmcalib.derive.policy import COSTS, TEXT_RESERVE_TOKENS, Cost
+from mmcalib.domain.knobs import Knob, merge_nested
 from mmcalib.domain.memory import Budget, RehearsedMemory
-from mmcalib.domain.shapes import Modality
 from mmcalib.errors import UsageError
 from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION, SMALL_GPU_BATCHED_TOKENS
-from mmcalib.text import GIB, flag
-
-# Costs of a fix to the user, cheapest first.
-Cost = Literal[
-    "nothing", "KV cache", "requests", "speed", "quality", "most of the speed", "hardware"
-]
-COSTS: tuple[Cost, ...] = get_args(Cost)
-
-# Severity above that of every context length and every cap.
-LAST_SEVERITY: Final = 4
+from mmcalib.text import GIB, flag, gib
 
 _LIMIT = "limit_mm_per_prompt"
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """One change of a configuration. Fixes of one `knob` are levels: a higher one replaces a lower
-    one. `severity` orders fixes of one cost; `alone`: rehearsed alone; `combines`: a plan may use
-    it; `untried`: why it is not rehearsed. Items of modality `shrinks` get smaller.
-    """
+    """One change of a configuration, and what it costs. A fix replaces others of its `knob`."""
 
-    name: str
     knob: str
     changes: Mapping[str, Any] = field(hash=False)
     cost: Cost
     price: str
-    level: int = 0
-    severity: int = 0
-    alone: bool = True
-    combines: bool = True
-    untried: str = ""
-    shrinks: Modality | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a configuration. `refusal`: vLLM's reason to reject it."""
+    """Result of a configuration. `refusal`: vLLM's reason to reject it. `starts`: only room for
+    its steps is lacking.
+    """
 
     reached: bool
     lacking_bytes: int
-    refusal: str = field(default="")
+    refusal: str = ""
+    starts: bool = False
+
+    def is_better(self, than: Outcome) -> bool:
+        """True if it reaches the goal, or is closer to it."""
+        if self.refusal or than.reached or self.reached:
+            return self.reached and not than.reached
+        if self.starts != than.starts:
+            return self.starts
+        return self.lacking_bytes < than.lacking_bytes
 
 
 def format_flags(changes: Mapping[str, Any]) -> str:
@@ -71,20 +67,11 @@ def format_flags(changes: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
-def highest_levels(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
-    """Keep only the highest level of each knob, in order."""
-    fixes = tuple(fixes)
-    highest: dict[str, int] = {}
-    for fix in fixes:
-        highest[fix.knob] = max(fix.level, highest.get(fix.knob, fix.level))
-    return tuple(fix for fix in fixes if fix.level == highest[fix.knob])
-
-
 def changed_args(engine_args: Mapping[str, Any], fixes: Iterable[Fix]) -> dict[str, Any]:
     """The engine arguments that the fixes change, with their new values."""
     args = dict(engine_args)
     touched: dict[str, None] = {}
-    for fix in highest_levels(fixes):
+    for fix in fixes:
         touched.update(dict.fromkeys(fix.changes))
         for name, value in fix.changes.items():
             if name == _LIMIT:
@@ -92,6 +79,12 @@ def changed_args(engine_args: Mapping[str, Any], fixes: Iterable[Fix]) -> dict[s
             else:
                 args = merge_nested(args, {name: value})
     return {name: args[name] for name in touched}
+
+
+def with_fix(fixes: tuple[Fix, ...], more: Fix) -> tuple[Fix, ...]:
+    """Add a fix in place of those of its knob, or of an argument that it sets."""
+    replaced = {more.knob, *(name for name in more.changes if name != _LIMIT)}
+    return (*(fix for fix in fixes if fix.knob not in replaced), more)
 
 
 def _lower_limits(old: Any, new: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,25 +105,6 @@ def _lower_limits(old: Any, new: Mapping[str, Any]) -> dict[str, Any]:
 
 def _options(limit: Any) -> dict[str, Any]:
     return dict(limit) if isinstance(limit, Mapping) else {"count": limit}
-
-
-def item_limit(engine_args: Mapping[str, Any], modality: str) -> int | None:
-    """Items of a modality that the arguments allow in a prompt; None if not set."""
-    limits = engine_args.get(_LIMIT) or {}
-    return _options(limits[modality]).get("count") if modality in limits else None
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Facts that decide which fixes apply: the rehearsal without any, and its budget."""
-
-    memory: RehearsedMemory
-    budget: Budget
-    knobs: tuple[Knob, ...]
-    chunks_mm_input: bool
-    quantized: bool
-    attention_heads: int | None  # Of the language model, if known.
-    most_sequences: int | None = None  # The max_num_seqs of vLLM's error, if it names one.
 
 
 _TIMES = {"": 1, "k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
@@ -252,228 +226,296 @@ def _parse_constraint(text: str) -> tuple[str, int | None]:
 
 
 UTILIZATION: Final = "gpu_memory_utilization"
-# The knob of a fix that may only shrink the profile.
-SIZE_HINT: Final = "size hint"
-HOST_ONLY: Final = "host memory only"
 # For a GPU that serves nothing else; driver and display need some hundred MiB.
 MOST_UTILIZATION: Final = 0.95
+# vLLM's errors (0.28 to 0.33): too little KV cache for a request, too few blocks for sequences.
+_NEEDED: Final = re.compile(r"\(([\d.]+) GiB KV cache is needed")
+_FEWER: Final = re.compile(r"max_num_seqs to at most ([1-9]\d*)")
+_LONGEST: Final = re.compile(r"estimated maximum model length is ([1-9]\d*)")
+# What rehearsals promised too much of (a published start had 793 blocks, rehearsed 826 and 830).
+_ROUNDED: Final = 0.97
+# Contexts that mmcalib proposes are whole thousands.
+_CONTEXT_STEP: Final = 1_024
 _MODEL_LENS: Final = (32_768, 16_384, 8_192, 4_096)
-# Size hints to try if the media are unknown.
-_HINTS: Final[Mapping[str, Mapping[str, int]]] = {
-    "image": {"width": 1_024, "height": 1_024},
-    "video": {"num_frames": 32, "width": 640, "height": 640},
-}
 _GRAPH_SIZE: Final = 16
 _SEQS: Final = (64, 16)
 # vLLM's own default on smaller GPUs, and half of it.
 _BATCHED_TOKENS: Final = (SMALL_GPU_BATCHED_TOKENS, SMALL_GPU_BATCHED_TOKENS // 2)
-_SIXTEEN_BITS: Final = ("auto", "bfloat16", "float16")
+SIXTEEN_BITS: Final = ("auto", "bfloat16", "float16")
 # Divisors of the weights.
 _OFFLOADED: Final = (4, 2)
 _RANKS: Final = (2, 4, 8)
 
 
+def most_sequences(rehearsed: RehearsedMemory) -> int | None:
+    """Return a `max_num_seqs` safely below the one that vLLM's error suggests, if any."""
+    fewer = _FEWER.search(rehearsed.problem)
+    return max(1, min(int(fewer[1]) - 1, int(int(fewer[1]) * _ROUNDED))) if fewer else None
+
+
+def longest_context(rehearsed: RehearsedMemory) -> int | None:
+    """Return a context safely below the one that vLLM's error suggests, if any."""
+    longest = _LONGEST.search(rehearsed.problem)
+    return round_context(int(int(longest[1]) * _ROUNDED)) if longest else None
+
+
+def round_context(tokens: int) -> int | None:
+    """Round a context down to whole thousands, if it has any; None for nothing."""
+    return tokens // _CONTEXT_STEP * _CONTEXT_STEP or tokens or None
+
+
+def needed_gib(rehearsed: RehearsedMemory) -> float | None:
+    """The KV cache that one request needs by vLLM's error, if it names it."""
+    needed = _NEEDED.search(rehearsed.problem)
+    return float(needed[1]) if needed else None
+
+
 @dataclass(frozen=True, slots=True)
-class FixContext:
-    """The configuration as it is, the goal that it misses, and what fixes may not change."""
+class Situation:
+    """A configuration as it is, with the fixes so far: what decides the next ones."""
 
     engine_args: Mapping[str, Any]
-    facts: Facts
+    memory: RehearsedMemory
+    budget: Budget
     goal: Goal
-    constraints: Constraints = NO_CONSTRAINTS
+    lacking_bytes: int = 0
+    knobs: tuple[Knob, ...] = ()
+    chunks_mm_input: bool = True
+    attention_heads: int | None = None  # Of the language model, if known.
+    kept: Constraints = NO_CONSTRAINTS
 
 
-def propose_fixes(
-    engine_args: Mapping[str, Any], facts: Facts, goal: Goal, kept: Constraints = NO_CONSTRAINTS
-) -> list[Fix]:
-    """Fixes that change these engine arguments, the mildest level of each knob first."""
-    unfixed = FixContext(engine_args, facts, goal, kept)
-    return [fix for propose in _FIXES for fix in propose(unfixed) if kept.allows(fix)]
+Lever = Callable[[Situation], Iterator[Fix]]
 
 
-def _set(argument: str, value: Any, cost: Cost, price: str, *, knob: str = "", **more: Any) -> Fix:
-    """Make a fix that gives one engine argument this value; `more` are other fields of it."""
-    return Fix(argument, knob or argument, {argument: value}, cost, price, **more)
+def _set(argument: str, value: Any, cost: Cost, price: str) -> Fix:
+    """Make a fix that gives one engine argument this value."""
+    return Fix(argument, {argument: value}, cost, price)
 
 
-def _levels(
-    knob: str,
-    steps: Iterable[tuple[Value, str]],
-    cost: Cost,
-    changes: Callable[[Value], Mapping[str, Any]] | None = None,
-    shrinks: Modality | None = None,
-) -> Iterator[Fix]:
-    """Make a fix for each value with its price, mildest first: of the argument, or by `changes`."""
-    for level, (value, price) in enumerate(steps):
-        yield Fix(
-            name=f"{knob}={value}",
-            knob=knob,
-            changes=changes(value) if changes else {knob: value},
-            cost=cost,
-            price=price,
-            level=level,
-            severity=level,
-            alone=level == 0,
-            shrinks=shrinks,
-        )
+def unlisted(modality: str, args: Mapping[str, Any], what: str = "vLLM reserves for it") -> Fix:
+    """Make the fix that turns off a modality that no limit lists."""
+    limits = args.get(_LIMIT) or {}
+    why = f"nothing here lists {modality}" if limits else f"if nobody sends {modality}"
+    changes = {_LIMIT: {modality: 0}}
+    return Fix(f"limit {modality}", changes, "nothing", f"{why}; {what}")
 
 
-def _utilization(unfixed: FixContext) -> Iterator[Fix]:
-    memory, now = unfixed.facts.memory, unfixed.engine_args.get(UTILIZATION, GPU_MEMORY_UTILIZATION)
+def _modalities(now: Situation) -> Iterator[Fix]:
+    """A limit that is set means that the modality is served."""
+    served = now.budget.max_tokens_per_item
+    main = "image" if "image" in served else next(iter(served), "")
+    limits = now.engine_args.get(_LIMIT) or {}
+    for modality in served:
+        if modality not in limits and (limits or modality != main):
+            yield unlisted(modality, now.engine_args)
+
+
+def drop_hints(engine_args: Mapping[str, Any]) -> Iterator[Fix]:
+    """Drop size hints: most shrink vLLM's profile, but not the items that it admits."""
+    limits = engine_args.get(_LIMIT) or {}
+    hints = {
+        modality: {"count": limit.get("count", 1), **dict.fromkeys(limit.keys() - {"count"})}
+        for modality, limit in limits.items()
+        if isinstance(limit, Mapping) and limit.keys() - {"count"}
+    }
+    if hints:
+        price = f"vLLM's profile reserves for the largest {' and '.join(hints)} that it admits"
+        yield Fix("no size hint", {_LIMIT: hints}, "KV cache", price)
+
+
+def _utilization(now: Situation) -> Iterator[Fix]:
+    """The least share of the GPU that may suffice, then the most; or the most that starts."""
+    memory, share = now.memory, now.engine_args.get(UTILIZATION, GPU_MEMORY_UTILIZATION)
     most = min(MOST_UTILIZATION, memory.most_utilization)
-    left = ((now - most) * memory.total_bytes + memory.outside_bytes) / GIB
-    if most > now:
-        price = f"if nothing else starts on the GPU: {left:.2f} GiB stay free"
-        yield _set(UTILIZATION, most, "nothing", price)
-    elif 0 < most < now and memory.most_utilization < now:
-        price = f"the most that starts next to the other processes: {left:.2f} GiB stay free"
+    enough = math.ceil(100 * (memory.requested_bytes + now.lacking_bytes) / memory.total_bytes + 1)
+    for value in sorted({min(most, enough / 100), most}):
+        free = max(0, round((share - value) * memory.total_bytes) + memory.outside_bytes)
+        if value > share:
+            price = f"if nothing else starts on the GPU: {gib(free)} stay free"
+            yield _set(UTILIZATION, value, "nothing", price)
+    if 0 < most < share and memory.most_utilization < share:
+        free = max(0, round((share - most) * memory.total_bytes) + memory.outside_bytes)
+        price = f"the most that starts next to the other processes: {gib(free)} stay free"
         yield _set(UTILIZATION, most, "KV cache", price)
 
 
-def _context(unfixed: FixContext) -> Iterator[Fix]:
-    shorter = (
-        (tokens, f"prompt and answer have at most {tokens:,} tokens together")
-        for tokens in unfixed.constraints.clip("max_model_len", _MODEL_LENS)
-        if tokens < unfixed.facts.budget.max_model_len
-    )
-    yield from _levels("max_model_len", shorter, "requests")
-
-
-def _modalities(unfixed: FixContext) -> Iterator[Fix]:
-    args, served = unfixed.engine_args, unfixed.facts.budget.max_tokens_per_item
-    main = "image" if "image" in served else next(iter(served), "")
-    for modality in (m for m in served if m != main):
-        yield Fix(
-            name=f"no {modality}",
-            knob=f"limit {modality}",
-            changes={"limit_mm_per_prompt": {modality: 0}},
-            cost="requests",
-            price=f"no request may contain {modality}",
-            severity=1,
-            # A limit set by the user means that the modality is served.
-            combines=not item_limit(args, modality),
-        )
-    if several := {m: 1 for m in served if (item_limit(args, m) or 2) > 1}:
-        yield Fix(
-            name="one item of each modality",
-            knob="limits",
-            changes={"limit_mm_per_prompt": several},
-            cost="requests",
-            price="a prompt contains at most one " + ", one ".join(several),
-            # vLLM budgets for one item of each, regardless of the count (vllm#38459).
-            combines=False,
-        )
-    name, price = "language_model_only", "text only: the encoder is not loaded"
-    yield _set(name, True, "requests", price, severity=LAST_SEVERITY, combines=False)
-
-
-def _caps(unfixed: FixContext) -> Iterator[Fix]:
-    for knob in unfixed.facts.knobs:
-        if knob.modality in unfixed.facts.budget.max_tokens_per_item:
-            value: Any = unfixed.engine_args
-            for key in knob.key_path():
-                value = value.get(key) if isinstance(value, Mapping) else None
-            yield from _cap(knob, value if isinstance(value, int | float) else knob.value)
-
-
-def _cap(knob: Knob, now: Value) -> Iterator[Fix]:
-    values = {price: value for value, price in knob.reductions() if value < now}
-    steps = ((value, price) for price, value in values.items())
-    return _levels(
-        knob.name,
-        steps,
-        "quality",
-        changes=lambda value: {knob.argument: knob.kwargs(value)},
-        shrinks=knob.modality,
-    )
-
-
-def _hint(unfixed: FixContext) -> Iterator[Fix]:
-    """A size hint for the profiled modality; never combined: most change only the profile."""
-    items = unfixed.facts.budget.max_tokens_per_item
-    largest = max(items, key=lambda m: (items[m], m), default="")
-    if hint := _HINTS.get(largest):
-        yield Fix(
-            name=f"size hint for {largest}",
-            knob=SIZE_HINT,
-            changes={"limit_mm_per_prompt": {largest: dict(hint)}},
-            cost="requests",
-            price=f"vLLM profiles with a smaller {largest}",
-            severity=LAST_SEVERITY,
-            combines=False,
-        )
-
-
-def _graphs(unfixed: FixContext) -> Iterator[Fix]:
-    if unfixed.engine_args.get("enforce_eager"):
-        return
-    if not unfixed.engine_args.keys() & {"cudagraph_capture_sizes", "compilation_config"}:
-        price = f"steps of more than {_GRAPH_SIZE} tokens run without CUDA graphs"
-        yield _set("max_cudagraph_capture_size", _GRAPH_SIZE, "speed", price, knob="cuda graphs")
-    price = "no CUDA graphs and no compiled code: slower answers, quicker start"
-    yield _set("enforce_eager", True, "speed", price, knob="cuda graphs", level=1, severity=1)
-
-
-def _seqs(unfixed: FixContext) -> Iterator[Fix]:
-    least = unfixed.goal.at_least if unfixed.goal.kind == "concurrency" else 1
-    most = unfixed.facts.most_sequences
-    fewer = (
-        (count, f"at most {count} requests run at once")
-        for count in unfixed.constraints.clip("max_num_seqs", (*_SEQS, most or _SEQS[0]))
-        if least <= count < unfixed.facts.budget.max_num_seqs
-    )
-    yield from _levels("max_num_seqs", fewer, "speed")
-
-
-def _batched_tokens(unfixed: FixContext) -> Iterator[Fix]:
-    budget, chunks = unfixed.facts.budget, unfixed.facts.chunks_mm_input
-    largest = max(budget.max_tokens_per_item.values(), default=0)
-    for tokens in unfixed.constraints.clip("max_num_batched_tokens", _BATCHED_TOKENS):
-        needed = max(tokens, budget.max_num_seqs, 0 if chunks else largest)
-        if needed < budget.max_num_batched_tokens:
+def _batched_tokens(now: Situation) -> Iterator[Fix]:
+    largest = max(now.budget.max_tokens_per_item.values(), default=0)
+    for tokens in now.kept.clip("max_num_batched_tokens", _BATCHED_TOKENS):
+        needed = max(tokens, now.budget.max_num_seqs, 0 if now.chunks_mm_input else largest)
+        if needed < now.budget.max_num_batched_tokens:
             price = f"vLLM reads prompts {needed:,} tokens at a time: slower first answers"
             yield _set("max_num_batched_tokens", needed, "speed", price)
             return
 
 
-def _eight_bits(unfixed: FixContext) -> Iterator[Fix]:
-    if str(unfixed.engine_args.get("kv_cache_dtype", "auto")) in _SIXTEEN_BITS:
+def _seqs(now: Situation) -> Iterator[Fix]:
+    least = now.goal.at_least if now.goal.kind == "concurrency" else 1
+    most = most_sequences(now.memory)
+    for count in now.kept.clip("max_num_seqs", (*_SEQS, most or _SEQS[0])):
+        if least <= count < now.budget.max_num_seqs:
+            yield _set("max_num_seqs", count, "speed", f"at most {count} requests run at once")
+
+
+def _graphs(now: Situation) -> Iterator[Fix]:
+    if now.engine_args.get("enforce_eager"):
+        return
+    if not now.engine_args.keys() & {"cudagraph_capture_sizes", "compilation_config"}:
+        price = f"steps of more than {_GRAPH_SIZE} tokens run without CUDA graphs"
+        name = "max_cudagraph_capture_size"
+        yield Fix("cuda graphs", {name: _GRAPH_SIZE}, "speed", price)
+    price = "no CUDA graphs and no compiled code: slower answers, quicker start"
+    yield Fix("cuda graphs", {"enforce_eager": True}, "speed", price)
+
+
+def _context(now: Situation) -> Iterator[Fix]:
+    """The longest that may suffice; an item and its answer fit. Videos follow the context."""
+    items = {m: n for m, n in now.budget.max_tokens_per_item.items() if m != "video"}
+    least = max(items.values(), default=0) + TEXT_RESERVE_TOKENS
+    longest = longest_context(now.memory)
+    if now.goal.kind == "concurrency" and now.memory.kv_cache_tokens:
+        longest = round_context(int(_ROUNDED * now.memory.kv_cache_tokens / now.goal.at_least))
+    lengths = [longest] if longest else _MODEL_LENS
+    for tokens in now.kept.clip("max_model_len", lengths):
+        if least <= tokens < now.budget.max_model_len:
+            price = f"prompt and answer have at most {tokens:,} tokens together"
+            yield _set("max_model_len", tokens, "requests", price)
+
+
+def _eight_bits(now: Situation) -> Iterator[Fix]:
+    if str(now.engine_args.get("kv_cache_dtype", "auto")) in SIXTEEN_BITS:
         yield _set("kv_cache_dtype", "fp8", "quality", "the KV cache stores 8-bit values")
-    if not unfixed.facts.quantized and not unfixed.engine_args.get("quantization"):
-        price = (
-            "vLLM quantizes the weights to 8 bits at each start: measure the answers, or use a "
-            "checkpoint that was quantized with care"
-        )
-        yield _set("quantization", "fp8", "quality", price, severity=LAST_SEVERITY)
 
 
-def _offload(unfixed: FixContext) -> Iterator[Fix]:
-    before = float(unfixed.engine_args.get("cpu_offload_gb") or 0)
-    sizes = {math.ceil(unfixed.facts.memory.weights_bytes / share / GIB) for share in _OFFLOADED}
-    larger = sorted(size for size in sizes if size > before)
-    more = ((size, f"every step reads {size} GiB of weights from host memory") for size in larger)
-    yield from _levels("cpu_offload_gb", more, "most of the speed")
+def _caps(now: Situation) -> Iterator[Fix]:
+    for knob in now.knobs:
+        if knob.modality in now.budget.max_tokens_per_item:
+            set_value: Any = now.engine_args
+            for key in knob.key_path():
+                set_value = set_value.get(key) if isinstance(set_value, Mapping) else None
+            before = set_value if isinstance(set_value, int | float) else knob.value
+            for value, price in knob.reductions():
+                if value < before:
+                    yield Fix(knob.name, {knob.argument: knob.kwargs(value)}, "quality", price)
 
 
-def _ranks(unfixed: FixContext) -> Iterator[Fix]:
+def _ranks(now: Situation) -> Iterator[Fix]:
     # vLLM rejects a number of ranks that does not divide the heads.
-    heads = unfixed.facts.attention_heads or max(_RANKS)
-    now = unfixed.facts.memory.tensor_parallel_size
-    more = [n for n in _RANKS if n > now and heads % n == 0]
-    steps = ((n, f"{n} of these GPUs") for n in more)
-    yield from _levels("tensor_parallel_size", steps, "hardware")
+    heads = now.attention_heads or max(_RANKS)
+    for ranks in _RANKS:
+        if ranks > now.memory.tensor_parallel_size and heads % ranks == 0:
+            yield _set("tensor_parallel_size", ranks, "hardware", f"{ranks} of these GPUs")
 
 
-def _host(_: FixContext) -> Iterator[Fix]:
-    """Fixes that guides recommend but that free no GPU memory: shown, and not rehearsed."""
-    price = "no cache of processed media: 4 GiB less for each process that has one"
-    yield _set("mm_processor_cache_gb", 0, "speed", price, combines=False, untried=HOST_ONLY)
-    name, price = "VLLM_CPU_KVCACHE_SPACE", "sizes the KV cache of vLLM's CPU backend only"
-    yield Fix(name, name, {}, "speed", price, combines=False, untried=HOST_ONLY)
+def _offload(now: Situation) -> Iterator[Fix]:
+    """Only more of it, where the user offloads already."""
+    before = float(now.engine_args.get("cpu_offload_gb") or 0)
+    sizes = {math.ceil(now.memory.weights_bytes / share / GIB) for share in _OFFLOADED}
+    for size in sorted(size for size in sizes if size > before > 0):
+        price = f"every step reads {size} GiB of weights from host memory"
+        yield _set("cpu_offload_gb", size, "most of the speed", price)
 
 
-# A report shows fixes of the same cost in this order.
-_FIXES: Final = (
-    *(_utilization, _context, _modalities, _caps, _hint, _graphs, _seqs, _batched_tokens),
-    *(_eight_bits, _offload, _ranks, _host),
+# The order in which `plan` and `run` spend what users have, see `COSTS`; a group has one cost.
+LEVERS: Final[tuple[tuple[Lever, ...], ...]] = (
+    *((_modalities, _utilization), (_batched_tokens, _seqs, _graphs), (_context,)),
+    *((_eight_bits,), (_caps,)),
 )
+# Smaller items fit in shorter contexts.
+LAST_LEVERS: Final[tuple[Lever, ...]] = (_context, _ranks, _offload)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The fixes found, and all that was tried. `proven`: the search ended by itself."""
+
+    best: tuple[Fix, ...]
+    reached: bool
+    proven: bool
+    tried: tuple[tuple[tuple[Fix, ...], Outcome], ...] = ()
+
+
+Evaluate = Callable[[tuple[Fix, ...]], Outcome]
+
+
+class _BudgetSpent(Exception):  # noqa: N818 - no error: the rehearsals are used up
+    """No evaluations are left."""
+
+
+@dataclass(slots=True)
+class Search:
+    """Finds the least fixes by `evaluate`, with at most `most` evaluations.
+
+    `look` describes a configuration for the levers, None without figures. `mends` are fixes of one
+    that starts but whose steps lack room.
+    """
+
+    evaluate: Evaluate
+    look: Callable[[tuple[Fix, ...], Outcome], Situation | None]
+    mends: Callable[[tuple[Fix, ...]], Iterator[Fix]]
+    most: int
+    tried: dict[tuple[Fix, ...], Outcome] = field(default_factory=dict)
+
+    def run(self, base: Outcome) -> SearchResult:
+        """Follow the levers from `base`: first each group after the free ones by itself, so that
+        nothing is paid that does not suffice; then all together, with hardware last.
+        """
+        chosen: tuple[Fix, ...] = ()
+        proven, self.tried[chosen] = True, base
+        try:
+            chosen = self._mend(chosen)
+            for number, group in enumerate((*LEVERS, sum(LEVERS, ()) + LAST_LEVERS)):
+                before = chosen
+                for lever in group:
+                    chosen = self._pull(lever, chosen)
+                if self.tried[chosen].reached:
+                    chosen = self._drop_unneeded(chosen)
+                    break
+                chosen = before if 0 < number < len(LEVERS) else chosen
+        except _BudgetSpent:
+            reached = [fixes for fixes, outcome in self.tried.items() if outcome.reached]
+            chosen, proven = min(reached, key=_dearest, default=chosen), False
+        tried = tuple((fixes, outcome) for fixes, outcome in self.tried.items() if fixes)
+        return SearchResult(chosen, self.tried[chosen].reached, proven, tried)
+
+    def _pull(self, lever: Lever, chosen: tuple[Fix, ...]) -> tuple[Fix, ...]:
+        """Add the lever's fix that reaches the goal, or the last one that helps."""
+        reached = self.tried[chosen].reached
+        situation = None if reached else self.look(chosen, self.tried[chosen])
+        for fix in lever(situation) if situation else ():
+            if self.tried[chosen].reached:
+                break
+            if situation and situation.kept.allows(fix):
+                more = with_fix(chosen, fix)
+                if self._try(more).is_better(self.tried[chosen]):
+                    chosen = self._mend(more)
+        return chosen
+
+    def _mend(self, chosen: tuple[Fix, ...]) -> tuple[Fix, ...]:
+        """Add what makes room for the steps of a configuration that starts, if anything does."""
+        for mend in self.mends(chosen) if self.tried[chosen].starts else ():
+            mended = with_fix(chosen, mend)
+            if self._try(mended).reached:
+                return mended
+        return chosen
+
+    def _drop_unneeded(self, chosen: tuple[Fix, ...]) -> tuple[Fix, ...]:
+        """Leave out what the goal does not need, the dearest first."""
+        for fix in sorted(chosen, key=lambda fix: COSTS.index(fix.cost), reverse=True):
+            fewer = tuple(one for one in chosen if one != fix)
+            if fewer and fix != chosen[-1] and self._try(fewer).reached:
+                chosen = fewer
+        return chosen
+
+    def _try(self, fixes: tuple[Fix, ...]) -> Outcome:
+        if fixes not in self.tried:
+            if len(self.tried) >= self.most:
+                raise _BudgetSpent
+            self.tried[fixes] = self.evaluate(fixes)
+        return self.tried[fixes]
+
+
+def _dearest(fixes: Iterable[Fix]) -> list[int]:
+    """Sort key of a combination: the dearest fix first."""
+    return sorted((COSTS.index(fix.cost) for fix in fixes), reverse=True)

@@ -1,21 +1,17 @@
-"""Read a vLLM server's log: model, arguments, GPU memory, and why it ended (0.9 to 0.33).
+"""Read a vLLM server's log: each start's arguments, memory figures, and why it ended (0.9 to 0.33).
 
-`read_log` never fails on a line; facts that a log does not state stay None.
+A log is a measurement: what it states is kept, and facts that it does not state stay None. No line
+is an error. Servers whose lines are mixed are told apart by container and process.
 """
 
 from __future__ import annotations
 
-import ast
-import contextlib
-import csv
-import itertools
-import json
 import re
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
+from mmcalib.derive.log_lines import NON_DEFAULT, Line, Value, read_arguments, read_lines
 from mmcalib.text import GIB, KIB, MIB
 
 Phase = Literal[
@@ -31,7 +27,6 @@ Phase = Literal[
     "serving",
     "serving: encoder",
 ]
-Value = bool | int | float | str | list[object] | dict[object, object] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,236 +55,83 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class StartupLog:
-    """The last start in a log; None and empty if unknown. `engine_args` are the arguments set, with
-    secrets; `max_model_len` and the two after it are the engine's; bytes are the smallest of all
-    workers; `most_sequences` is the `max_num_seqs` that vLLM's error allows.
+    """One start in a log, from `line` on; None and empty if unknown.
+
+    `engine_args` are the arguments set, with secrets, and `unread_args` those that are no literals;
+    `max_model_len` and the two after it are the engine's. Bytes are those of the worker with the
+    least room: `needed_bytes` of KV cache are what one request takes, `wanted_bytes` what the
+    utilization asks for. `longest_context`, `most_sequences` and `least_batched_tokens` are values
+    that vLLM's error allows.
     """
 
+    line: int = 0
     vllm_version: str | None = None
     model: str | None = None
     architecture: str | None = None
+    platform: str | None = None
+    port: int | None = None
     engine_args: dict[str, Value] = field(default_factory=dict)
+    unread_args: tuple[str, ...] = ()
     max_model_len: int | None = None
     max_num_batched_tokens: int | None = None
     gpu_memory_utilization: float | None = None
     total_bytes: int | None = None
     free_bytes: int | None = None
+    wanted_bytes: int | None = None
+    weights_bytes: int | None = None
+    consumed_bytes: int | None = None
+    activation_bytes: int | None = None
+    non_torch_bytes: int | None = None
+    graphs_bytes: int | None = None
     kv_cache_bytes: int | None = None
+    kv_cache_tokens: int | None = None
+    needed_bytes: int | None = None
+    encoder_budget_tokens: int | None = None
+    profiled_items: int | None = None
+    profiled_modality: str | None = None
+    longest_context: int | None = None
     most_sequences: int | None = None
+    least_batched_tokens: int | None = None
+    warmed_sequences: int | None = None
     failures: tuple[Failure, ...] = ()
-    starts: int = 0
+    is_ready: bool = False
+
+    @property
+    def outcome(self) -> str:
+        """How the start ended, in a few words."""
+        if not self.failures:
+            return "started" if self.is_ready else "no end in the log"
+        phase = self.failures[-1].phase
+        return "failed" + (f" ({phase})" if phase else "")
 
 
-def read_log(lines: Iterable[str]) -> StartupLog:
-    """Parse the last start in these lines: with any prefixes, in JSON or CSV, coloured, wrapped."""
-    draft, starts = _Draft(), 0
-    for line in _lines(lines):
-        if draft.is_over_at(line.text):
-            starts, draft = starts + 1, _Draft()
-        draft.take(line)
-    return draft.to_log(starts + 1 if draft.has_facts else starts)
+def read_starts(lines: Iterable[str]) -> tuple[StartupLog, ...]:
+    """Parse the starts in these lines, in order: with any prefixes, in JSON or CSV, coloured, or
+    wrapped.
+    """
+    router = _Router()
+    for line in read_lines(lines):
+        router.take(line)
+    return tuple(draft.to_log() for draft in router.drafts if draft.has_facts)
 
 
-# Lines, without the wrapping of loggers, terminals and containers.
-
-# Lines to join if a terminal or an issue tracker wrapped a message.
-_AHEAD: Final = 8
-# Characters to search for process and head: the rest of a line can be a whole configuration.
-_FRONT_CHARS: Final = 400
-_COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|ESC\[[0-9;]*m")
-# `(EngineCore_0 pid=72)`, `(VllmWorker rank=1 pid=12)`, `(Worker_TP0 pid=7286)`,
-# `(RayWorkerWrapper pid=1463574, ip=10.0.0.60)`; nested ones follow each other.
-_PROCESS = re.compile(r"\(([A-Za-z][\w.]{0,60}(?: rank=\d{1,6})? pid=\d{1,12}[^()]{0,60})\) ?")
-# `INFO 09-23 18:12:33 [gpu_worker.py:298] `; with DEBUG the path in the package.
-_HEAD = re.compile(
-    r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL) (?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,9})? "
-    r"(?:\[?[\w./]{1,200}\.py:\d{1,6}\] ?)?"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """`process` is the innermost in the prefix; `ahead` are the texts of the next lines."""
-
-    text: str
-    process: str | None
-    level: str | None
-    ahead: tuple[str, ...] = ()
-
-    def message(self, complete: str) -> str:
-        """The text, joined with the next lines if it ends before `complete`."""
-        return self.text if complete in self.text else " ".join([self.text, *self.ahead])
-
-
-# Keys under which collectors store a line: Docker, Cloud Logging, Loki, CloudWatch, journald, and
-# vLLM's own JSON formatter. One JSON line may be spread over several.
-_MESSAGES: Final = ("log", "message", "line", "msg", "textPayload", "@message", "MESSAGE", "body")
-_FIELD = re.compile(rf'\s*"(?:{"|".join(_MESSAGES)})"\s*:\s*(".*"),?\s*')
-_DEEPEST: Final = 6
-# A row whose first cells are short and unquoted, up to a quoted one.
-_ROW = re.compile(r'(?:[^",()]{0,80},){0,8}"')
-# Lines that determine a terminal's width: none is longer, and several are as long; for a usual
-# width, one is enough.
-_WIDTH_LINES: Final = 500
-_WIDTHS: Final = range(60, 401)
-_USUAL_WIDTHS: Final = (80, 100, 120, 132, 160)
-_LEAST_FULL: Final = 3
-
-
-def _unpack(text: str) -> Iterator[str]:
-    """Yield the lines inside a line of JSON or CSV; any other unchanged."""
-    inner: list[str] = []
-    with contextlib.suppress(ValueError, RecursionError, csv.Error):
-        if text.lstrip()[:1] in ("{", "["):
-            inner = list(_messages(json.loads(text)))
-        elif field := _FIELD.fullmatch(text):
-            inner = [json.loads(field[1])]
-        elif _ROW.match(text):
-            inner = [max(next(csv.reader([text], strict=True)), key=len)]
-    for one in inner or [text]:
-        yield from one.splitlines()
-
-
-def _messages(record: object, deepest: int = _DEEPEST) -> Iterator[str]:
-    match record:
-        case [str(moment), str(line)] if moment.isdigit():
-            yield line
-        case dict() | list() if deepest:
-            fields = record if isinstance(record, dict) else {}
-            texts = (fields[name] for name in _MESSAGES if isinstance(fields.get(name), str))
-            if (message := next(texts, None)) is not None:
-                yield message
-                return
-            for value in fields.values() if fields else record:
-                yield from _messages(value, deepest - 1)
-
-
-def _unwrap(raw: Iterable[str]) -> Iterator[str]:
-    """Join lines that a terminal broke at its width, even within a word."""
-    lines = (clean.rstrip() for text in raw for clean in _unpack(_COLOUR.sub("", text)))
-    first = list(itertools.islice(lines, _WIDTH_LINES))
-    width = max(map(len, first), default=0)
-    full = sum(len(line) == width for line in first)
-    least = 1 if width in _USUAL_WIDTHS else max(_LEAST_FULL, len(first) // 20)
-    if width not in _WIDTHS or full < least:
-        yield from itertools.chain(first, lines)
-        return
-    whole, last = "", 0
-    for line in itertools.chain(first, lines):
-        # Copying drops a blank at the break.
-        if last < width - 1 or _HEAD.match(line) or _PROCESS.match(line):
-            yield whole
-            whole = line
-        else:
-            whole += line if last == width else f" {line}"
-        last = len(line)
-        if len(whole) > _MOST_CHARS:
-            last = 0
-    yield whole
-
-
-def _lines(raw: Iterable[str]) -> Iterator[_Line]:
-    waiting: deque[_Line] = deque()
-    for text in _unwrap(raw):
-        waiting.append(_line(text))
-        if len(waiting) > _AHEAD:
-            yield replace(waiting.popleft(), ahead=tuple(line.text for line in waiting))
-    while waiting:
-        yield replace(waiting.popleft(), ahead=tuple(line.text for line in waiting))
-
-
-def _line(raw: str) -> _Line:
-    clean = raw.replace("\x00", "").rstrip()
-    front = clean[:_FRONT_CHARS]
-    head = _HEAD.search(front)
-    processes = list(_PROCESS.finditer(front[: head.start()] if head else front))
-    prefix = head or (processes[-1] if processes else None)
-    return _Line(
-        text=clean[prefix.end() if prefix else 0 :].strip(),
-        process=processes[-1].group(1) if processes else None,
-        level=head.group(1) if head else None,
-    )
-
-
-# Arguments that the user set.
-
-# A configuration is about 6,000 characters; a much longer text is something else.
-_MOST_CHARS: Final = 100_000
-# Bytes and tokens are far below this.
-_NUMBER_BELOW: Final = 2**63
-_OPEN, _CLOSE, _QUOTES = "([{<", ")]}>", "'\""
-_NON_DEFAULT: Final = "non-default args: {"
-# Quoted logs have "..." for omitted parts.
-_KEY = re.compile(r"\s*(?:\.{3}\s*)?'([A-Za-z_]\w{0,60})'\s*:\s*")
-
-
-def _arguments(text: str) -> dict[str, Value]:
-    """Parse "non-default args: {...}"."""
-    args: dict[str, Value] = {}
-    _, _, body = text.partition(_NON_DEFAULT)
-    for part in _parts(body[:_MOST_CHARS]):
-        if key := _KEY.match(part):
-            args[key.group(1)] = _value(part[key.end() :].strip())
-    return args
-
-
-def _parts(text: str) -> Iterator[str]:
-    """Split at the outermost commas, up to the closing brace."""
-    depth, quote, start = 0, "", 0
-    for position, character in enumerate(text):
-        if quote:
-            if character == quote and text[position - 1] != "\\":
-                quote = ""
-        elif character in _QUOTES:
-            quote = character
-        elif depth == 0 and character == "}":
-            yield text[start:position]
-            return
-        elif character in _OPEN:
-            depth += 1
-        elif character in _CLOSE:
-            depth = max(depth - 1, 0)
-        elif character == "," and depth == 0:
-            yield text[start:position]
-            start = position + 1
-    yield text[start:]
-
-
-def _value(text: str) -> Value:
-    """Parse a literal that JSON can represent; any other text stays text."""
-    try:
-        value: Value = ast.literal_eval(text)
-        written = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-        is_json = json.loads(written) == value
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, OverflowError):
-        return text
-    return value if is_json and _is_sane(value) else text
-
-
-def _is_sane(value: object) -> bool:
-    """Check that every number is plausible for a setting."""
-    match value:
-        case int() | float():
-            return abs(value) < _NUMBER_BELOW
-        case list():
-            return all(map(_is_sane, value))
-        case dict():
-            return all(map(_is_sane, value.values()))
-        case _:
-            return True
+def last_failed(starts: Sequence[StartupLog]) -> StartupLog:
+    """Return the last start that failed, or else the last; an empty one without any."""
+    failed = [one for one in starts if one.failures]
+    return (failed or list(starts) or [StartupLog()])[-1]
 
 
 # Facts of one line. Numbers are bounded, so that Python never refuses to parse one.
 
 _N: Final = r"-?\d{1,15}(?:\.\d{1,20})?"
 _COUNT: Final = r"\d{1,3}(?:,\d{3}){1,5}|\d{1,15}"
-_UNITS: Final = {"bytes": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
+_UNITS: Final = {"bytes": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "GB": GIB}
 _SIZE: Final = rf"({_N} ?(?:GiB|MiB|KiB|bytes|B))\b"
 
 
 def _nbytes(size: str) -> int:
-    number, unit = re.fullmatch(rf"({_N}) ?(\w+)", size, re.ASCII).groups()  # type: ignore[union-attr]
-    return round(float(number) * _UNITS[unit])
+    number, unit = re.fullmatch(rf"({_N}) ?(\w*)", size, re.ASCII).groups()  # type: ignore[union-attr]
+    return round(float(number) * _UNITS[unit or "GiB"])
 
 
 def _count(number: str) -> int:
@@ -297,6 +139,7 @@ def _count(number: str) -> int:
 
 
 _BATCHED, _SHARE = "max_num_batched_tokens", "gpu_memory_utilization"
+_ON_STARTUP, _ONE = "on startup", "To serve at least one request"
 # (field, marker in the line, pattern whose only group is the value, parser).
 _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], ...]] = tuple(
     (name, mark, re.compile(pattern, re.ASCII), read)
@@ -311,25 +154,46 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
         ("model", "Starting to load model", r"load model (\S{1,300}?)\.\.\.", str),
         ("model", "LLM engine (v", r"with config: model='([^']{1,300})'", str),
         ("architecture", "Resolved architecture:", r"architecture: (\w{1,100})", str),
+        ("platform", "Automatically detected platform", r"platform (\w{1,20})", str),
+        ("port", "server ", r"server (?:\d{1,4} )?on https?://[\w.:\[\]-]{1,80}:(\d{1,5})\b", int),
         ("max_model_len", "Using max model len", rf"max model len ({_COUNT})", _count),
         ("max_model_len", "LLM engine (v", r"\bmax_seq_len=(\d{1,15})\b", _count),
+        ("max_model_len", _ONE, rf"max seq len \(({_COUNT})\)", _count),
         ("fitted_max_model_len", "Auto-fit max_model_len: red", rf" to ({_COUNT}) to", _count),
         (_BATCHED, "Chunked prefill is enabled", rf"max_num_batched_tokens=({_COUNT})", _count),
         (_SHARE, "esired GPU memory utilization", rf"utilization (?:is )?\(({_N}),", float),
         (_SHARE, "current --gpu-memory-utilization=", rf"memory-utilization=({_N})", float),
-        ("total_bytes", "on startup", rf"\({_N}/({_N} GiB)\)\s+on startup", _nbytes),
-        (
-            "free_bytes",
-            "on startup",
-            rf"\(({_N})/{_N} GiB\)\s+on startup",
-            lambda n: _nbytes(f"{n} GiB"),
-        ),
+        ("total_bytes", _ON_STARTUP, rf"\({_N}/({_N} GiB)\)\s+on startup", _nbytes),
+        ("free_bytes", _ON_STARTUP, rf"\(({_N})/{_N} GiB\)\s+on startup", _nbytes),
+        ("wanted_bytes", "esired GPU memory utilization", rf"\({_N}, ({_N} GiB)\)", _nbytes),
+        ("weights_bytes", "odel loading took", rf"loading took ({_N} ?Gi?B)", _nbytes),
+        ("weights_bytes", "odel weights took", rf"weights took ({_N} ?GB)", _nbytes),
+        ("weights_bytes", "Actual usage is", rf"usage is ({_N} GiB) for weight", _nbytes),
+        ("consumed_bytes", "Actual usage is", rf"usage is ({_N} GiB) for consumed", _nbytes),
+        ("activation_bytes", "Actual usage is", rf"({_N} GiB) for (?:PyTorch act|peak)", _nbytes),
+        ("non_torch_bytes", "Actual usage is", rf"({_N} GiB) for non-torch", _nbytes),
+        ("graphs_bytes", "Estimated CUDA graph memory", rf"memory: ({_N} GiB)", _nbytes),
+        ("graphs_bytes", "Graph capturing finished", rf"took ({_N} GiB)", _nbytes),
         ("kv_cache_bytes", "Available KV cache memory:", rf"memory: {_SIZE}", _nbytes),
         # kv_cache_memory_bytes: vLLM did not profile for it.
         ("kv_cache_bytes", "specified by kv_cache_memory", rf"reserved ({_N} ?GiB) mem", _nbytes),
+        ("kv_cache_bytes", _ONE, rf"KV cache memory \(({_N} GiB)\)", _nbytes),
+        ("kv_cache_tokens", "KV cache size:", rf"size: ({_COUNT}) tokens", _count),
+        ("needed_bytes", _ONE, rf"\(({_N} GiB) KV cache is needed", _nbytes),
+        ("encoder_budget_tokens", "Encoder cache will be", rf"budget of ({_COUNT}) tok", _count),
+        ("profiled_items", "Encoder cache will be", rf"with ({_COUNT}) \w+ items", _count),
+        ("profiled_modality", "Encoder cache will be", r"with \d{1,9} (\w{1,20}) items", str),
+        ("longest_context", _ONE, rf"model length is ({_COUNT})", _count),
+        ("longest_context", "the derived max_model_len", r"len \(\w{1,40}=(\d{1,15})", int),
+        ("least_batched_tokens", "MM input disabled", rf"mm_item \(({_COUNT})\)", _count),
+        ("least_batched_tokens", "pre-allocated encoder", rf"(?:with|length) ({_COUNT})\b", _count),
+        ("least_batched_tokens", "equal to max_num_seqs", rf"num_seqs \(({_COUNT})\)", _count),
         ("most_sequences", "lower max_num_seqs to at most", rf"seqs to at most ({_COUNT})", _count),
+        ("warmed_sequences", "when warming up", rf"with ({_COUNT}) dummy requests", _count),
     )
 )
+# Workers differ: of these the largest counts, of other bytes the smallest.
+_LARGEST: Final = ("weights_bytes", "consumed_bytes", "activation_bytes", "non_torch_bytes")
 
 _TRIED = re.compile(rf"Tried to allocate {_SIZE}", re.ASCII)
 _OF_OOM: Final = {
@@ -349,19 +213,26 @@ _BARE = re.compile(r"\b(?:CUDA|HIP|XPU)(?: driver)? error: out of memory")
 _FAILURES: Final[tuple[tuple[str, Phase | None, OutOfMemory | None], ...]] = (
     ("out of memory occurred when warming up", "profile: sampler", OutOfMemory()),
     ("No available memory for the cache blocks", "kv cache", None),
-    ("To serve at least one request", "kv cache", None),
+    (_ONE, "kv cache", None),
+    ("Cannot auto-fit max_model_len", "kv cache", None),
     ("exceeds available Mamba cache blocks", "cuda graphs", None),
     ("on startup is less than", "start", None),
+    ("on kv cache allocation is less than", "kv cache", None),
     ("Externally held weights on device", "start", None),
+    ("Error in memory profiling", "profile", None),
     ("frontend multimodal GPU decoding reserves", "kv cache", None),
     ("which exceeds the pre-allocated encoder cache", "serving", None),
     ("Chunked MM input disabled", "start", None),
+    ("is greater than the derived max_model_len", "start", None),
+    ("must be greater than or equal to max_num_seqs", "start", None),
+    ("This effectively limits the maximum sequence length", "start", None),
+    ("must be divisible by tensor parallel size", "start", None),
     ("process was killed by signal", None, None),
 )
 _QUOTED_CHARS: Final = 300
 
 
-def _failure(line: _Line) -> tuple[object, Failure] | None:
+def _failure(line: Line) -> tuple[object, Failure] | None:
     """Parse the failure in a line, after the key that equal failures share; else None."""
     quoted = line.text[:_QUOTED_CHARS]
     oom = _out_of_memory(line)
@@ -371,7 +242,7 @@ def _failure(line: _Line) -> tuple[object, Failure] | None:
     return next(((mark, Failure(quoted, phase, of)) for mark, phase, of in causes), None)
 
 
-def _out_of_memory(line: _Line) -> OutOfMemory | None:
+def _out_of_memory(line: Line) -> OutOfMemory | None:
     if "Tried to allocate" not in line.text:
         bare = "rror: out of memory" in line.text and _BARE.search(line.text)
         return OutOfMemory() if bare else None
@@ -436,42 +307,110 @@ def _phase_of_frames(frames: Sequence[str]) -> Phase | None:
     return "profile: language model" if phase == "profile" and "_dummy_run" in seen else phase
 
 
-# One pass over the lines; a new start discards the one before.
+# One pass over the lines. Each belongs to a start, by its container and process.
 
 # If one of these follows a loaded model or a failed start, a server starts again.
 # Not "V1 LLM engine": an engine that fails prints its configuration too.
-_STARTS: Final = ("API server version", _NON_DEFAULT, "Initializing a V")
+_STARTS: Final = ("API server version", NON_DEFAULT, "Initializing a V")
 # A traceback of a model is deep; in a recursion only the innermost frames matter.
 _MOST_FRAMES: Final = 300
 # Maximum of arguments, errors and processes: far more than a start of a thousand workers prints.
 _MOST: Final = 20_000
+_ENGINE_MODEL = re.compile(r"with config: model='([^']{1,300})'", re.ASCII)
+
+
+@dataclass(slots=True)
+class _Router:
+    """The starts so far, and the one that each process of a container belongs to."""
+
+    drafts: list[_Draft] = field(default_factory=list)
+    owners: dict[tuple[str, str | None], _Draft] = field(default_factory=dict)
+
+    def take(self, line: Line) -> None:
+        draft = self._owner(line)
+        if draft is None or draft.is_over_at(line) or self._is_another_server(draft, line):
+            draft = self._begin(line)
+        if len(self.owners) < _MOST:
+            self.owners[line.source, line.process] = draft
+        self.owners[line.source, None] = draft
+        draft.take(line)
+
+    def _begin(self, line: Line) -> _Draft:
+        draft = _Draft(line.number, line.source)
+        if self.drafts and len(self.drafts) >= _MOST:
+            self.drafts.pop(0)
+        self.drafts.append(draft)
+        ended = [key for key, one in self.owners.items() if key[0] == line.source and one.is_over]
+        for key in ended:
+            del self.owners[key]
+        return draft
+
+    def _owner(self, line: Line) -> _Draft | None:
+        if line.process is None or (line.source, line.process) in self.owners:
+            return self.owners.get((line.source, line.process))
+        own = [one for one in self.drafts if one.source == line.source and not one.is_over]
+        name = line.process.partition(" pid=")[0]
+        lacking = [one for one in own if name not in one.processes]
+        if model := _ENGINE_MODEL.search(line.text):
+            named = [
+                one for one in lacking if model[1] in (one.model, one.engine_args.get("model"))
+            ]
+            lacking = named or lacking
+        return next(iter(lacking), self.owners.get((line.source, None)))
+
+    @staticmethod
+    def _is_another_server(draft: _Draft, line: Line) -> bool:
+        """Check whether another API server speaks for the first time."""
+        begins = NON_DEFAULT in line.text or "API server version" in line.text
+        server = draft.processes.get("APIServer")
+        mine = line.process is not None and line.process.startswith("APIServer")
+        return begins and mine and server not in (None, line.process)
 
 
 @dataclass(slots=True)
 class _Draft:
     """Facts about one start; `certain` failures themselves tell their phase."""
 
+    line: int
+    source: str
     facts: dict[str, Any] = field(default_factory=dict)
     engine_args: dict[str, Value] = field(default_factory=dict)
+    unread: dict[str, None] = field(default_factory=dict)
     failures: dict[object, Failure] = field(default_factory=dict)
     certain: set[object] = field(default_factory=set)
     frames: dict[str | None, list[str]] = field(default_factory=dict)
+    processes: dict[str, str] = field(default_factory=dict)
     phase: Phase | None = None
     loaded: bool = False
+    ready: bool = False
 
-    def is_over_at(self, text: str) -> bool:
+    def is_over_at(self, line: Line) -> bool:
         """Check whether a line belongs to another start."""
-        if "Starting to load model" in text:
+        if "Starting to load model" in line.text:
             return "kv_cache_bytes" in self.facts
-        return bool(self.loaded or self.failures) and any(mark in text for mark in _STARTS)
+        return self.is_over and any(mark in line.text for mark in _STARTS)
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.loaded or self.failures)
+
+    @property
+    def model(self) -> object:
+        return self.facts.get("model")
 
     @property
     def has_facts(self) -> bool:
-        return bool(self.facts or self.engine_args or self.failures or self.loaded)
+        facts = self.facts.keys() - {"platform", "port"}
+        return bool(facts or self.engine_args or self.unread or self.failures or self.loaded)
 
-    def take(self, line: _Line) -> None:
-        if _NON_DEFAULT in line.text and len(self.engine_args) < _MOST:
-            self.engine_args.update(_arguments(line.text))
+    def take(self, line: Line) -> None:
+        if line.process is not None and len(self.processes) < _MOST:
+            self.processes.setdefault(line.process.partition(" pid=")[0], line.process)
+        if NON_DEFAULT in line.text:
+            for name, value, literal in read_arguments(line.text):
+                if len(self.engine_args) < _MOST:
+                    self.engine_args.update({name: value} if literal else {})
+                    self.unread.update({} if literal else {name: None})
         for name, mark, pattern, read in _FACTS:
             if mark in line.text and (match := pattern.search(line.text)):
                 self._add_fact(name, read(match.group(1)))
@@ -481,22 +420,25 @@ class _Draft:
             self._add_failure(*failure, line)
 
     def _add_fact(self, name: str, value: Any) -> None:
-        """Keep the first statement; of workers' bytes, the smallest."""
+        """Keep the first statement; of workers' bytes, those of the one with the least room."""
         if name == "fitted_max_model_len":
             self.facts["max_model_len"] = value
+        elif name in _LARGEST and name in self.facts:
+            self.facts[name] = max(self.facts[name], value)
         elif name.endswith("_bytes") and name in self.facts:
             self.facts[name] = min(self.facts[name], value)
         else:
             self.facts.setdefault(name, value)
 
-    def _update_phase(self, line: _Line) -> None:
+    def _update_phase(self, line: Line) -> None:
         if line.level in {"ERROR", "CRITICAL"}:
             return
         phase = next((phase for mark, phase in _MILESTONES if mark in line.text), None)
         self.loaded |= phase == "profile"
+        self.ready |= phase == "serving"
         self.phase = phase or self.phase
 
-    def _collect_frames(self, line: _Line) -> None:
+    def _collect_frames(self, line: Line) -> None:
         if "Traceback (most recent call last)" in line.text or line.level == "INFO":
             self.frames.pop(line.process, None)
         frame = _FRAME.search(line.text) if 'File "' in line.text else None
@@ -505,7 +447,7 @@ class _Draft:
             frames.append(frame.group(1))
             del frames[:-_MOST_FRAMES]
 
-    def _add_failure(self, key: object, failure: Failure, line: _Line) -> None:
+    def _add_failure(self, key: object, failure: Failure, line: Line) -> None:
         if failure.oom and failure.oom.total_bytes is not None:
             self._add_fact("total_bytes", failure.oom.total_bytes)
         phase = failure.phase or self._phase_of_traceback(line)
@@ -517,7 +459,7 @@ class _Draft:
         if phase:
             self.certain.add(key)
 
-    def _phase_of_traceback(self, line: _Line) -> Phase | None:
+    def _phase_of_traceback(self, line: Line) -> Phase | None:
         if "Failed to load model" in line.text:
             return "weights"
         phase = _phase_of_frames(self.frames.get(line.process, ()))
@@ -526,8 +468,16 @@ class _Draft:
             return self.phase
         return phase
 
-    def to_log(self, starts: int) -> StartupLog:
+    def to_log(self) -> StartupLog:
         if isinstance(model := self.engine_args.get("model"), str):
             self.facts.setdefault("model", model)
-        args, failures = self.engine_args, tuple(self.failures.values())
-        return StartupLog(**self.facts, engine_args=args, failures=failures, starts=starts)
+        if isinstance(port := self.engine_args.get("port"), int):
+            self.facts["port"] = port
+        return StartupLog(
+            line=self.line,
+            **self.facts,
+            engine_args=self.engine_args,
+            unread_args=tuple(self.unread),
+            failures=tuple(self.failures.values()),
+            is_ready=self.ready,
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal, get_args
 
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.shapes import Modality
@@ -12,6 +12,12 @@ from mmcalib.domain.shapes import Modality
 Prefer = Literal["quality", "throughput", "detail"]
 # For max_model_len: the smallest context for the covered prompts.
 FIT: Literal["fit"] = "fit"
+
+# What a change of the configuration costs its users: the one that they would miss least first.
+Cost = Literal[
+    "nothing", "KV cache", "speed", "requests", "quality", "hardware", "most of the speed"
+]
+COSTS: Final[tuple[Cost, ...]] = get_args(Cost)
 
 # Assumed for the answer, and for the text if there is none. A choice: prompts differ.
 TEXT_RESERVE_TOKENS = 1024

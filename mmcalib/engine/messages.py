@@ -211,11 +211,14 @@ class UseImaginaryGpu(Request[Done], sets_state=True):
 
 
 class Rehearse(Request[RehearsedMemory], cacheable=True):
-    """Run vLLM's startup on an imaginary GPU (for good) up to its KV cache's size, then `steps`."""
+    """Run vLLM's startup on an imaginary GPU (for good) up to its KV cache's size, then `steps`.
+    `beside_bytes` are taken on top of the allowance for non-torch memory.
+    """
 
     engine_args: dict[str, Any]
     gpu: Gpu
     steps: tuple[EncoderStep, ...] = ()
+    beside_bytes: int = 0
 
 
 class ServeTraffic(Request[Traffic], cacheable=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -12,10 +11,17 @@ from typing import Any, Final
 
 from mmcalib.checks.catalogue import FIXED_KV_CACHE
 from mmcalib.checks.check import Check
-from mmcalib.checks.facts import Applied, Decision, Explored, JudgedConfig, RemedyCost
+from mmcalib.checks.facts import Applied, Decision, Explored, JudgedConfig
 from mmcalib.decision.decide import MemoryJudge
 from mmcalib.derive.demand import FixedKvCache, Shortfall, fix_kv_cache_size
-from mmcalib.derive.fixes import MOST_UTILIZATION, UTILIZATION
+from mmcalib.derive.fixes import (
+    MOST_UTILIZATION,
+    UTILIZATION,
+    longest_context,
+    most_sequences,
+    needed_gib,
+)
+from mmcalib.derive.policy import Cost
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.errors import MmcalibError, VerdictError
 from mmcalib.memory.checks import predicted_shortfall, serves_worse, steps_are_larger
@@ -37,32 +43,11 @@ from mmcalib.results.calibration import Evidence
 from mmcalib.results.memory import TrafficFigures
 from mmcalib.text import GIB, flag, gib, plural, room
 
-# vLLM's errors (0.28 to 0.33): too little KV cache for a request, too few blocks for sequences.
-_NEEDED: Final = re.compile(r"\(([\d.]+) GiB KV cache is needed")
-_FEWER: Final = re.compile(r"max_num_seqs to at most ([1-9]\d*)")
-_LONGEST: Final = re.compile(r"estimated maximum model length is ([1-9]\d*)")
-# What rehearsals promised too much of (a published start had 793 blocks, rehearsed 826 and 830).
-_ROUNDED: Final = 0.97
 # vLLM names what a request needs only if some KV cache is left.
 _LITTLE: Final = 64 << 20
 # The most that first predictions for 15 starts were too high, as a share of the GPU (reports/gpu).
 _ERROR: Final = 0.0072
 _TRIES: Final = 4
-# Contexts that mmcalib proposes are whole thousands.
-_CONTEXT_STEP: Final = 1_024
-
-
-def most_sequences(rehearsed: RehearsedMemory) -> int | None:
-    """Return a `max_num_seqs` safely below the one that vLLM's error suggests, if any."""
-    fewer = _FEWER.search(rehearsed.problem)
-    return max(1, min(int(fewer[1]) - 1, int(int(fewer[1]) * _ROUNDED))) if fewer else None
-
-
-def longest_context(rehearsed: RehearsedMemory) -> int | None:
-    """Return a context safely below the one that vLLM's error suggests, if any."""
-    longest = _LONGEST.search(rehearsed.problem)
-    most = int(int(longest[1]) * _ROUNDED) if longest else 0
-    return most // _CONTEXT_STEP * _CONTEXT_STEP or most or None
 
 
 def reject_too_small(
@@ -95,12 +80,12 @@ def reject_too_small(
         )
     if best.kv_cache_tokens is not None or best.budget is None or most_sequences(best):
         return
-    gpu, needed, longest = prediction.gpu, _NEEDED.search(best.problem), longest_context(best)
+    gpu, needed, longest = prediction.gpu, needed_gib(best), longest_context(best)
     weights, rest = gib(best.weights_bytes), "no room for a KV cache"
     if best.kv_cache_bytes > 0:
         request = f"one request of {best.budget.max_model_len:,} tokens"
         rest = f"{gib(best.kv_cache_bytes)} for the KV cache before any media; {request} needs "
-        rest += f"{needed[1]} GiB" if needed else "more"
+        rest += f"{needed} GiB" if needed else "more"
     raise VerdictError(
         f"{model} does not fit on {gpu.name}: its weights, {weights}, leave {rest}",
         hint=(f"--max-model-len {longest} or less, " if longest else "")
@@ -232,8 +217,8 @@ class RehearsalJudge(MemoryJudge):
     def _lacking_bytes(self, answer: RehearsedMemory) -> int:
         """Return the KV cache that one request, or the concurrency, lacks; 0 if nothing."""
         if answer.max_concurrency is None:
-            needed = _NEEDED.search(answer.problem)
-            return round(float(needed[1]) * GIB if needed else _LITTLE) - answer.kv_cache_bytes
+            needed = needed_gib(answer)
+            return round(needed * GIB if needed else _LITTLE) - answer.kv_cache_bytes
         wanted = (self.concurrency or 0) / answer.max_concurrency
         return max(0, round(answer.kv_cache_bytes * (wanted - 1)))
 
@@ -244,7 +229,7 @@ class RehearsalJudge(MemoryJudge):
             why = f"leaves memory for the largest step, which lacks {gib(short.nbytes)} without it"
             fewer = (remedy.engine.max_num_seqs or seqs) < seqs
             slower = (remedy.engine.max_num_batched_tokens or batch) < batch
-            cost: RemedyCost = "speed" if fewer or slower else "KV cache"
+            cost: Cost = "speed" if fewer or slower else "KV cache"
             yield Applied(remedy.engine.values, cost, why)
 
     def _shortfall(self, decision: Decision) -> Shortfall | None:

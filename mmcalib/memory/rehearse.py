@@ -38,7 +38,12 @@ AUTO = "auto"
 
 
 class Rehearsals(Closing):
-    """A process with one simulated GPU; it rehearses any number of configurations."""
+    """A process with one simulated GPU; it rehearses any number of configurations.
+
+    `beside_bytes` are what a measured start took beyond its rehearsal: all others take them too.
+    """
+
+    beside_bytes: int = 0
 
     def __init__(
         self,
@@ -66,7 +71,7 @@ class Rehearsals(Closing):
 
     def rehearse(self, engine_args: EngineArgs, steps: Steps = ()) -> RehearsedMemory:
         """Rehearse vLLM's startup, then these encoder steps. Raises EngineError if it fails."""
-        request = m.Rehearse(dict(engine_args), self.gpu, steps)
+        request = m.Rehearse(dict(engine_args), self.gpu, steps, self.beside_bytes)
         return self._host.ask(request, f"rehearsing on {self.gpu.name}")
 
     def serve(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
@@ -12,17 +14,20 @@ from rich.text import Text
 
 from mmcalib import text
 from mmcalib.checks.check import yaml_value
-from mmcalib.derive.fixes import COSTS
+from mmcalib.derive.log_fixes import LogAnswer
 from mmcalib.domain.memory import LiveTensor
 from mmcalib.report import rows
 from mmcalib.report.summary import corpus_line
 from mmcalib.report.terminal import checks_table, fold, line, plain_table, print_section
 from mmcalib.results.memory import Memory, Rehearsal, TrafficFigures
 from mmcalib.results.part import CheckResult, verdict_words
-from mmcalib.results.plan import Combination, Plan, TriedFix, ValidatedBudgets, Validation
+from mmcalib.results.plan import Plan, TriedFixes, ValidatedBudgets, Validation
 
 # Most tensors to list at the peak: the others are small.
 _NAMED_TENSORS: Final = 6
+# Most failures of a log to show, the last ones.
+_FAILURES: Final = 2
+_FAILURE_CHARS: Final = 220
 # Most rejected requests to show.
 _REFUSED: Final = 4
 
@@ -40,8 +45,12 @@ def capacity(memory: Memory) -> str:
     )
 
 
-def print_rehearsals(rehearsals: Sequence[Rehearsal], console: Console) -> None:
-    """Print one rehearsal, or several side by side."""
+def print_rehearsals(
+    rehearsals: Sequence[Rehearsal], console: Console, plan: str = "", *, verbose: bool = False
+) -> None:
+    """Print the verdict, then the figures of one or several side by side; `verbose` adds tensors
+    and assumptions. `plan` is the command for what does not start.
+    """
     first = rehearsals[0]
     names = [Path(one.config).name for one in rehearsals]
     # With its folders if another file has the same name.
@@ -58,8 +67,19 @@ def print_rehearsals(rehearsals: Sequence[Rehearsal], console: Console) -> None:
         f"sampler {first.sampler}{rank}"
     )
     print_section(console, title, line(engine, "dim"))
+    for one, name in zip(rehearsals, names, strict=True):
+        whose = f"{name}: " if name else ""
+        style = "bold green" if one.starts else "bold red"
+        console.print(line(f"{whose}{capacity(one.memory)}", style))
     console.print()
     console.print(_rehearsals_table(rehearsals, names))
+    if verbose:
+        _print_details(rehearsals, names, console)
+    if plan and not all(one.starts for one in rehearsals):
+        console.print(line(f"→ {plan}", "bold"), soft_wrap=True)
+
+
+def _print_details(rehearsals: Sequence[Rehearsal], names: Sequence[str], console: Console) -> None:
     for one, name in zip(rehearsals, names, strict=True):
         whose = f" of {name}" if len(rehearsals) > 1 else ""
         peak = max(one.phases, key=lambda phase: phase.peak_bytes, default=None)
@@ -71,11 +91,6 @@ def print_rehearsals(rehearsals: Sequence[Rehearsal], console: Console) -> None:
             print_section(console, heading, tensors)
     assumptions = dict.fromkeys(words for one in rehearsals for words in one.assumptions)
     print_section(console, "Assumptions", *(line(f"- {words}") for words in assumptions))
-    console.print()
-    for one, name in zip(rehearsals, names, strict=True):
-        whose = f"{name}: " if name else ""
-        style = "bold green" if one.starts else "bold red"
-        console.print(line(f"{whose}{capacity(one.memory)}", style))
 
 
 def _rehearsals_table(rehearsals: Sequence[Rehearsal], names: Sequence[str]) -> Table:
@@ -121,32 +136,95 @@ def print_traffic(traffic: TrafficFigures, gpu: str, console: Console) -> None:
     console.print(Text(rows.traffic_line(traffic), style=rows.STYLES[traffic.status]))
 
 
-def print_plan(plan: Plan, console: Console) -> None:
-    memory, lacking = plan.memory, plan.lacking_bytes
-    title = f"{plan.model} on {plan.gpu} ({text.gib(memory.total_bytes)}), vLLM {plan.vllm}"
-    kept = f"; keeping {', '.join(plan.kept)}" if plan.kept else ""
-    short = f"; {text.gib(lacking)} of KV cache missing" if lacking >= text.SHOWN_BYTES else ""
-    print_section(
-        console,
-        f"{title}, rehearsed",
-        line(f"Now: {capacity(memory)}"),
-        line(f"Goal: {plan.goal}{kept}{short}"),
-    )
-    _print_reserved(plan.reserved, console)
-    logged = [*plan.log.failures, *plan.log.notes] if plan.log else []
-    if logged:
-        print_section(console, "From the log", *(line(f"- {words}") for words in logged))
-    if plan.fixes:
-        print_section(console, "Each fix on its own", _fixes_table(plan.fixes))
-        console.print()
-        for fix in plan.fixes:
-            if fix.problem:
-                console.print(line(f"- {fix.flags}, not rehearsed: {fix.problem} ({fix.price})"))
-            elif fix.warning:
-                console.print(line(f"- {fix.flags}: {fix.warning}"))
-    print_section(console, "Assumptions", *(line(f"- {words}") for words in plan.assumptions))
-    console.print()
+# Names of a log's figures whose words are not their own.
+_FIGURES: Final = {
+    "total_bytes": "GPU",
+    "free_bytes": "free at the start",
+    "gpu_memory_utilization": "utilization",
+    "requested_bytes": "share of vLLM",
+    "consumed_bytes": "weights and non-torch",
+    "activation_bytes": "activation peak",
+    "graphs_bytes": "CUDA graphs",
+    "kv_cache_bytes": "KV cache",
+    "needed_bytes": "one request needs",
+    "kv_cache_tokens": "KV cache, tokens",
+    "max_model_len": "context, tokens",
+    "max_num_batched_tokens": "batch, tokens",
+    "encoder_budget_tokens": "encoder budget, tokens",
+}
+
+
+def _figure(name: str, value: float) -> str:
+    return text.gib(int(value)) if name.endswith("_bytes") else text.number(value)
+
+
+def print_log(answer: LogAnswer, choice: Sequence[str], console: Console) -> None:
+    """Print what a log answers by itself; `choice` names its other starts."""
+    of = " of ".join(filter(None, [answer.phase and f"failed ({answer.phase})", answer.model]))
+    release = f", vLLM {answer.vllm}" if answer.vllm else ""
+    print_section(console, f"{of or 'A server'}{release}: what the log says")
+    for words in choice:
+        console.print(line(words, "yellow"))
+    for failure in answer.failures[-_FAILURES:]:
+        console.print(line(textwrap.shorten(failure, _FAILURE_CHARS, placeholder=" …"), "red"))
+    if answer.missing_bytes:
+        known = "needed_bytes" in answer.figures or answer.phase != "kv cache"
+        words = f"missing: {'' if known else 'more than '}{text.gib(answer.missing_bytes)}"
+        console.print(line(words, "bold red"))
+    cells = [
+        (_FIGURES.get(name, name.removesuffix("_bytes").replace("_", "-")), _figure(name, value))
+        for name, value in answer.figures.items()
+    ]
+    pairs = [(*left, *right) for left, right in zip_longest(cells[::2], cells[1::2], fillvalue=())]
+    console.print(plain_table([fold(), fold("", "right"), fold(), fold("", "right")], pairs))
+    for fix in answer.fixes:
+        console.print(line(f"{fix.flags}", "bold"), soft_wrap=True)
+        console.print(line(f"    costs {fix.cost}: {fix.price}; computed from the log"))
+    if answer.failures and not answer.fixes:
+        words = answer.least or "nothing in the log computes a fix"
+        console.print(line(f"the least that would do: {words}" if answer.least else words))
+    for note in answer.notes:
+        console.print(line(f"- {note}", "dim"))
+
+
+def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
+    """Print the answer first; `verbose` adds all that was tried and assumed."""
+    if plan.memory is None:
+        return
+    title = f"{plan.model} on {plan.gpu} ({text.gib(plan.memory.total_bytes)}), vLLM {plan.vllm}"
+    print_section(console, f"{title}, rehearsed")
     _print_conclusion(plan, console)
+    kept = f"; keeping {', '.join(plan.kept)}" if plan.kept else ""
+    console.print(line(f"Goal: {plan.goal}{kept}. Now: {capacity(plan.memory)}"))
+    if plan.reserved is not None and plan.reserved.status != "pass" and plan.combination:
+        _print_reserved(plan.reserved.model_copy(update={"remedy": ""}), console)
+    if plan.logged is not None and plan.log is not None:
+        _print_logged(plan, console)
+    for note in plan.notes:
+        console.print(line(f"- {note}", "dim"))
+    if verbose and plan.tried:
+        print_section(console, "Tried", _tried_table(plan.tried))
+        print_section(console, "Assumptions", *(line(f"- {words}") for words in plan.assumptions))
+    if plan.combination is not None:
+        console.print()
+        console.print(line(f"Add to vllm serve: {plan.combination.flags}", "bold"), soft_wrap=True)
+
+
+def _print_logged(plan: Plan, console: Console) -> None:
+    """Print the log's own figures beside those of its rehearsal."""
+    figures, pairs = plan.log.figures if plan.log else {}, []
+    for name in ("weights_bytes", "kv_cache_bytes", "kv_cache_tokens"):
+        ours = getattr(plan.logged, name)
+        if name in figures and ours is not None:
+            pairs.append(
+                (_FIGURES.get(name, "weights"), *map(_figure, (name,) * 2, (figures[name], ours)))
+            )
+    if pairs:
+        columns = [fold(), fold("the log", "right"), fold("rehearsed", "right")]
+        console.print(plain_table(columns, pairs))
+    if plan.anchored_bytes:
+        words = "KV cache above: the log's figure plus the rehearsed difference"
+        console.print(line(words, "dim"))
 
 
 def _missing(nbytes: int | None) -> str:
@@ -154,21 +232,18 @@ def _missing(nbytes: int | None) -> str:
     return "no start" if nbytes is not None and nbytes < text.SHOWN_BYTES else text.gib(nbytes)
 
 
-def _fixes_table(fixes: Sequence[TriedFix]) -> Table:
-    """Print each fix above its price, as a column of its own would break both within words."""
+def _tried_table(tried: Sequence[TriedFixes]) -> Table:
+    """Print each combination in the order of the search."""
     figures = [Column(name, justify="right", no_wrap=True) for name in ("KV cache", "missing")]
     table = plain_table([fold(), *figures])
-    for cost in COSTS:
-        of_this_cost = [fix for fix in fixes if fix.cost == cost and not fix.problem]
-        if of_this_cost:
-            table.add_row(Text(f"costs {cost}"), style="dim")
-        for fix in of_this_cost:
-            table.add_row(
-                Text(f"  {text.printable(fix.flags)}\n    {text.printable(fix.price)}"),
-                Text(text.room(fix.kv_cache_bytes)),
-                Text("enough" if fix.reaches else _missing(fix.lacking_bytes)),
-                style="green" if fix.reaches and not fix.warning else "",
-            )
+    for one in tried:
+        missing = one.problem and "rejected"
+        table.add_row(
+            Text(text.printable(one.flags)),
+            Text(text.room(one.kv_cache_bytes)),
+            Text("enough" if one.reaches else missing or _missing(one.lacking_bytes)),
+            style="green" if one.reaches else "",
+        )
     return table
 
 
@@ -182,47 +257,29 @@ def _print_reserved(check: CheckResult | None, console: Console) -> None:
 
 
 def _print_conclusion(plan: Plan, console: Console) -> None:
+    best = plan.combination
     if plan.verdict == "reached already":
         reached = "The goal is already met"
-        if plan.log is not None and plan.log.oom is not None:
+        if plan.oom is not None:
             reached = "These options leave the memory that the server in the log needed"
-        console.print(line(f"{reached}: {capacity(plan.memory)}", "bold green"))
-        return
-    best = plan.combination
-    if plan.verdict == "under-reserved":
-        words = "The goal can be met, but no fix reserves enough memory for load"
-        console.print(Text(words, style="bold red"))
-        if best is not None:
-            console.print(line(f"with {best.flags}"), soft_wrap=True)
-            _print_reserved(best.reserved, console)
-        return
-    if best is None:
-        console.print(Text("No fix could be rehearsed", style="bold red"))
-        return
-    heading = (
-        "The cheapest fix that meets the goal" if best.reaches else "The best fix is not enough"
-    )
-    console.print(Text(heading, style="bold green" if best.reaches else "bold red"))
-    _print_combination(best, console, style="bold")
-    if not best.proven:
-        words = f"A cheaper fix may exist: the search stopped after {plan.rehearsals} rehearsals"
-        console.print(Text(words, style="yellow"))
-    for other in plan.others:
-        # It also meets the goal, without some of the costs of the best.
-        costs, others = ({fix.cost for fix in c.fixes} for c in (best, other))
-        spared = [cost for cost in COSTS if cost in costs - others]
-        heading = f"Or, without a cost in {' and '.join(spared)}" if spared else "Or"
-        console.print(Text(heading, style="bold"))
-        _print_combination(other, console)
-    console.print(line(f"Add to vllm serve: {best.flags}"), soft_wrap=True)
-
-
-def _print_combination(combination: Combination, console: Console, style: str = "") -> None:
-    for fix in combination.fixes:
-        console.print(line(f"  {fix.flags}"))
-        console.print(line(f"      costs {fix.cost}: {fix.price}"))
-    console.print(line(capacity(combination.memory), style))
-    _print_reserved(combination.reserved, console)
+        console.print(line(f"{reached}: {capacity(plan.memory or Memory())}", "bold green"))
+        _print_reserved(plan.reserved, console)
+    elif best is None:
+        words = "Nothing that keeps the model and the card reaches the goal"
+        if plan.verdict == "under-reserved":
+            words = "The goal can be met, but no fix leaves enough memory for load"
+        console.print(line(f"{words}. The least that would: {plan.least}", "bold red"))
+        _print_reserved(plan.reserved, console)
+    else:
+        console.print(Text("The least that meets the goal", style="bold green"))
+        for fix in best.fixes:
+            console.print(line(f"  {fix.flags}"), soft_wrap=True)
+            console.print(line(f"      costs {fix.cost}: {fix.price}"))
+        console.print(line(capacity(best.memory), "bold"))
+        _print_reserved(best.reserved, console)
+        if not best.proven:
+            words = f"Less may do: the search stopped after {plan.rehearsals} rehearsals"
+            console.print(Text(words, style="yellow"))
 
 
 _ITEMS = {

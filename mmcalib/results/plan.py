@@ -8,7 +8,8 @@ from pydantic import Field
 
 from mmcalib.checks.check import Taken
 from mmcalib.derive.demand import ObservedOom
-from mmcalib.derive.fixes import Cost
+from mmcalib.derive.log_fixes import LogAnswer
+from mmcalib.derive.policy import Cost
 from mmcalib.results.calibration import Corpus
 from mmcalib.results.memory import EncoderBudget, Memory, Startup
 from mmcalib.results.part import CheckResult, DocumentPart, verdict_words
@@ -17,73 +18,71 @@ from mmcalib.results.part import CheckResult, DocumentPart, verdict_words
 class Price(DocumentPart):
     """One fix and its cost."""
 
-    name: str
     flags: str = Field(description="vLLM flags with the new values")
     cost: Cost
     price: str = Field(description="The cost in words")
 
 
-class TriedFix(Price):
-    """One fix, rehearsed alone. Figures are null if it could not be rehearsed."""
+class TriedFixes(DocumentPart):
+    """One rehearsed combination; `cost` and `price` are of the fix tried last."""
 
+    flags: str
     changes: dict[str, Any] = Field(description="Engine arguments, merged with the configuration")
-    reaches: bool | None = Field(description="True: this fix alone reaches the goal")
-    lacking_bytes: int | None = Field(description="KV cache still missing for the goal")
-    kv_cache_bytes: int | None
+    cost: Cost
+    price: str
+    reaches: bool
+    lacking_bytes: int = Field(description="KV cache, or room for a step, still missing")
+    kv_cache_bytes: int | None = Field(description="Null if it could not be rehearsed")
     kv_cache_tokens: int | None
-    max_concurrency: float | None
-    problem: str = Field(description="Why it was not rehearsed")
-    warning: str = Field(description="Costs that `price` omits")
+    problem: str = Field(description="Why it is out of the question")
 
 
 class Combination(DocumentPart):
-    """The cheapest fixes that reach the goal, or the best that do not."""
+    """The least fixes that reach the goal, rehearsed together."""
 
     fixes: list[Price] = Field(description="`flags` have the values of the whole combination")
     flags: str
     changes: dict[str, Any] = Field(description="Engine arguments, merged with the configuration")
-    reaches: bool
-    proven: bool = Field(description="Every fix is needed, or nothing reaches the goal")
-    reserved: CheckResult | None = Field(default=None, description="Null: does not start")
+    proven: bool = Field(description="Every fix is needed")
+    reserved: CheckResult | None = Field(default=None, description="Null: not checked")
     memory: Memory
 
 
-class LogSummary(DocumentPart):
-    """Facts from a server's log."""
-
-    vllm: str
-    model: str
-    failures: list[str]
-    notes: list[str]
-    oom: ObservedOom | None = Field(default=None, description="The out-of-memory error")
-
-
 class Plan(DocumentPart):
-    """Which fixes reach the goal."""
+    """Which fixes reach the goal. Without rehearsals, `log` is the whole answer."""
 
     goal: str
     kept: list[str] = Field(default_factory=list, description="Arguments that no fix may change")
-    verdict: Literal["reached already", "reached", "under-reserved", "out of reach"] = Field(
-        description="under-reserved: the fixes reach the goal, but load may exhaust the memory"
-    )
+    verdict: Literal[
+        "reached already", "reached", "under-reserved", "out of reach", "not rehearsed"
+    ] = Field(description="under-reserved: it starts, but load may exhaust the memory")
     reserved: CheckResult | None = Field(default=None, description="Null: goal not reached as is")
-    memory: Memory = Field(description="Before any fix")
-    lacking_bytes: int = Field(description="KV cache missing for the goal")
-    fixes: list[TriedFix]
-    combination: Combination | None
-    others: list[Combination] = Field(
-        default_factory=list, description="Also reach the goal; each avoids a cost of `combination`"
+    memory: Memory | None = Field(default=None, description="Before any fix")
+    lacking_bytes: int = Field(default=0, description="KV cache missing for the goal")
+    tried: list[TriedFixes] = Field(default_factory=list, description="All that was rehearsed")
+    combination: Combination | None = Field(
+        default=None, description="Null: none is needed or found"
     )
-    log: LogSummary | None
-    model: str
-    source: Literal["local", "hub", "bundled"]
-    config: str
-    gpu: str
-    capability: str
-    vllm: str
+    least: str = Field(
+        default="", description="The least that would do, if nothing reaches the goal"
+    )
+    log: LogAnswer | None = Field(default=None, description="What the log answers by itself")
+    oom: ObservedOom | None = Field(default=None, description="The log's error, rehearsed")
+    logged: Memory | None = Field(default=None, description="The log's configuration, rehearsed")
+    anchored_bytes: int | None = Field(
+        default=None, description="The log's KV cache minus the rehearsed one: added to all others"
+    )
+    notes: list[str] = Field(default_factory=list, description="What rehearsals do not share")
+    problem: str = Field(default="", description="Why nothing was rehearsed")
+    model: str = ""
+    source: Literal["local", "hub", "bundled"] | None = None
+    config: str = ""
+    gpu: str = ""
+    capability: str = ""
+    vllm: str = ""
     mmcalib: str
-    rehearsals: int
-    assumptions: list[str]
+    rehearsals: int = 0
+    assumptions: list[str] = Field(default_factory=list)
 
 
 class ValidatedBudgets(DocumentPart):

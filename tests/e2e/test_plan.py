@@ -28,6 +28,7 @@ def test_a_shared_card_gets_the_highest_utilization_that_starts(engine_cache: Pa
     ended = mmcalib(engine_cache, "plan", "--model", QWEN, *SHARED, "--json", "--quiet", *args)
     assert ended.returncode == 0, ended.stderr
     plan = Plan.model_validate_json(ended.stdout)
+    assert plan.memory is not None
     assert plan.memory.starts is False
     assert "on startup is less than desired GPU memory utilization (0.92" in plan.memory.note
     assert plan.combination is not None
@@ -52,20 +53,14 @@ def test_what_does_not_fit_gets_the_cheapest_fixes_that_make_it_fit(engine_cache
     fits("plan", ended.stdout)
     plan = Plan.model_validate_json(ended.stdout)
     assert plan.verdict == "reached"
+    assert plan.memory is not None
     assert plan.memory.kv_cache_tokens is None
-    # One worst step for each of two modalities, of what is judged.
-    said = 1 + sum(bool(fix.reaches or fix.warning) for fix in plan.fixes) + len(plan.others)
-    assert plan.rehearsals <= 25 + 10 + 2 * said
     best = plan.combination
     assert best is not None
-    assert best.reaches
-    assert best.proven
-    assert {fix.cost for fix in best.fixes} <= {"nothing", "requests"}
+    assert best.changes == {"limit_mm_per_prompt": {"video": 0}}
+    assert [fix.cost for fix in best.fixes] == ["nothing"]
     assert best.flags in " ".join(ended.stderr.split())
-    fixes = {fix.name: fix for fix in plan.fixes}
-    assert fixes["size hint for video"].warning.startswith("a trap")
-    assert fixes["mm_processor_cache_gb"].problem == "host memory only"
-    assert fixes["no video"].kv_cache_bytes is not None
+    assert plan.tried[0].reaches
     again = mmcalib(
         engine_cache, "rehearse", "--model", QWEN, *SMALL, "--strict", "--quiet",
         "--", *shlex.split(best.flags),
@@ -118,7 +113,8 @@ def test_a_server_that_ran_out_of_memory_needs_another_configuration(
     assert plan.reserved is not None
     assert plan.reserved.status == "fail"
     assert plan.log is not None
-    oom = plan.log.oom
+    assert [fix.flags for fix in plan.log.fixes] == ["--gpu-memory-utilization 0.91"]
+    oom = plan.oom
     assert oom is not None
     assert (oom.phase, oom.step_modality, oom.step_limit_tokens) == (
         "serving: encoder",
@@ -132,7 +128,7 @@ def test_a_server_that_ran_out_of_memory_needs_another_configuration(
     assert plan.combination.changes == {"gpu_memory_utilization": 0.91}
     assert plan.combination.reserved is not None
     assert plan.combination.reserved.status == "pass"
-    assert "From the log" in ended.stderr
+    assert "what the log says" in ended.stderr
 
 
 @pytest.mark.long
@@ -150,19 +146,13 @@ def test_dropping_a_size_hint_is_combined_with_what_reaches_the_goal(engine_cach
     assert best is not None
     plain = {"image": 2, "video": 0}
     assert best.changes["limit_mm_per_prompt"] == plain
-    assert best.changes["max_model_len"] == 4096
     assert best.changes["mm_processor_kwargs"]["images_kwargs"]["size"]["longest_edge"] <= 3_211_264
     assert best.memory.max_concurrency is not None
     assert best.memory.max_concurrency >= 16
     assert best.reserved is not None
     assert best.reserved.status == "pass"
-    (hint,) = (fix for fix in best.fixes if fix.name == "no size hint for image")
-    assert hint.cost == "KV cache"
-    assert shlex.split(hint.flags) == ["--limit-mm-per-prompt", json.dumps(plain)]
-    first, *others = plan.fixes
-    assert (first.name, first.changes) == (hint.name, {"limit_mm_per_prompt": plain})
-    tried = [fix for fix in others if not fix.problem]
-    assert all("limit_mm_per_prompt" in fix.changes for fix in tried)
+    assert best.fixes[0].cost == "KV cache"
+    assert shlex.split(best.fixes[0].flags) == ["--limit-mm-per-prompt", json.dumps(plain)]
 
 
 @pytest.mark.long

@@ -32,9 +32,10 @@ def one(folder: Path, config: str = "", **changes: object) -> Rehearsal:
     return found.model_copy(update={"model": "Qwen/Qwen2.5-VL-3B-Instruct"})
 
 
-def shown(*found: Rehearsal) -> str:
+def shown(*found: Rehearsal, verbose: bool = True) -> str:
     page = io.StringIO()
-    print_rehearsals(found, Console(file=page, width=80, color_system=None, highlight=False))
+    console = Console(file=page, width=80, color_system=None, highlight=False)
+    print_rehearsals(found, console, "mmcalib plan --gpu L4", verbose=verbose)
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
 
 
@@ -51,6 +52,14 @@ def test_two_side_by_side_and_one_that_would_not_start(tmp_path: Path) -> None:
     (row,) = [line for line in page.splitlines() if line.startswith("KV cache  ")]
     assert row.index("10.50 GiB") < row.index("-1.00 GiB")
     assert page.count("Largest at the peak of") == 2
+    assert page.count("→ mmcalib plan --gpu L4") == 1
+
+
+def test_the_verdict_comes_first_and_assumptions_are_for_verbose(tmp_path: Path) -> None:
+    page = shown(one(tmp_path), verbose=False)
+    assert page.index("305,832 tokens") < page.index("requested")
+    assert "Assumptions" not in page
+    assert len(page.splitlines()) <= 21
 
 
 def test_it_survives_json(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mmcalib.derive.fixes import Facts
 from mmcalib.domain.memory import (
     Budget,
     Dummy,
@@ -70,11 +69,6 @@ def rehearsed(**changes: Any) -> RehearsedMemory:
         seconds=1.5,
     )
     return replace(found, **changes)
-
-
-FACTS = Facts(
-    rehearsed(), BUDGET, knobs=(), chunks_mm_input=True, quantized=False, attention_heads=16
-)
 
 
 def limits(cache: int, seqs: int, item: int = 324, modality: Modality = "image") -> Budget:

@@ -288,6 +288,7 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
     graphs = Graphs(count_graphs(config))
     captured, mode = models.capture_sizes(config), models.graph_mode(config)
     models.disable_compilation(config)
+    machine.beside_bytes = request.beside_bytes
     with start_worker(machine, config) as started:
         if graphs.count and platform.subtracts_graphs() and runner.estimates_graphs(started.worker):
             graphs = estimate_graphs(started, graphs.count, mode)
@@ -424,7 +425,8 @@ def _assumptions(
     if gpu.unified:
         least, most = (nbytes / GIB for nbytes in UNIFIED_NON_TORCH_BYTES)
         measured = f"{least:.1f} to {most:.1f} GiB on unified memory"
-    yield f"allowance for non-torch memory: {gib(started.non_torch_bytes)} (measured: {measured})"
+    allowance = started.non_torch_bytes - machine.beside_bytes
+    yield f"allowance for non-torch memory: {gib(allowance)} (measured: {measured})"
     if nbytes := machine.machine.local_bytes:
         largest = f"{machine.machine.local_source}, by Triton {installed_version('triton')}"
         yield f"CUDA keeps {gib(nbytes)} for kernels' stacks, the largest of {largest} (computed)"

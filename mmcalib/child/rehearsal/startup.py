@@ -28,7 +28,7 @@ class ImaginaryMachine:
     """The imaginary GPU of one process: its machine, ledger and dispatch mode."""
 
     def __init__(self, gpu: Gpu) -> None:
-        self.gpu = gpu
+        self.gpu, self.beside_bytes = gpu, 0
         self.machine = GpuMemory(gpu, settings_from_environment(os.environ))
         self.ledger = Ledger(self.machine)
         self.device = ImaginaryGpu(self.ledger)
@@ -145,7 +145,7 @@ def start_worker(machine: ImaginaryMachine, config: Any) -> Iterator[StartedWork
         worker.load_model()
         platform.fit_block_size(config)
         # Allocated between vLLM's first and last memory snapshot.
-        machine.machine.other_bytes += non_torch_allowance(machine.gpu)
+        machine.machine.other_bytes += non_torch_allowance(machine.gpu) + machine.beside_bytes
         runner = worker.model_runner
         with (
             ledger.phase("profile") as profile,

@@ -1,42 +1,60 @@
-"""A server's log as the start of a plan: model, GPU, arguments, and what went wrong."""
+"""A server's log as the start of a plan: the chosen start, its arguments, model and GPU."""
 
 from __future__ import annotations
 
 import errno
 import io
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from mmcalib.derive.demand import ObservedOom
 from mmcalib.derive.fixes import Constraints, Fix
-from mmcalib.derive.logs import StartupLog, read_log
-from mmcalib.domain.memory import RehearsedMemory
-from mmcalib.errors import UsageError
+from mmcalib.derive.log_fixes import LogAnswer, LoggedStart, answer_log
+from mmcalib.derive.logs import StartupLog, last_failed, read_starts
+from mmcalib.errors import MmcalibError, ModelError, UsageError
 from mmcalib.files import open_document
 from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
-from mmcalib.releases.constants import CONTEXT_BYTES
-from mmcalib.results.plan import LogSummary
+from mmcalib.releases.constants import CONTEXT_BYTES, find_unsafe_settings
 from mmcalib.text import GIB, describe_releases, gib
 
-# Arguments that change memory or what vLLM loads; none that is unsafe, such as trust_remote_code.
-REHEARSED_ARGUMENTS: Final = frozenset(
+T = TypeVar("T")
+
+# Engine arguments that move no GPU memory of a start, or name files of another machine: where and
+# how weights are loaded, what is logged, timed, hashed or traced, and how requests are treated.
+# All others that the installed parser knows are rehearsed.
+NO_MEMORY: Final = frozenset(
     {
-        *("model", "dtype", "quantization", "max_model_len", "max_num_seqs"),
-        *("max_num_batched_tokens", "gpu_memory_utilization", "kv_cache_dtype", "block_size"),
-        *("kv_cache_memory_bytes", "tensor_parallel_size", "enforce_eager", "cpu_offload_gb"),
-        *("limit_mm_per_prompt", "mm_processor_kwargs", "language_model_only"),
-        *("mm_encoder_tp_mode", "max_cudagraph_capture_size", "cudagraph_capture_sizes"),
-        *("enable_chunked_prefill", "hf_overrides"),
+        *("model", "served_model_name", "tokenizer", "tokenizer_mode", "tokenizer_revision"),
+        *("hf_config_path", "hf_token", "revision", "code_revision", "config_format", "seed"),
+        *("skip_tokenizer_init", "allowed_local_media_path", "allowed_media_domains"),
+        *("download_dir", "load_format", "model_weights", "ignore_patterns", "use_tqdm_on_load"),
+        *("safetensors_load_strategy", "safetensors_prefetch_num_threads"),
+        *("safetensors_prefetch_block_size", "max_parallel_loading_workers"),
+        *("model_loader_extra_config", "pt_load_map_location", "distributed_timeout_seconds"),
+        *("cpu_distributed_timeout_seconds", "master_port", "data_parallel_rpc_port"),
+        *("numa_bind", "numa_bind_nodes", "numa_bind_cpus", "device_ids", "shutdown_timeout"),
+        *("prefix_caching_hash_algo", "mm_processor_cache_gb", "mm_processor_cache_type"),
+        *("mm_hasher_algorithm", "mm_shm_cache_max_object_size_mb", "renderer_num_workers"),
+        *("disable_log_stats", "aggregate_engine_logging", "enable_log_requests", "log_level"),
+        *("show_hidden_metrics_for_version", "collect_detailed_traces", "kv_cache_metrics"),
+        *("kv_cache_metrics_sample", "custom_histogram_buckets", "cudagraph_metrics"),
+        *("enable_layerwise_nvtx_tracing", "enable_mfu_metrics", "jit_monitor_mode"),
+        *("enable_logging_iteration_details", "jit_monitor_verbose", "enable_mm_processor_stats"),
+        *("per_request_spec_decode_metrics", "enable_trace_replay", "ray_workers_use_nsight"),
+        *("scheduling_policy", "generation_config", "override_generation_config"),
+        *("structured_outputs_config", "reasoning_parser", "reasoning_config", "watermark_config"),
+        *("interleave_mm_strings", "max_num_queued_reqs", "max_num_queued_tokens"),
+        *("stream_interval", "tokens_only", "fail_on_environ_validation", "default_mm_loras"),
+        *("mm_encoder_fp8_scale_path", "mm_encoder_fp8_scale_save_path", "nnodes", "node_rank"),
     }
 )
+# The rest of these are of the API server.
+_SERVER: Final = frozenset({"host", "port", "model_tag", "api_key"})
 # Defaults differ between releases, and the log's figures hold for the values that its engine used.
 _EFFECTIVE: Final = ("max_model_len", "max_num_batched_tokens", "gpu_memory_utilization")
-_SERVER_ARGUMENTS: Final = frozenset(
-    {"host", "port", "model_tag", "served_model_name", "api_key", "hf_token"}
-)
 # A configuration is one line of about 6,000 characters; a day's log has a few hundred megabytes.
 _LINE_BYTES: Final = 100_000
 _MOST_BYTES: Final = 1 << 28
@@ -44,40 +62,76 @@ _MOST_BYTES: Final = 1 << 28
 _SIZE_TOLERANCE: Final = 0.005
 # The CUDA context takes up to 0.60 GiB (`CONTEXT_BYTES`): more is another process's.
 _MOST_CONTEXT_BYTES: Final = 640 << 20
+# What a log's weights may differ from the rehearsed ones, and by how much a model is another one.
+_SAME_WEIGHTS, _OTHER_MODEL = 0.03, 0.15
+_SAME_CACHE: Final = 0.05
+_MAKERS: Final = {"rocm": "an AMD GPU", "cpu": "a CPU", "tpu": "a TPU", "xpu": "an Intel GPU"}
+_AT_LINE: Final = re.compile(r"(.+):([1-9]\d{0,8})")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLog:
-    """A log and its engine arguments for a rehearsal; `effective` names those set by default."""
+    """The starts of a log, and the chosen one."""
 
+    starts: tuple[StartupLog, ...]
     log: StartupLog
-    engine_args: Mapping[str, Any]
-    ignored: tuple[str, ...]
-    effective: tuple[str, ...] = ()
+
+    def answer(self, gpu: Gpu | None = None, kept: Constraints | None = None) -> LogAnswer:
+        """Answer from the log alone."""
+        return answer_log(self.starts, self.log, gpu.total_bytes if gpu else None, kept)
+
+    def engine_args(self, known: Collection[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Return the arguments to rehearse, of those that the parser knows, and the others.
+
+        None of them is unsafe, such as trust_remote_code, whatever the log says.
+        """
+        args = self.log.engine_args
+        unsafe = {name.partition(".")[0] for name in find_unsafe_settings(args, {}, (*args,))}
+        kept = {n: v for n, v in args.items() if n in known and n not in NO_MEMORY | unsafe}
+        printed = {name: getattr(self.log, name) for name in _EFFECTIVE}
+        kept = {**{n: v for n, v in printed.items() if v is not None}, **kept}
+        left = args.keys() - kept.keys() - NO_MEMORY - _SERVER
+        return kept, tuple(sorted(left))
 
 
 def read_server_log(path: Path) -> ServerLog:
-    """Read a server's log. Raises UsageError if it cannot be read or is not from vLLM."""
+    """Read a server's log, or FILE:LINE for the start there. Raises UsageError if it has none."""
+    line = 0
+    if (at := _AT_LINE.fullmatch(str(path))) and not path.exists():
+        path, line = Path(at[1]), int(at[2])
     try:
-        log = read_log(_lines(path))
+        starts = read_starts(_lines(path))
     except OSError as error:
         hint = "vllm serve ... 2>&1 | tee server.log"
         raise UsageError(f"--log {path}: {error.strerror}", hint=hint) from error
-    if not log.starts:
+    if not starts:
         raise UsageError(
             f"--log {path}: not the log of a vLLM server",
             hint="--log FILE with vLLM's startup output or its out-of-memory error",
         )
-    args = log.engine_args
-    printed = {name: getattr(log, name) for name in _EFFECTIVE}
-    effective = {name: value for name, value in printed.items() if value and not args.get(name)}
-    kept = {name: value for name, value in args.items() if name in REHEARSED_ARGUMENTS}
-    return ServerLog(
-        log=log,
-        engine_args={**kept, **effective},
-        effective=tuple(effective),
-        ignored=tuple(sorted(args.keys() - REHEARSED_ARGUMENTS - _SERVER_ARGUMENTS)),
-    )
+    picked = [one for one in starts if line and one.line <= line]
+    if line and not picked:
+        raise UsageError(
+            f"--log {path}: no server starts by line {line}",
+            hint=f"--log {path}:{starts[0].line}",
+        )
+    return ServerLog(starts, picked[-1] if picked else last_failed(starts))
+
+
+def describe_choice(path: Path, answer: LogAnswer) -> list[str]:
+    """Name the starts of a log with several, and the one that was taken."""
+    if len(answer.starts) < 2:
+        return []
+    taken = next(one for one in answer.starts if one.line == answer.line)
+    others = [one for one in answer.starts if one != taken]
+
+    def name(one: LoggedStart) -> str:
+        return f"  {one}"
+
+    path = Path(re.sub(r":\d+$", "", str(path)))
+    pick = f"--log {path}:{others[-1].line} picks another"
+    first = f"{len(answer.starts)} starts in this log; this is of {taken}; {pick}:"
+    return [first, *map(name, others)]
 
 
 def stated_fixes(server_log: ServerLog, constraints: Constraints) -> tuple[Fix, ...]:
@@ -86,65 +140,54 @@ def stated_fixes(server_log: ServerLog, constraints: Constraints) -> tuple[Fix, 
     if most is None:
         return ()
     price = f"at most {most} requests run at once: the log's server has a block for each"
-    fix = Fix(f"{name}={most}", name, {name: most}, "speed", price)
+    fix = Fix(name, {name: most}, "speed", price)
     return (fix,) if constraints.allows(fix) else ()
 
 
-def describe_log(
-    server_log: ServerLog,
-    base: RehearsedMemory,
-    gpu: Gpu,
-    oom: ObservedOom | None = None,
-    doubts: Iterable[str] = (),
-) -> LogSummary:
-    """Summarise the log for the report; `base` is the rehearsal on `gpu`."""
-    log = server_log.log
-    return LogSummary(
-        vllm=log.vllm_version or "",
-        model=log.model or "",
-        failures=list(map(str, log.failures)),
-        notes=[*_notes(server_log, base, gpu), *doubts],
-        oom=oom,
-    )
-
-
-def _notes(server_log: ServerLog, base: RehearsedMemory, gpu: Gpu) -> Iterator[str]:
-    log, args = server_log.log, server_log.engine_args
-    if log.vllm_version not in (None, base.vllm):
-        yield describe_releases("the log", str(log.vllm_version), base.vllm)
-    if log.total_bytes is not None and not _same_size(gpu.total_bytes, log.total_bytes):
-        yield f"the log is from a GPU with {gib(log.total_bytes)}; mmcalib rehearsed {gpu.name}"
-    if server_log.effective:
-        defaults = ", ".join(f"{name}={args[name]}" for name in server_log.effective)
-        yield f"defaults of the log's engine: {defaults}"
-    if server_log.ignored:
-        yield f"ignored arguments of the log: {', '.join(server_log.ignored)}"
+def find_subject(server_log: ServerLog, gpu: Gpu | None, find: Callable[[], T]) -> tuple[Gpu, T]:
+    """Return the GPU and what `find` finds. Raises UsageError that asks for both at once."""
+    log, missing = server_log.log, list[MmcalibError]()
+    if gpu is None and log.platform in _MAKERS:
+        raise UsageError(
+            f"the log is from {_MAKERS[log.platform]} (platform {log.platform}); mmcalib rehearses "
+            "memory of NVIDIA GPUs only, so the log's own figures are all there is",
+            hint="mmcalib run or validate without --gpu: limits and tokens, or --gpu to move there",
+        )
+    try:
+        gpu = gpu or gpu_of_log(log)
+    except UsageError as error:
+        missing.append(error)
+    try:
+        found = find()
+    except (ModelError, UsageError) as error:
+        if gpu is not None:
+            raise
+        missing.append(error)
+    if missing:
+        hints = " ".join(error.hint for error in missing)
+        raise UsageError("; ".join(error.message for error in missing), hint=hints)
+    assert gpu is not None
+    return with_free_of_log(gpu, log), found
 
 
 def gpu_of_log(log: StartupLog) -> Gpu:
     """Return the GPU with the log's memory, or this machine's. Raises UsageError."""
     total = log.total_bytes
     present = gpus.detect_gpu() if gpus.has_gpu() else None
-    if total is None:
-        if present is not None:
-            return present
-        raise UsageError("the log does not name its GPU", hint="--gpu NAME")
-    if present is not None and _same_size(present.total_bytes, total):
+    if present is not None and (total is None or _same_size(present.total_bytes, total)):
         return present
+    if total is None:
+        raise UsageError("the log does not name its GPU", hint="--gpu NAME")
     candidates = [g for g in gpus.catalogue_gpus() if _same_size(g.total_bytes, total)]
     if len(candidates) == 1:
         return candidates[0]
     size = f"{total / GIB:.2f}GiB"
     if candidates:
         names = ", ".join(gpu.name for gpu in candidates)
-        raise UsageError(
-            f"several GPUs have the log's {size}: {names}",
-            hint=f"--gpu {candidates[0].name}, or another of them",
-        )
-    raise UsageError(
-        f"no known GPU has the log's {size}",
-        hint=f"--gpu-memory {size} --capability X.Y, or --gpu NAME",
-    )
+        hint = f"--gpu {candidates[0].name}, or another of them"
+        raise UsageError(f"several GPUs have the log's {size}: {names}", hint=hint)
+    hint = f"--gpu-memory {size} --capability X.Y, or --gpu NAME"
+    raise UsageError(f"no known GPU has the log's {size}", hint=hint)
 
 
 def with_free_of_log(gpu: Gpu, log: StartupLog) -> Gpu:
@@ -156,6 +199,51 @@ def with_free_of_log(gpu: Gpu, log: StartupLog) -> Gpu:
     if gpu.free_bytes is not None or total - free <= _MOST_CONTEXT_BYTES + nccl:
         return gpu
     return replace(gpu, free_bytes=free + CONTEXT_BYTES + nccl)
+
+
+def notes_of(
+    server_log: ServerLog, gpu: Gpu, vllm: str, ignored: Sequence[str], args: Mapping[str, Any]
+) -> Iterator[str]:
+    """Say what of the log the rehearsals do not share."""
+    log = server_log.log
+    if log.vllm_version not in (None, vllm):
+        yield describe_releases("the log", str(log.vllm_version), vllm)
+    if log.platform in _MAKERS:
+        yield f"the log is from {_MAKERS[log.platform]}; its figures do not hold for {gpu.name}"
+    elif log.total_bytes is not None and not _same_size(gpu.total_bytes, log.total_bytes):
+        yield f"the log is from a GPU with {gib(log.total_bytes)}; mmcalib rehearsed {gpu.name}"
+    defaults = [f"{n}={args[n]}" for n in _EFFECTIVE if n in args and n not in log.engine_args]
+    if defaults:
+        yield f"defaults of the log's engine: {', '.join(defaults)}"
+    if ignored:
+        yield f"arguments of the log that are not rehearsed: {', '.join(ignored)}"
+
+
+def is_comparable(server_log: ServerLog, gpu: Gpu) -> bool:
+    """True if a rehearsal on this GPU stands for the log's."""
+    total, platform = server_log.log.total_bytes, server_log.log.platform
+    return platform not in _MAKERS and (total is None or _same_size(gpu.total_bytes, total))
+
+
+def compare(log: StartupLog, weights: int, kv_cache: int, twins: Sequence[str]) -> list[str]:
+    """Name what the rehearsal of the log's configuration does not reproduce, with the likely cause.
+
+    Raises ModelError if the weights are another model's.
+    """
+    notes, logged = [], log.weights_bytes
+    if logged is not None and abs(weights - logged) > _SAME_WEIGHTS * logged:
+        words = f"the log's weights are {gib(logged)}, and this model's {gib(weights)}"
+        if abs(weights - logged) > _OTHER_MODEL * logged:
+            cause = "a quantized build" if logged < weights else "a build with wider weights"
+            names = f"--model with it: {', '.join(twins)}" if twins else "--model with its hub id"
+            raise ModelError(f"{words}: {cause}, or another model", hint=names)
+        notes.append(f"{words}: another release, or other layers are quantized")
+    if log.kv_cache_bytes is not None:
+        more = kv_cache - log.kv_cache_bytes
+        if abs(more) > _SAME_CACHE * max(abs(log.kv_cache_bytes), GIB):
+            words = f"the log's KV cache is {gib(log.kv_cache_bytes)}, rehearsed {gib(kv_cache)}"
+            notes.append(f"{words}: another release, or other processes on the GPU")
+    return notes
 
 
 def _same_size(one: int, other: int) -> bool:

@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mmcalib.derive.fix_search import SearchResult
-from mmcalib.derive.fixes import NO_CONSTRAINTS, Facts, Fix, Goal, parse_constraints
+import pytest
+
+from mmcalib.derive.fixes import NO_CONSTRAINTS, Fix, Goal, SearchResult, parse_constraints
 from mmcalib.derive.logs import Failure, OutOfMemory, Phase, StartupLog
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.domain.shapes import Modality
-from mmcalib.errors import VllmRefused
+from mmcalib.errors import ModelError, UsageError, VllmRefused
 from mmcalib.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.memory.rehearse import MemoryPrediction, Predicted
 from mmcalib.models import gpus
 from mmcalib.models.gpus import describe_gpu
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
-from mmcalib.workflows.plan import from_log, trials
-from mmcalib.workflows.plan.plan import combinations, try_fix
-from mmcalib.workflows.plan.trials import MOST_REHEARSALS, FixTrials, search_fixes
+from mmcalib.workflows.plan import from_log
+from mmcalib.workflows.plan.plan import (
+    FixTrials,
+    JudgedFixes,
+    ModelFacts,
+    judge_fixes,
+    observe_oom,
+    search_fixes,
+    without_trap_hints,
+)
 from tests.derive.costed import AREA
-from tests.workflows.rehearsals import BUDGET, FACTS, GIB, deepstack, limits, peaks, rehearsed
+from tests.workflows.rehearsals import BUDGET, GIB, deepstack, limits, peaks, rehearsed
 
 GPU = gpus.find_gpu("H100-80G")
 L4 = describe_gpu("22GiB", "8.9")
 ROOMY = {"model": "/m", "max_num_seqs": 256, "max_num_batched_tokens": 16_384}
 FOUR = {**ROOMY, "max_num_seqs": 4}
-SEQS = Fix("max_num_seqs=4", "max_num_seqs", {"max_num_seqs": 4}, "speed", "at most 4 at once")
-REACHED = SearchResult((), reached=True, proven=True)
+SEQS = Fix("max_num_seqs", {"max_num_seqs": 4}, "speed", "at most 4 at once")
 
 
 @dataclass
@@ -54,14 +59,18 @@ class DeepStack:
         return deepstack(limits(batch, seqs), kv_cache_tokens=left, requested_bytes=requested)
 
 
-def bench(args: Mapping[str, Any], goal: Goal | None = None, **how: Any) -> trials.FixTrials:
-    found = trials.FixTrials(MemoryPrediction(GPU, DeepStack(**how)), args, goal or Goal())
+def searched(at: FixTrials) -> SearchResult:
+    return search_fixes(at, at.safe_outcome(()), Silent())
+
+
+def bench(args: Mapping[str, Any], goal: Goal | None = None, **how: Any) -> FixTrials:
+    found = FixTrials(MemoryPrediction(GPU, DeepStack(**how)), args, goal or Goal())
     found.rehearse(())
     return found
 
 
-def judge(at: trials.FixTrials, *fixes: Fix) -> trials.JudgedFixes:
-    found = trials.judge_fixes(at, fixes)
+def judge(at: FixTrials, *fixes: Fix) -> JudgedFixes:
+    found = judge_fixes(at, fixes)
     assert found is not None
     return found
 
@@ -84,51 +93,19 @@ def test_a_configuration_is_judged_as_run_and_validate_do() -> None:
 def test_a_goal_that_is_reached_already_is_not_where_it_is_under_reserved() -> None:
     """It would start, and may run out of memory under load: a setting that holds is proposed."""
     at = bench(FOUR)
-    found = trials.choose_safe(at, REACHED)
-    assert found.verdict == "reached"
-    (mend,) = found.best.best
+    found = searched(at)
+    assert found.reached
+    (mend,) = found.best
     assert mend.changes == {"max_num_seqs": 51}
-    assert (mend.cost, found.best.proven) == ("nothing", True)
+    assert mend.cost == "nothing"
     assert judge(at, mend).check.status == "pass"
-    held = trials.choose_safe(bench(ROOMY), REACHED)
-    assert (held.verdict, held.best.best) == ("reached already", ())
-
-
-def test_values_that_the_plan_chose_are_changed_until_they_hold() -> None:
-    at = bench(ROOMY)
-    at.outcome((SEQS,))
-    found = trials.choose_safe(at, SearchResult((SEQS,), reached=True, proven=True))
-    assert found.verdict == "reached"
-    assert [fix.knob for fix in found.best.best] != ["max_num_seqs", "max_num_seqs"]
-    proposed, _ = combinations(found.best, at)
-    assert proposed is not None
-    assert proposed.reserved is not None
-    assert proposed.reserved.status == "pass"
-    assert proposed.changes == {"max_num_seqs": 51}
-    alone = try_fix(SEQS, at)
-    assert alone.reaches
-    assert "under-reserved by 0.46 GiB" in alone.warning
-
-
-def test_of_what_else_was_mended_less_may_do() -> None:
-    batch = Fix("b", "max_num_batched_tokens", {"max_num_batched_tokens": 8192}, "speed", "slower")
-    at = bench(ROOMY)
-    at.outcome((batch,))
-    at.outcome((SEQS,))
-    asked = SearchResult((batch,), reached=True, proven=True, others=((SEQS,), ()))
-    found = trials.choose_safe(at, asked)
-    assert found.best.best == (batch,)
-    _, (mended,) = combinations(found.best, at)
-    assert (mended.changes, mended.proven) == ({"max_num_seqs": 51}, False)
-    assert found.best.proven
+    assert bench(ROOMY).safe_outcome(()).reached
 
 
 def test_what_no_setting_mends_is_said_and_is_no_success() -> None:
     """With each cure the KV cache has less than the goal."""
     at = bench(FOUR, Goal("kv_tokens", 300_000), mended_tokens=200_000)
-    found = trials.choose_safe(at, REACHED)
-    assert found.verdict == "under-reserved"
-    assert found.best.best == ()
+    assert not searched(at).reached
 
 
 def test_where_steps_cannot_be_rehearsed_it_says_what_it_does_not_know() -> None:
@@ -138,35 +115,8 @@ def test_where_steps_cannot_be_rehearsed_it_says_what_it_does_not_know() -> None
     assert "only tokens were compared, because rehearsals on H100-80G ended early" in (
         found.check.detail
     )
-    assert "no kernel" in found.check.detail
     assert found.check.remedy.startswith("mmcalib rehearse --model /m --gpu H100-80G --verbose")
-    at.prediction.gpu = describe_gpu("12GiB", "8.6")
-    assert "--model /m --gpu-memory 12GiB --capability 8.6 --verbose" in judge(at).check.remedy
-    assert trials.choose_safe(at, REACHED).verdict == "reached already"
-
-
-def test_a_size_hint_is_a_trap_by_the_same_judgement() -> None:
-    hint = Fix(
-        "size hint for image",
-        "size hint",
-        {"limit_mm_per_prompt": {"image": {"width": 64, "height": 64}}},
-        "requests",
-        "smaller",
-    )
-
-    class Hinted(DeepStack):
-        def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
-            found = super().rehearse(engine_args)
-            limit = engine_args.get("limit_mm_per_prompt", {}).get("image", 1)
-            if isinstance(limit, int):
-                return found
-            return deepstack(limits(16_384, 1), activation_peak_bytes=GIB // 2)
-
-    at = trials.FixTrials(MemoryPrediction(GPU, Hinted()), ROOMY, Goal())
-    at.rehearse(())
-    at.outcome((hint,))
-    warning = try_fix(hint, at).warning
-    assert warning.startswith("a trap: vLLM still admits image items of 324 tokens; under-reserved")
+    assert at.safe_outcome(()).reached
 
 
 @dataclass
@@ -212,62 +162,38 @@ class Qwen7B:
 HINTED: Mapping[str, Any] = {"count": 2, "width": 512, "height": 512}
 
 
-def served(image: Any, goal: Goal | None = None, **args: Any) -> trials.FixTrials:
+def served(image: Any, goal: Goal | None = None, **args: Any) -> FixTrials:
     limits = {"limit_mm_per_prompt": {"image": image, "video": 0}}
-    at = trials.FixTrials(
+    at = FixTrials(
         MemoryPrediction(L4, Qwen7B()), {"model": "/m", **limits, **args}, goal or Goal()
     )
     at.rehearse(())
     return at
 
 
-def facts(at: trials.FixTrials) -> Facts:
-    found = at.rehearse(())
-    assert found.budget is not None
-    return replace(FACTS, budget=found.budget, knobs=(AREA,))
-
-
 def test_a_hint_that_shrinks_the_profile_alone_is_dropped_and_that_has_a_price() -> None:
     at = served(HINTED, max_model_len=32_768)
     assert not judge(at).holds
-    honest = trials.without_trap_hints(at)
+    honest = without_trap_hints(at)
     (fix,) = honest.required
     assert fix.cost == "KV cache"
-    assert fix.price.startswith("1.84 GiB less")
-    found = trials.choose_safe(honest, REACHED)
-    assert found.verdict == "reached"
-    proposed, _ = combinations(found.best, honest)
-    assert proposed is not None
-    assert proposed.changes == {"limit_mm_per_prompt": {"image": 2, "video": 0}}
-    assert [price.flags for price in proposed.fixes] == [proposed.flags]
-    assert proposed.reserved is not None
-    assert proposed.reserved.status == "pass"
+    assert honest.changes(()) == {"limit_mm_per_prompt": {"image": 2, "video": 0}}
+    assert honest.safe_outcome(()).reached
     plain = served(2)
-    assert trials.without_trap_hints(plain) is plain
+    assert without_trap_hints(plain) is plain
 
 
-def test_dropping_a_hint_is_combined_with_caps_and_a_shorter_context() -> None:
+def test_dropping_a_hint_is_combined_with_a_shorter_context_and_eight_bits() -> None:
     at = served(HINTED, Goal("concurrency", 16))
-    honest = trials.without_trap_hints(at)
-    fixes, found = trials.search_fixes(honest, facts(at), Silent())
-    settled_so = trials.choose_safe(honest, found)
-    assert settled_so.verdict == "reached"
-    proposed, _ = combinations(settled_so.best, honest)
-    assert proposed is not None
-    size = {"longest_edge": 3_211_264, "shortest_edge": 3_136}
-    assert proposed.changes == {
-        "max_model_len": 4_096,
-        "mm_processor_kwargs": {"images_kwargs": {"size": size}},
-        "limit_mm_per_prompt": {"image": 2, "video": 0},
-    }
-    assert proposed.reserved is not None
-    assert proposed.reserved.status == "pass"
-    whole = {"limit_mm_per_prompt": {"image": 2, "video": 0}}
-    for fix in fixes:
-        shown = try_fix(fix, honest)
-        if not fix.untried and fix.knob not in {"limits", "size hint"}:
-            assert shown.changes == {**fix.changes, **whole}
-            assert shlex.quote('{"image": 2, "video": 0}') in shown.flags
+    at = replace(without_trap_hints(at), facts=ModelFacts((AREA,)))
+    found = searched(at)
+    assert found.reached
+    changes = at.changes(found.best)
+    assert changes["limit_mm_per_prompt"] == {"image": 2, "video": 0}
+    assert judge(at, *found.best).holds
+    for fix in found.best:
+        fewer = tuple(one for one in found.best if one != fix)
+        assert not at.safe_outcome(fewer).reached
 
 
 OOM = OutOfMemory(
@@ -280,11 +206,9 @@ OOM = OutOfMemory(
 )
 
 
-def exhausted(
-    at: trials.FixTrials, *, phase: Phase | None = "serving: encoder"
-) -> trials.FixTrials:
+def exhausted(at: FixTrials, *, phase: Phase | None = "serving: encoder") -> FixTrials:
     log = StartupLog(failures=(Failure("", phase, OOM),))
-    return replace(at, oom=trials.observe_oom(at, log))
+    return replace(at, oom=observe_oom(at, log))
 
 
 def test_a_server_that_ran_out_of_memory_needs_more_room_whatever_is_reserved() -> None:
@@ -305,86 +229,19 @@ def test_a_server_that_ran_out_of_memory_needs_more_room_whatever_is_reserved() 
     assert not found.holds
     assert found.lacking_bytes == at.oom.lacking_bytes
     assert at.oom.lacking_bytes == round(1.08 * GIB) - round(0.39 * GIB) + VLLM_SLACK_BYTES
-    so = trials.choose_safe(at, REACHED)
-    assert so.verdict == "reached"
-    (mend,) = so.best.best
+    (mend,) = searched(at).best
     assert mend.changes == {"gpu_memory_utilization": 0.91}
     assert mend.cost == "KV cache"
     assert mend.price.startswith("0.88 GiB less")
     assert judge(at, mend).holds
 
 
-def test_a_message_without_figures_still_asks_for_room() -> None:
-    calm = served(2)
-    failure = Failure("", "profile: sampler", OutOfMemory())
-    oom = trials.observe_oom(calm, StartupLog(failures=(failure,)))
-    assert oom is not None
-    assert (oom.wanted_bytes, oom.step_bytes, oom.lacking_bytes) == (None, None, VLLM_SLACK_BYTES)
-    at = replace(calm, oom=oom)
-    so = trials.choose_safe(at, REACHED)
-    # 0.15 of 22 GiB below the default of 0.92.
-    assert [fix.changes for fix in so.best.best] == [{"gpu_memory_utilization": 0.91}]
-
-
 def test_before_the_kv_cache_a_lower_utilization_makes_no_room() -> None:
     at = exhausted(served(2, gpu_memory_utilization=0.95), phase="profile: encoder")
-    so = trials.choose_safe(at, REACHED)
-    assert so.verdict == "under-reserved"
-    _, found = trials.search_fixes(at, facts(at), Silent(), partial(trials.safe_outcome, at))
+    found = searched(replace(at, facts=ModelFacts((AREA,))))
     assert found.reached
     assert "images_kwargs.size.longest_edge" in {fix.knob for fix in found.best}
     assert judge(at, *found.best).holds
-
-
-def test_fixes_are_combined_until_they_reach_the_goal_and_hold() -> None:
-    """A lower utilization alone leaves too few tokens; with smaller images it does not."""
-    calm = served(2, Goal("kv_tokens", 45_000), gpu_memory_utilization=0.95)
-    at = exhausted(calm)
-    assert at.outcome(()).reached
-    assert trials.choose_safe(at, REACHED).verdict == "under-reserved"
-    _, found = trials.search_fixes(at, facts(at), Silent(), partial(trials.safe_outcome, at))
-    so = trials.choose_safe(at, found)
-    assert so.verdict == "reached"
-    proposed, _ = combinations(so.best, at)
-    assert proposed is not None
-    assert proposed.changes["gpu_memory_utilization"] < 0.95
-    assert proposed.memory.kv_cache_tokens is not None
-    assert proposed.memory.kv_cache_tokens >= 45_000
-    assert proposed.reserved is not None
-    assert proposed.reserved.status == "pass"
-
-
-@dataclass
-class Wanting:
-    """Has few tokens of KV cache until one argument has one value."""
-
-    name: str
-    value: Any
-    asked: list[Mapping[str, Any]] = field(default_factory=list)
-
-    def rehearse(
-        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> RehearsedMemory:
-        self.asked.append(engine_args)
-        enough = engine_args.get(self.name) == self.value
-        return rehearsed(kv_cache_tokens=400_000 if enough else 1_000)
-
-
-def search(wanting: Wanting, engine_args: Mapping[str, Any]) -> tuple[list[Fix], SearchResult]:
-    with MemoryPrediction(gpus.find_gpu("H100-80G"), wanting) as prediction:
-        bench = FixTrials(prediction, {"model": "/m", **engine_args}, Goal("kv_tokens", 200_000))
-        return search_fixes(bench, FACTS, Silent())
-
-
-def test_every_fix_is_rehearsed_on_its_own_and_the_one_that_does_it_is_found() -> None:
-    wanting = Wanting("kv_cache_dtype", "fp8")
-    fixes, found = search(wanting, {})
-    on_their_own = [fix for fix in fixes if fix.alone and not fix.untried]
-    for fix in on_their_own:
-        assert {"model": "/m", **fix.changes} in wanting.asked
-    assert [fix.name for fix in found.best] == ["kv_cache_dtype"]
-    assert found.reached
-    assert len(wanting.asked) <= MOST_REHEARSALS
 
 
 @dataclass
@@ -397,19 +254,19 @@ class SharedCap:
         kwargs = engine_args.get("mm_processor_kwargs") or {}
         video = 4_096 if "images_kwargs" in kwargs else 114_688
         items: dict[Modality, int] = {"image": 4_096 if kwargs else 16_384, "video": video}
-        return rehearsed(budget=replace(BUDGET, max_tokens_per_item=items), kv_cache_tokens=1_000)
+        tokens = 300_000 if kwargs else 1_000
+        budget = replace(BUDGET, max_tokens_per_item=items)
+        return rehearsed(budget=budget, kv_cache_tokens=tokens)
 
 
-def test_a_cap_of_images_that_turns_videos_away_costs_requests() -> None:
-    both = replace(BUDGET, max_tokens_per_item={"image": 16_384, "video": 114_688})
-    facts = replace(FACTS, knobs=(AREA,), budget=both)
-    with MemoryPrediction(gpus.find_gpu("H100-80G"), SharedCap()) as prediction:
-        bench = FixTrials(prediction, {"model": "/m"}, Goal("kv_tokens", 200_000))
-        fixes, _ = search_fixes(bench, facts, Silent())
-    caps = [fix for fix in fixes if fix.knob == AREA.name]
-    assert [fix.level for fix in caps] == [0, 1]
-    assert {fix.cost for fix in caps} == {"requests"}
-    assert all("rejects larger video items" in fix.price for fix in caps)
+def test_a_cap_of_images_that_turns_videos_away_is_passed_over() -> None:
+    args = {"model": "/m", "limit_mm_per_prompt": {"image": 1, "video": 1}}
+    with MemoryPrediction(GPU, SharedCap()) as prediction:
+        at = FixTrials(prediction, args, Goal("kv_tokens", 200_000))
+        found = searched(replace(at, facts=ModelFacts((AREA,))))
+    assert not found.reached
+    refused = [result.refusal for fixes, result in found.tried if fixes[-1].knob == AREA.name]
+    assert refused[0] == "rejects video items"
 
 
 def written(folder: Path, *lines: str) -> from_log.ServerLog:
@@ -417,27 +274,31 @@ def written(folder: Path, *lines: str) -> from_log.ServerLog:
     return from_log.read_server_log(folder / "server.log")
 
 
+KNOWN = ("model", "max_model_len", "max_num_batched_tokens", "seed", "enable_prefix_caching")
+
+
 def test_what_the_engine_took_by_default_is_rehearsed_as_it_was(tmp_path: Path) -> None:
     """Defaults differ between releases: 0.9 had 2,048 batched tokens where 0.32 has 8,192."""
     found = written(
         tmp_path,
         "vLLM API server version 0.31.0",
-        "non-default args: {'model': 'm', 'max_model_len': 2048, 'port': 1, 'seed': 3}",
+        "non-default args: {'model': 'm', 'max_model_len': 2048, 'port': 1, 'seed': 3, "
+        "'enable_prefix_caching': False, 'newer_argument': 1}",
         "Using max model len 4096",
         "Chunked prefill is enabled with max_num_batched_tokens=2048.",
         "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00 GiB",
     )
-    assert found.engine_args == {
-        "model": "m",
+    args, ignored = found.engine_args(KNOWN)
+    assert args == {
         "max_model_len": 2048,
         "max_num_batched_tokens": 2048,
+        "enable_prefix_caching": False,
     }
-    said = from_log.describe_log(found, rehearsed(), gpus.find_gpu("L4"))
-    assert said.notes == [
+    assert list(from_log.notes_of(found, gpus.find_gpu("L4"), "0.32.0", ignored, args)) == [
         "the log is from vLLM 0.31.0; mmcalib runs vLLM 0.32.0",
         "the log is from a GPU with 8.00 GiB; mmcalib rehearsed L4",
         "defaults of the log's engine: max_num_batched_tokens=2048",
-        "ignored arguments of the log: seed",
+        "arguments of the log that are not rehearsed: newer_argument",
     ]
 
 
@@ -449,8 +310,45 @@ def test_no_plan_exceeds_the_sequences_that_the_log_allows(tmp_path: Path) -> No
     (fix,) = from_log.stated_fixes(found, NO_CONSTRAINTS)
     assert fix.changes == {"max_num_seqs": 108}
     assert from_log.stated_fixes(found, parse_constraints(["max_num_seqs"])) == ()
-    at = trials.FixTrials(MemoryPrediction(GPU, DeepStack()), ROOMY, Goal(), required=(fix,))
+    at = FixTrials(MemoryPrediction(GPU, DeepStack()), ROOMY, Goal(), required=(fix,))
     assert at.args(())["max_num_seqs"] == 108
+
+
+TWO_SERVERS = (
+    "web-1  | non-default args: {'model': 'org/a', 'port': 8000}",
+    "web-2  | non-default args: {'model': 'org/b', 'port': 8001}",
+    "web-1  | ValueError: No available memory for the cache blocks.",
+    "web-2  | Application startup complete.",
+)
+
+
+def test_of_several_servers_the_last_that_failed_is_taken_and_others_are_named(
+    tmp_path: Path,
+) -> None:
+    found = written(tmp_path, *TWO_SERVERS)
+    log = tmp_path / "server.log"
+    assert found.log.model == "org/a"
+    assert from_log.describe_choice(log, found.answer()) == [
+        "2 starts in this log; this is of line 1: org/a, port 8000, failed (kv cache); "
+        f"--log {log}:2 picks another:",
+        "  line 2: org/b, port 8001, started",
+    ]
+    picked = from_log.read_server_log(Path(f"{log}:2"))
+    assert picked.log.model == "org/b"
+    (tmp_path / "late.log").write_text("\n" + TWO_SERVERS[0])
+    with pytest.raises(UsageError, match="no server starts by line 1"):
+        from_log.read_server_log(tmp_path / "late.log:1")
+
+
+def test_a_log_of_another_model_ends_the_plan_and_smaller_differences_are_named() -> None:
+    log = StartupLog(weights_bytes=14 * GIB, kv_cache_bytes=4 * GIB)
+    assert from_log.compare(log, 14 * GIB, 4 * GIB, ()) == []
+    weights, cache = from_log.compare(log, 15 * GIB, 3 * GIB, ())
+    assert weights.startswith("the log's weights are 14.00 GiB, and this model's 15.00 GiB")
+    assert cache.startswith("the log's KV cache is 4.00 GiB, rehearsed 3.00 GiB")
+    with pytest.raises(ModelError, match="a quantized build") as caught:
+        from_log.compare(log, 51 * GIB, 0, ["org/m-FP8"])
+    assert caught.value.hint == "--model with it: org/m-FP8"
 
 
 def test_the_memory_that_other_processes_hold_is_read_from_the_log(tmp_path: Path) -> None:
