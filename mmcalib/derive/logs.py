@@ -140,6 +140,7 @@ def _count(number: str) -> int:
 
 _BATCHED, _SHARE = "max_num_batched_tokens", "gpu_memory_utilization"
 _ON_STARTUP, _ONE = "on startup", "To serve at least one request"
+_STORED: Final = "number of tokens that can be stored in KV cache"
 # (field, marker in the line, pattern whose only group is the value, parser).
 _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], ...]] = tuple(
     (name, mark, re.compile(pattern, re.ASCII), read)
@@ -185,6 +186,9 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
         ("profiled_modality", "Encoder cache will be", r"with \d{1,9} (\w{1,20}) items", str),
         ("longest_context", _ONE, rf"model length is ({_COUNT})", _count),
         ("longest_context", "the derived max_model_len", r"len \(\w{1,40}=(\d{1,15})", int),
+        # By 0.8.
+        ("longest_context", _STORED, rf"stored in KV cache \(({_COUNT})\)", _count),
+        ("max_model_len", _STORED, rf"max seq len \(({_COUNT})\)", _count),
         ("least_batched_tokens", "MM input disabled", rf"mm_item \(({_COUNT})\)", _count),
         ("least_batched_tokens", "pre-allocated encoder", rf"(?:with|length) ({_COUNT})\b", _count),
         ("least_batched_tokens", "equal to max_num_seqs", rf"num_seqs \(({_COUNT})\)", _count),
@@ -214,6 +218,7 @@ _FAILURES: Final[tuple[tuple[str, Phase | None, OutOfMemory | None], ...]] = (
     ("out of memory occurred when warming up", "profile: sampler", OutOfMemory()),
     ("No available memory for the cache blocks", "kv cache", None),
     (_ONE, "kv cache", None),
+    (_STORED, "kv cache", None),
     ("Cannot auto-fit max_model_len", "kv cache", None),
     ("exceeds available Mamba cache blocks", "cuda graphs", None),
     ("on startup is less than", "start", None),

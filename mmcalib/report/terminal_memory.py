@@ -28,6 +28,7 @@ _NAMED_TENSORS: Final = 6
 # Most failures of a log to show, the last ones.
 _FAILURES: Final = 2
 _FAILURE_CHARS: Final = 220
+_NOW_CHARS: Final = 100
 # Most rejected requests to show.
 _REFUSED: Final = 4
 
@@ -195,7 +196,8 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
     print_section(console, f"{title}, rehearsed")
     _print_conclusion(plan, console)
     kept = f"; keeping {', '.join(plan.kept)}" if plan.kept else ""
-    console.print(line(f"Goal: {plan.goal}{kept}. Now: {capacity(plan.memory)}"))
+    now = textwrap.shorten(capacity(plan.memory), _NOW_CHARS, placeholder=" …")
+    console.print(line(f"Goal: {plan.goal}{kept}. Now: {now}"))
     if plan.reserved is not None and plan.reserved.status != "pass" and plan.combination:
         _print_reserved(plan.reserved.model_copy(update={"remedy": ""}), console)
     if plan.logged is not None and plan.log is not None:

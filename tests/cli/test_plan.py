@@ -42,7 +42,7 @@ OOM = (
     [
         ("nothing of a server\n", "not the log of a vLLM server", ""),
         (OOM.format(total="79.19"), "H100-80G", "--gpu A100-80G"),
-        (OOM.format(total="79.19"), "the log names no model", "--model MODEL"),
+        (OOM.format(total="79.19"), "the log names none", "--model MODEL"),
         (OOM.format(total="66.66"), "no known GPU has the log's 66.66GiB", "--capability X.Y"),
         ("INFO: Starting to load model /nowhere/m...\n", "does not name its GPU", "--gpu NAME"),
         (

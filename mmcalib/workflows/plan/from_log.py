@@ -164,7 +164,7 @@ def find_subject(server_log: ServerLog, gpu: Gpu | None, find: Callable[[], T]) 
             raise
         missing.append(error)
     if missing:
-        hints = " ".join(error.hint for error in missing)
+        hints = "; ".join(error.hint for error in missing)
         raise UsageError("; ".join(error.message for error in missing), hint=hints)
     assert gpu is not None
     return with_free_of_log(gpu, log), found
