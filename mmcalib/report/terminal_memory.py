@@ -182,8 +182,12 @@ def print_log(answer: LogAnswer, choice: Sequence[str], console: Console) -> Non
         console.print(line(f"{fix.flags}", "bold"), soft_wrap=True)
         console.print(line(f"    costs {fix.cost}: {fix.price}; computed from the log"))
     if answer.failures and not answer.fixes:
-        words = answer.least or "nothing in the log computes a fix"
-        console.print(line(f"the least that would do: {words}" if answer.least else words))
+        words = "no fix follows from the log alone"
+        if answer.least:
+            words = f"the least that would do: {answer.least}"
+        elif "total_bytes" not in answer.figures:
+            words += "; with --gpu NAME, one may"
+        console.print(line(words))
     for note in answer.notes:
         console.print(line(f"- {note}", "dim"))
 
