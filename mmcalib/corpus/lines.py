@@ -49,9 +49,11 @@ _TIME_FIELDS = ("timestamp", "startTime", "request_created_at", "inferenceTime")
 _ENDPOINT_FIELDS = ("url", "endpoint", "request_path", "path")
 _CHAT_ENDPOINTS = ("chat/completions", "chat", "responses", "messages")
 _ENDPOINT = re.compile(
-    rf"(?:^|/)({'|'.join(_CHAT_ENDPOINTS)}|embeddings?|embed|pooling|score|rerank|rankings|classify"
-    r"|moderations|transcriptions|translations|speech|generations|edits|count_tokens|tokenize)/?$"
+    rf"(?:^|/)({'|'.join(_CHAT_ENDPOINTS)}|completions|embeddings?|embed|pooling|score|rerank"
+    r"|rankings|classify|moderations|transcriptions|translations|speech|generations|edits"
+    r"|count_tokens|tokenize)/?$"
 )
+_OTHER_ENDPOINT = re.compile(r"/v\d+/([\w./-]+?)/?\Z")
 # Fields of AIPerf's own lines, whose times are in milliseconds.
 _AIPERF = ("text", "texts", "turns")
 
@@ -106,7 +108,7 @@ def parse_line(line: bytes) -> tuple[ChatRequest, float | None]:
     if not isinstance(body, dict):
         raise BadRequest("not a chat request: not a JSON object")
     if sent_to and sent_to not in _CHAT_ENDPOINTS:
-        raise BadRequest(f"sent to the endpoint {sent_to}, not a chat request")
+        raise BadRequest(f"sent to the endpoint {sent_to}, which {NOT_MODELLED}")
     endpoint = ""
     if sent_to == "messages" or (not sent_to and _is_anthropic(body)):
         body, endpoint = _chat_of_anthropic(body), "/v1/messages"
@@ -129,7 +131,8 @@ def _open_envelopes(line: dict[str, Any]) -> tuple[dict[str, Any], str, float | 
     times = (seconds_of(one.get(name)) for one in outer for name in _TIME_FIELDS)
     sent_s = next((time for time in times if time is not None), None)
     places = (str(one.get(name)).partition("?")[0] for one in levels for name in _ENDPOINT_FIELDS)
-    sent_to = next((match[1] for place in places if (match := _ENDPOINT.search(place))), "")
+    found = (_ENDPOINT.search(place) or _OTHER_ENDPOINT.match(place) for place in places)
+    sent_to = next((match[1] for match in found if match), "")
     body = {k: v for name in _PARAMETERS for k, v in _mapping(levels[-1].get(name)).items()}
     body |= levels[-1]
     if "messages" in body:
@@ -209,7 +212,7 @@ def _messages_of(body: Mapping[str, Any]) -> list[Message]:
     is_prompt = "messages" not in body
     if not is_prompt:
         messages = body["messages"]
-    elif isinstance(turns := body.get("turns"), list) and all(isinstance(t, dict) for t in turns):
+    elif _is_list_of_objects(turns := body.get("turns")):
         # The last of a session's requests repeats the turns before it, with answers.
         every = [message for turn in turns for message in (*_messages_of(turn), _NO_ANSWER)]
         return every[:-1]
@@ -298,9 +301,12 @@ def _replace_marks(message: Message, left: Mapping[str, Iterator[dict[str, Any]]
     return message if parts == [content] else {**message, "content": parts}
 
 
+def _is_list_of_objects(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
+
+
 def _is_responses(line: Mapping[str, Any]) -> bool:
-    items = line.get("input")
-    return isinstance(items, list) and bool(items) and all(isinstance(one, dict) for one in items)
+    return _is_list_of_objects(line.get("input"))
 
 
 def _is_langfuse(line: Mapping[str, Any]) -> bool:

@@ -192,7 +192,10 @@ ENVELOPES = [
 
 @pytest.mark.parametrize(
     "endpoint",
-    ["embeddings", "pooling", "score", "rerank", "classify", "audio/transcriptions"],
+    [
+        *("embeddings", "pooling", "score", "rerank", "classify", "audio/transcriptions"),
+        "completions",
+    ],
 )
 def test_a_body_for_another_endpoint_is_no_chat(folder: Path, endpoint: str) -> None:
     name = endpoint.rpartition("/")[2]
@@ -204,7 +207,13 @@ def test_a_body_for_another_endpoint_is_no_chat(folder: Path, endpoint: str) -> 
         chat, skipped = source(folder, user("hello"), line).prompts()
         assert isinstance(chat, Prompt)
         assert isinstance(skipped, Skipped)
-        assert skipped.reason == f"sent to the endpoint {name}, not a chat request"
+        assert skipped.reason == f"sent to the endpoint {name}, which is not modelled"
+    new = {"url": "/v1/new/one/", "body": user("hello")}
+    for line in (user("hello"), {"url": "/v1/x/chat/completions/", "body": user("hello")}):
+        chat, skipped = source(folder, line, new).prompts()
+        assert isinstance(chat, Prompt)
+        assert isinstance(skipped, Skipped)
+        assert skipped.reason == "sent to the endpoint new/one, which is not modelled"
 
 
 def test_sessions_start_together_and_go_on_after_their_delays(folder: Path) -> None:
