@@ -16,7 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 from mmcalib.corpus.chat import (
     PART_OF,
@@ -301,7 +301,7 @@ def _replace_marks(message: Message, left: Mapping[str, Iterator[dict[str, Any]]
     return message if parts == [content] else {**message, "content": parts}
 
 
-def _is_list_of_objects(value: Any) -> bool:
+def _is_list_of_objects(value: Any) -> TypeGuard[list[dict[str, Any]]]:
     return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
 
 
