@@ -107,7 +107,7 @@ _KNOWN_VALUES: Mapping[str, Any] = {
 # Without a schema, any value of these is accepted.
 _ANY_VALUE = frozenset(("messages", "model", "user"))
 # One token of a placeholder such as <|vision_start|><|image_pad|><|vision_end|>.
-_TOKEN = re.compile(r"<[^<>]+>|\[[^][]+\]")
+MARK_TOKEN = re.compile(r"<[^<>]+>|\[[^][]+\]")
 # pydantic accepts more than JSON Schema for these types: "7" and 7.0 are an int.
 _LAX: Mapping[str, TypeAdapter[Any]] = {
     "integer": TypeAdapter(int),
@@ -147,7 +147,9 @@ class Grammar:
         """Name what mmcalib does not model, or nothing. Raises `BadRequest` if vLLM rejects it."""
         fields = {**request.fields, **request.others}
         may_call = fields.get("tool_choice", "auto") not in (None, "none")
-        if fields.get("tools") and may_call and not self._tools:
+        # /v1/responses leaves the answer unparsed without them.
+        needs_parser = may_call and request.endpoint != "/v1/responses"
+        if fields.get("tools") and needs_parser and not self._tools:
             flags = "--enable-auto-tool-choice and --tool-call-parser"
             raise BadRequest(f"vLLM rejects tools without {flags}")
         doubts = self._doubts_of_parts(request)
@@ -164,6 +166,10 @@ class Grammar:
         # vLLM converts the body of another endpoint to a chat request before it validates it.
         if not request.endpoint:
             self._validate(self._body, body, "")
+            match body:
+                case {"tool_choice": {"function": {"name": name}}, "tools": [*tools]}:
+                    if name not in (tool["function"]["name"] for tool in tools):
+                        raise BadRequest(f"tool_choice names {name}, which tools do not contain")
         for message in () if request.endpoint else request.messages:
             self._validate_parts(message)
         schema = self._grammar["schema"]["properties"]
@@ -203,7 +209,7 @@ class Grammar:
         words = request.text()
         return [
             f"a text contains {token}, which vLLM may count as an item"
-            for token in dict.fromkeys(_TOKEN.findall(marks))
+            for token in dict.fromkeys(MARK_TOKEN.findall(marks))
             if token in words
         ]
 

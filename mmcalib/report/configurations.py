@@ -20,7 +20,7 @@ from mmcalib import text
 from mmcalib.derive.processor_cache import processor_caches_bytes, shm_bytes
 from mmcalib.domain.model import Server
 from mmcalib.errors import OutputError
-from mmcalib.releases.constants import find_unsafe_settings
+from mmcalib.releases.constants import PROMPT_ARGUMENTS, find_unsafe_settings
 from mmcalib.report import rows
 from mmcalib.results.calibration import CalibrationDocument, with_environment
 from mmcalib.results.engine_yaml import engine_yaml, serve_arguments, serve_words, visible_yaml
@@ -136,17 +136,28 @@ _PORT = 8000
 _HUB = '--env HF_HOME=/hub --volume "${HF_HOME:-$HOME/.cache/huggingface}:/hub"'
 
 
+_MOUNT = "The container needs the file {} of --chat-template: mount it there."
+
+
+def _template_file(config: Mapping[str, Any]) -> str:
+    """The path of the chat template; empty for one in the text (`load_chat_template`, 0.32)."""
+    template = str(config.get("chat_template") or "")
+    return "" if set(template) & set("{}\n") else template
+
+
 def _docker(calibration: CalibrationDocument) -> str:
     """A script of one command that takes more arguments. Raises OutputError as `_args` does."""
     config = calibration.engine_config
     model = str(config.get("model", ""))
-    mount = ["--mount", f"type=bind,source={model},target={model},readonly"]
+    files = [path for path in (model, _template_file(config)) if PurePosixPath(path).is_absolute()]
+    mounts = [f"type=bind,source={path},target={path},readonly" for path in files]
     lines = [
         "docker run --rm --gpus all",
         f"--shm-size {math.ceil(shm_bytes(config) / GIB)}g",
         f"--publish {_PORT}:{_PORT}",
         *(shlex.join(["--env", f"{n}={value}"]) for n, value in _variables(calibration).items()),
-        shlex.join(mount) if PurePosixPath(model).is_absolute() else _HUB,
+        *(shlex.join(["--mount", mount]) for mount in mounts),
+        *([] if model in files else [_HUB]),
         f"--entrypoint vllm {_image(calibration)} serve",
         *map(shlex.join, serve_arguments(config)),
     ]
@@ -156,7 +167,10 @@ def _docker(calibration: CalibrationDocument) -> str:
         f"The processor cache may take {text.gib(processor_caches_bytes(config))} of main memory "
         "(computed), in addition to vLLM. If you set --memory, allow for both."
     )
-    return f'{_head(calibration, memory)}exec {command} \\\n    "$@"\n'
+    notes = [memory]
+    if (template := _template_file(config)) and template not in files:
+        notes.append(_MOUNT.format(template))
+    return f'{_head(calibration, *notes)}exec {command} \\\n    "$@"\n'
 
 
 # Not VLLM_...: vLLM warns about such names that it does not know, or rejects them.
@@ -198,6 +212,8 @@ def _k8s(calibration: CalibrationDocument) -> str:
         mounts.append({"name": "models", "mountPath": _MODELS})
         volumes.append({"name": "models", "persistentVolumeClaim": {"claimName": "models"}})
         notes.append(f"The volume claim `models` must contain the checkpoint as {folder}.")
+    if template := _template_file(config):
+        notes.append(_MOUNT.format(template))
     ranks = (n for n in map(config.get, _RANKS) if isinstance(n, int) and n > 0)
     labels = {"app": _APP}
     given = [{"name": n, "value": v} for n, v in _variables(calibration).items()]
@@ -258,7 +274,9 @@ def _python(calibration: CalibrationDocument) -> str:
             shown = pformat(value, width=_PYTHON_COLUMNS - len(start), sort_dicts=False)
             lines.append(start + shown.replace("\n", f"\n{' ' * len(start)}") + ",")
     arguments = "\n".join([*lines, "}\n"])
-    return _head(calibration) + _SCRIPT.format(arguments=arguments)
+    left_out = ", ".join(name for name in PROMPT_ARGUMENTS if name in calibration.engine_config)
+    notes = [f"LLM does not take these options of the server: {left_out}."] if left_out else []
+    return _head(calibration, *notes) + _SCRIPT.format(arguments=arguments)
 
 
 # By the names and in the order of `CONFIGURATION_NAMES`.

@@ -18,7 +18,7 @@ from mmcalib.domain.knobs import Label
 from mmcalib.domain.model import VARIABLES, Quantile, Retention, Server
 from mmcalib.errors import MmcalibError, UsageError
 from mmcalib.files import read_json
-from mmcalib.releases.constants import PROCESSOR_CACHES
+from mmcalib.releases.constants import PROCESSOR_CACHES, PROMPT_ARGUMENTS
 from mmcalib.results.costs import Costs, build_gate
 from mmcalib.results.memory import Budgets, Memories, Memory, Rehearsal, ServedTraffic, Startup
 from mmcalib.results.part import CheckResult, DocumentPart, error_text, first_failed
@@ -269,9 +269,9 @@ class CalibrationDocument(DocumentPart):
         return limits if isinstance(limits, Mapping) else {}
 
     def engine_args(self) -> dict[str, Any]:
-        """Return keyword arguments for `vllm.LLM`, with vLLM's names and nesting."""
+        """Return keyword arguments for `vllm.LLM`, without options that only its server takes."""
         copied: dict[str, Any] = json.loads(json.dumps(self.engine_config))
-        return copied
+        return {name: copied[name] for name in copied if name not in PROMPT_ARGUMENTS}
 
     def to_json(self) -> str:
         """Return the document as UTF-8 text; bytes of names that are not UTF-8 stay escaped."""

@@ -130,6 +130,25 @@ def test_the_python_snippet_makes_the_engine_arguments(tmp_path: Path, engine_ca
     assert found["limit_mm_per_prompt"]["image"] == meant["limit_mm_per_prompt"]["image"]
 
 
+def test_server_options_go_where_they_are_taken(tmp_path: Path) -> None:
+    """Tools made ENGINE_ARGS a TypeError, and no container had the template's file."""
+    template = tmp_path / "tools.jinja"
+    server = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
+    made = with_config({**NASTY, **server, "chat_template": str(template)})
+    assert made.engine_args() == with_config(NASTY).engine_args()
+    snippet = CONFIGURATIONS["python"].render(made)
+    assert "options of the server: chat_template, enable_auto_tool_choice, tool_call" in snippet
+    assert repr("hermes") not in snippet
+    mount = f"type=bind,source={template},target={template},readonly"
+    assert mount in shell(CONFIGURATIONS["docker"].render(made).replace("exec docker", "words d"))
+    needs = "# The container needs the file {} of --chat-template"
+    assert needs.format(template) in CONFIGURATIONS["k8s"].render(made)
+    beside = with_config({**NASTY, "chat_template": "tools.jinja"})
+    assert needs.format("tools.jinja") in CONFIGURATIONS["docker"].render(beside)
+    written = with_config({**NASTY, "chat_template": "{{ messages }}"})
+    assert "--chat-template:" not in CONFIGURATIONS["k8s"].render(written)
+
+
 NAMES = st.from_regex(r"[a-z][a-z_.]{0,6}", fullmatch=True)
 LEAVES = st.booleans() | st.integers(-9, 10**9) | st.text(max_size=6) | st.none()
 KWARGS = st.dictionaries(

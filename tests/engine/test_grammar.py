@@ -117,6 +117,13 @@ def test_tools_where_the_server_parses_them(found: dict[str, Any]) -> None:
     grammar = Grammar(found, tools=True)
     assert answer(grammar, {"messages": [USER], "tools": [TOOL]}) == "fits"
     assert answer(grammar, {"messages": [USER], "tools": [{"type": "f"}]}) == "no"
+    for name, right in (("f", "fits"), ("g", "no")):
+        choice = {"type": "function", "function": {"name": name}}
+        asked = {"messages": [USER], "tools": [TOOL], "tool_choice": choice}
+        assert answer(grammar, asked) == right
+    flat = {"type": "function", "name": "f", "parameters": {}}
+    line = json.dumps({"input": [USER], "tools": [flat]}).encode()
+    assert "not modelled" in Grammar(found).find_doubt(parse_line(line)[0])
 
 
 PARTS: list[tuple[object, str]] = [
