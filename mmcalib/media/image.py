@@ -162,7 +162,7 @@ def _shape(image: ImageFile.ImageFile, file: BinaryIO) -> ImageShape:
 
 # A 0xFF in a JPEG's pixels that is not escaped, padding or a restart is a marker.
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
-_JPEG_END, _JPEG_BARE = 0xD9, (0x01, *range(0xD0, 0xD9))
+_JPEG_END, _JPEG_SCAN, _JPEG_BARE = 0xD9, 0xDA, (0x01, *range(0xD0, 0xD9))
 # Limit of chunks, segments and boxes; a file with more is not found to be whole.
 _MOST_PARTS = 1 << 18
 # TIFF tags with the offsets and sizes of strips and of tiles.
@@ -180,6 +180,8 @@ def is_truncated(file: BinaryIO, size_bytes: int) -> bool | None:
         return not _png_ends(file, size_bytes)
     if head.startswith(b"RIFF"):
         return 8 + int.from_bytes(head[4:8], "little") > size_bytes
+    if head.startswith(b"BM"):
+        return int.from_bytes(head[2:6], "little") > size_bytes
     if head[4:8] in (b"ftyp", b"jP  "):
         return not _boxes_end(file, size_bytes)
     file.seek(0)
@@ -192,14 +194,15 @@ def is_truncated(file: BinaryIO, size_bytes: int) -> bool | None:
 
 
 def _jpeg_ends(data: bytes) -> bool:
-    """True if there is an end marker outside segments, which may contain a preview's."""
-    at = 2
+    """True if an end follows a scan, both outside segments, which may contain a preview's."""
+    at, scanned = 2, False
     for _ in range(_MOST_PARTS):
         if (match := _MARKER.search(data, at)) is None:
             break
         marker, at = data[match.end() - 1], match.end()
         if marker == _JPEG_END:
-            return True
+            return scanned
+        scanned |= marker == _JPEG_SCAN
         if marker not in _JPEG_BARE:
             at += max(2, int.from_bytes(data[at : at + 2]))
     return False

@@ -159,6 +159,19 @@ def test_a_png_without_its_last_chunk_is_whole() -> None:
     assert examined(part, "image").encoding.fault == ""
 
 
+def test_a_picture_without_its_pixels_does_not_pass() -> None:
+    """A JPEG of headers and an end was whole, as was a BMP too large to decode."""
+    jpeg = noise("JPEG")
+    data = jpeg[: jpeg.rindex(b"\xff\xda")] + b"\xff\xd9"
+    assert not pillow_takes(data)
+    seen = examine_whole(Item("memory://a", "image", ByteSource("", len(data), data=data)))
+    assert isinstance(seen, Skipped)
+    side, size = (9000).to_bytes(4, "little"), (54 + 9000 * 27_000).to_bytes(4, "little")
+    header = bytearray(noise("BMP")[:54])
+    header[2:6], header[18:26] = size, side * 2
+    assert examined(bytes(header) + bytes(9000), "image").encoding.fault == "cut_short"
+
+
 def test_an_avif_that_lacks_one_byte_is_refused() -> None:
     """The server answers 500."""
     data = noise("AVIF")[:-1]
