@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from mmcalib.corpus.chat import MODALITY_OF, TEXT_FIELDS, WORDLESS, ChatRequest, medium_of
+from mmcalib.corpus.lines import NOT_MODELLED
 from mmcalib.domain.items import TextCounting
 from mmcalib.domain.shapes import Modality
 from mmcalib.processes import confine, serve_parent
@@ -30,6 +32,14 @@ _SWITCHES = TypeAdapter(dict[str, bool])
 _ROLES = ("system", "user", "assistant")
 # vLLM drops such a line of a system message (vllm/renderers/chat_utils.py:2039, 0.32).
 _BILLING = "x-anthropic-billing-header"
+# Fields of a part that vLLM keeps from templates (`_KNOWN_CONTENT_PART_FIELDS` in the same file).
+_PART_FIELDS = frozenset(
+    (
+        *("audio_embeds", "audio_url", "closed", "data", "file", "image_embeds", "image_pil"),
+        *("image_url", "input_audio", "name", "prompt_cache_breakpoint", "refusal", "text"),
+        *("thinking", "type", "uuid", "video_embeds", "video_url"),
+    )
+)
 
 
 class Uncounted(ValueError):  # noqa: N818 - control flow, not a failure
@@ -37,7 +47,11 @@ class Uncounted(ValueError):  # noqa: N818 - control flow, not a failure
 
 
 class Unrendered(Uncounted):
-    """The template rejects the text, so vLLM rejects it too."""
+    """The template rejects the text or drops an item, so vLLM fails too."""
+
+
+class Unseen(Uncounted):
+    """mmcalib cannot render the text as vLLM does."""
 
 
 class TextCounter:
@@ -58,8 +72,8 @@ class TextCounter:
         if not isinstance(own or counting.processor, str):
             raise Uncounted("the model has no chat template, or several")
         self._template, self._plain = own, counting.processor or own
-        if any("strftime_now" in template for template in (own or "", self._plain)):
-            raise Uncounted("the chat template reads the clock")
+        both = f"{own}{self._plain}"
+        self.reads_clock, self.rejects = "strftime_now" in both, "raise_exception" in both
 
     def count(
         self, counting: TextCounting, request: ChatRequest, *, tokenise: bool = True
@@ -68,44 +82,59 @@ class TextCounter:
 
         Without `tokenise` it only renders the prompt and returns None.
         """
-        fields, items = request.fields, request.items()
-        switches = {n: fields[n] for n in (*_DEFAULTS, "add_special_tokens") if n in fields}
-        try:
-            fields = fields | _SWITCHES.validate_python(switches)
-        except ValidationError as error:
-            raise Uncounted("unusual request fields") from error
-        plain = request.is_plain and not fields.get("tools")
-        for message in request.messages:
-            plain &= message.keys() == {"role", "content"} and message["role"] in _ROLES
-        if not (plain or counting.fields):
-            raise Uncounted("the template receives more than messages")
+        prompt, items = self.render(counting, request), request.items()
+        if not tokenise:
+            return None
+        if self.reads_clock:
+            raise Uncounted("the chat template reads the clock")
         if request.kept_tokens is not None and (items or not request.kept_tokens):
             raise Uncounted("the prompt is truncated between its items, or completely")
         if missing := [m for m in items if m not in counting.around]:
             raise Uncounted(f"the text tokens around {missing[0]} items are unknown")
-        turns = [_turn(message, self._content, counting.marks) for message in request.messages]
-        tools = [_tool(tool) for tool in fields.get("tools") or ()]
-        template_kwargs = self._template_kwargs(fields, counting.kwargs)
-        from jinja2 import TemplateError
-
-        try:
-            prompt = self._tokenizer.apply_chat_template(
-                turns,
-                tools=tools or None,
-                chat_template=self._template if tools else self._plain,
-                tokenize=False,
-                **template_kwargs,
-            )
-        # transformers raises ValueError for fields that exclude each other.
-        except (TemplateError, ValueError) as error:
-            raise Unrendered(f"the chat template rejects it: {error}") from error
-        except Exception as error:
-            raise Uncounted(f"the chat template fails: {error}") from error
-        if not tokenise:
-            return None
-        special = fields.get("add_special_tokens", False)
+        special = _switches(request).get("add_special_tokens", False)
         tokens = len(self._tokenizer.encode(prompt, add_special_tokens=special))
         return tokens + sum(counting.around[m] * count for m, count in items.items())
+
+    def render(self, counting: TextCounting, request: ChatRequest) -> str:
+        """Render vLLM's prompt with its items unexpanded. Raises `Unrendered` and `Unseen`."""
+        fields = request.fields | _switches(request)
+        plain = request.is_plain and not fields.get("tools")
+        for message in request.messages:
+            plain &= message.keys() == {"role", "content"} and message["role"] in _ROLES
+        if not (plain or counting.fields):
+            raise Unseen("more than messages")
+        turns = [_turn(message, self._content, counting.marks) for message in request.messages]
+        tools = [_tool(tool) for tool in fields.get("tools") or ()]
+        kwargs = self._template_kwargs(fields, counting.kwargs)
+        prompt = self._apply(turns, tools, kwargs)
+        for modality, count in request.items().items():
+            mark = counting.written.get(modality)
+            if not mark or (written := prompt.count(mark)) >= count:
+                continue
+            for role in dict.fromkeys(turn["role"] for turn in turns):
+                bare = [_strip(t, modality, mark) if t["role"] == role else t for t in turns]
+                if bare != turns and self._apply(bare, tools, kwargs).count(mark) == written:
+                    raise Unrendered(
+                        f"the chat template drops the {modality} in the {role} message"
+                    )
+            raise Unrendered(f"the chat template writes {written} of {count} {modality} items")
+        return prompt
+
+    def _apply(
+        self, turns: list[dict[str, Any]], tools: list[dict[str, Any]], kwargs: Mapping[str, Any]
+    ) -> str:
+        template = (self._template if tools else self._plain) or ""
+        roles = {turn["role"] for turn in turns}
+        if "developer" in roles and not re.search("""(["'])developer\\1""", template):
+            turns = _merge_system(turns)
+        try:
+            prompt: str = self._tokenizer.apply_chat_template(
+                turns, tools=tools or None, chat_template=template, tokenize=False, **kwargs
+            )
+        except Exception as error:
+            # vLLM rejects the request for any exception (`safe_apply_chat_template`, 0.32).
+            raise Unrendered(f"the chat template rejects it: {error}") from error
+        return prompt
 
     def _template_kwargs(
         self, fields: Mapping[str, Any], defaults: Mapping[str, Any]
@@ -117,9 +146,45 @@ class TextCounter:
             ours["enable_thinking"] = fields["reasoning_effort"] != "none"
         reserved = inspect.signature(self._tokenizer.apply_chat_template).parameters.keys()
         if theirs.keys() & reserved - ours.keys():
-            raise Uncounted("unusual request fields")
+            raise Unseen("unusual request fields")
         merged = {**theirs, **{k: v for k, v in ours.items() if v not in (None, "auto")}}
         return {**defaults, **{k: v for k, v in merged.items() if v not in (None, "auto")}}
+
+
+def _switches(request: ChatRequest) -> dict[str, bool]:
+    names = (*_DEFAULTS, "add_special_tokens")
+    try:
+        return _SWITCHES.validate_python({n: v for n, v in request.fields.items() if n in names})
+    except ValidationError as error:
+        raise Unseen("unusual request fields") from error
+
+
+def _strip(turn: dict[str, Any], modality: Modality, mark: str) -> dict[str, Any]:
+    content = turn["content"]
+    if isinstance(content, str):
+        return {**turn, "content": content.replace(mark, "")}
+    return {**turn, "content": [part for part in content if part["type"] != modality]}
+
+
+def _merge_system(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Convert developer messages for a template without them, as `safe_apply_chat_template` does
+    (vllm/renderers/hf.py:802, 0.32): several system messages become the first one's text.
+    """
+    turns = [
+        {n: v for n, v in turn.items() if n != "tools"} | {"role": "system"}
+        if turn["role"] == "developer"
+        else turn
+        for turn in turns
+    ]
+    contents = [turn["content"] for turn in turns if turn["role"] == "system"]
+    if turns[0]["role"] == "system" and len(contents) == 1:
+        return turns
+    texts = (
+        one if isinstance(one, str) else "\n".join(str(p["text"]) for p in one if "text" in p)
+        for one in contents
+    )
+    merged = {"role": "system", "content": "\n\n".join(filter(None, texts))}
+    return [merged, *(turn for turn in turns if turn["role"] != "system")]
 
 
 def _turn(
@@ -127,13 +192,10 @@ def _turn(
 ) -> dict[str, Any]:
     """Convert a message like vLLM (`parse_chat_messages`, renderers/chat_utils.py, 0.32)."""
     role, content = message["role"], message.get("content")
-    odd = message.keys() & {"reasoning", "reasoning_content", "task", "tools", "name"}
-    if role not in (*_ROLES, "tool") or any(message[name] is not None for name in odd):
-        raise Uncounted("an unusual message")
     parts = [*filter(None, map(_part, [content] if isinstance(content, str) else content or []))]
     texts = [part["text"] for part in parts if part["type"] == "text"]
     if role == "system" and any(str(text).startswith(_BILLING) for text in texts):
-        raise Uncounted("a header that vLLM drops")
+        raise Unseen("a header that vLLM drops")
     turn: dict[str, Any] = {"role": role, "content": parts}
     try:
         if content_format == "string":
@@ -145,16 +207,21 @@ def _turn(
         raise Unrendered(f"a text part is not a string: {error}") from error
     if role == "assistant" and message.get("tool_calls"):
         turn["tool_calls"] = [_call(call) for call in message["tool_calls"]]
+    thoughts = message.get("reasoning")
+    thoughts = message.get("reasoning_content") if thoughts is None else thoughts
+    if role == "assistant" and thoughts is not None:
+        turn["reasoning"] = turn["reasoning_content"] = thoughts
     if role == "tool" and "tool_call_id" in message:
         turn["tool_call_id"] = message["tool_call_id"]
-    return turn
+    turn |= {name: message[name] for name in ("name", "task") if isinstance(message.get(name), str)}
+    return turn | ({"tools": message.get("tools")} if role == "developer" else {})
 
 
 def _join_parts(texts: Sequence[str], kinds: Sequence[Any], marks: Mapping[Modality, str]) -> str:
     """Put missing placeholders before the text, as `_get_full_multimodal_text_prompt` does."""
     words = "\n".join(texts)
     if any(kind not in marks for kind in kinds):
-        raise Uncounted("items in a template for texts")
+        raise Unseen("items in a template for texts")
     missing = list[str]()
     for mark, count in Counter(marks[kind] for kind in kinds).items():
         if (missing_marks := count - words.count(mark)) < 0:
@@ -164,17 +231,17 @@ def _join_parts(texts: Sequence[str], kinds: Sequence[Any], marks: Mapping[Modal
 
 
 def _call(call: Any) -> dict[str, Any]:
-    if call.keys() == {"id", "type", "function"}:
-        match call["function"]:
-            case {"name": str(name), "arguments": str(text), **more} if not more:
-                try:
-                    parsed = json.loads(text or "{}")
-                except ValueError:
-                    parsed = {}
-                arguments = parsed if isinstance(parsed, dict) else {}
-                function = {"arguments": arguments, "name": name}
-                return {"id": call["id"], "function": function, "type": call["type"]}
-    raise Uncounted("an unusual tool call")
+    match call:
+        case {"id": _, "type": _, "function": {"name": str(), "arguments": str(text), **more}}:
+            try:
+                parsed = json.loads(text or "{}")
+            except ValueError:
+                parsed = {}
+            arguments = parsed if isinstance(parsed, dict) else {}
+            function = {"arguments": arguments, "name": call["function"]["name"], **more}
+            first = {"id": call["id"], "function": function, "type": call["type"]}
+            return first | {name: call[name] for name in call if name not in first}
+    raise Unseen("an unusual tool call")
 
 
 def _tool(tool: Any) -> dict[str, Any]:
@@ -187,7 +254,7 @@ def _tool(tool: Any) -> dict[str, Any]:
                     fields["strict"] = more["strict"]
                 if "defer_loading" not in more:
                     return {"type": "function", "function": fields}
-    raise Uncounted("an unusual tool")
+    raise Unseen("an unusual tool")
 
 
 def _part(part: Any) -> dict[str, Any] | None:
@@ -198,10 +265,12 @@ def _part(part: Any) -> dict[str, Any] | None:
         return {"type": str(MODALITY_OF[medium[0]])}
     kind = part.get("type")
     field = TEXT_FIELDS.get(kind)
-    if field is None or part.keys() - {"type", field}:
-        raise Uncounted("an unusual content part")
-    words = part.get(field)
-    return None if words is None and kind in WORDLESS else {"type": "text", "text": words}
+    if field is None:
+        raise Unseen("an unusual content part")
+    words, more = part.get(field), {name: part[name] for name in part if name not in _PART_FIELDS}
+    if words is None and kind in WORDLESS:
+        return None
+    return {"type": "text", "text": words, **more}
 
 
 def serve(pipe: Connection, memory_bytes: int) -> None:
@@ -209,7 +278,7 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
 
     The first message has the model, its text counting and its template's content format; the answer
     is the reason why it cannot count, or empty. Every other message has a request and whether to
-    tokenise it; the answer is its tokens, None if not counted, or the template's error.
+    tokenise it; the answer is its tokens, None if not counted, or why vLLM fails or may fail.
     """
     # transformers takes five seconds to import with torch, and a second without.
     sys.modules["torch"] = None  # type: ignore[assignment]
@@ -231,6 +300,9 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
             answer = counter.count(counting, request, tokenise=tokenise)
         except Unrendered as error:
             answer = " ".join(str(error).split())[:200]
+        except Unseen as error:
+            words = f"what the chat template does with {error} {NOT_MODELLED}"
+            answer = words if counter.rejects or request.items() else None
         except Uncounted:
             answer = None
         pipe.send(answer)

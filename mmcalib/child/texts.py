@@ -15,6 +15,7 @@ from mmcalib.child.processor import load
 from mmcalib.child.service import refusal_reason
 from mmcalib.child.text_counter import TextCounter, Uncounted
 from mmcalib.corpus.chat import PART_OF, ChatRequest, Message, text_part, url_part
+from mmcalib.corpus.grammar import MARK_TOKEN
 from mmcalib.domain.items import TextBound, TextCounting
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
@@ -95,6 +96,12 @@ def with_fields() -> Iterator[ChatRequest]:
     for tools in ([_TOOL], [_BARE, strict], [_TOOL] * 3):
         for messages in (ONE.messages, [*ONE.messages, *tool_turns, *ONE.messages]):
             yield ChatRequest(list(messages), {"tools": tools, "tool_choice": "none"})
+    (call,), cached = tool_turns[0]["tool_calls"][:1], {**text_part("a"), "cache_control": {"t": 1}}
+    odd = ({**_turn("user", "a"), "name": "n"}, {"role": "user", "content": [cached]})
+    thought = {**_turn("assistant", "b"), "reasoning": "c", "name": "n"}
+    called = {"role": "assistant", "content": "b", "tool_calls": [{**call, "index": 0}]}
+    yield from (ChatRequest([turn, dict(thought), *ONE.messages]) for turn in odd)
+    yield ChatRequest([*ONE.messages, called, {**tool_turns[1], "name": "f"}, *ONE.messages])
     ended = [_turn("user", "a"), _turn("assistant", "b")]
     yield ChatRequest(ended, {"continue_final_message": True, "add_generation_prompt": False})
     others: Sequence[dict[str, Any]] = (
@@ -231,10 +238,16 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> m.Coun
         counter = TextCounter(str(texts.folder), texts.content, counting)
         marks = grammar.placeholders(texts.renderer.model_config, modalities)
         counting = replace(counting, marks=marks if texts.content == "string" else {})
+        written = {
+            m: mark for m in marks if (mark := _written(texts, counter, counting, m, marks[m]))
+        }
+        counting = replace(counting, written=written)
         plain = (ONE, *conversations(), *with_special_texts())
         counting = _compare_counts(texts, counter, counting, plain)
     except Exception as error:  # noqa: BLE001 - no template, or an unsupported tokenizer
         return m.CountingResult(None, " ".join(str(error).split())[:200] or type(error).__name__)
+    if counter.reads_clock:
+        left_out.append("texts: the chat template reads the clock")
     for modality in modalities:
         chat = with_items(modality, 1)
         try:
@@ -259,6 +272,32 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> m.Coun
     return m.CountingResult(counting, " ".join("; ".join(left_out).split())[:200])
 
 
+def _written(
+    texts: TextRenderer,
+    counter: TextCounter,
+    counting: TextCounting,
+    modality: Modality,
+    placeholder: str,
+) -> str | None:
+    """Return the text that a prompt must have for each item; None if vLLM needs none."""
+    try:
+        texts.token_gain(texts.render(ONE)[1], {modality: 1})
+    except Exception:  # noqa: BLE001 - vLLM misses the item's place in the prompt
+        candidates = [placeholder, *MARK_TOKEN.findall(placeholder)]
+    else:
+        return None
+    for count in ITEMS:
+        chat = with_items(modality, count)
+        try:
+            ours, theirs = counter.render(counting, chat), texts.render(chat)[0]
+        except Exception:  # noqa: BLE001 - a model may accept only one item
+            if count == ITEMS[0]:
+                return None
+            break
+        candidates = [mark for mark in candidates if ours == theirs and ours.count(mark) == count]
+    return next(iter(candidates), None)
+
+
 def _compare_counts(
     texts: TextRenderer,
     counter: TextCounter,
@@ -266,22 +305,32 @@ def _compare_counts(
     requests: Iterable[ChatRequest],
 ) -> TextCounting:
     """Add the number of requests that agree. Raises ValueError if one differs, or none counts."""
-    compared, why = 0, ""
+    compared, rendered, why = 0, 0, ""
     for chat in requests:
         try:
-            # Count before vLLM does, because vLLM changes the messages.
-            ours = counter.count(counting, chat)
+            # Render before vLLM does, because vLLM changes the messages.
+            prompt = counter.render(counting, chat)
         except Uncounted as error:
             why = why or str(error)
             continue
         try:
-            theirs = texts.count(chat)
+            ours: int | None = counter.count(counting, chat)
+        except Uncounted as error:
+            why, ours = why or str(error), None
+        try:
+            text, ids = texts.render(chat)
+            theirs = len(ids) + texts.token_gain(ids, chat.items())
         except Exception:  # noqa: BLE001, S112 - templates reject some orders of turns
+            continue
+        if prompt != text:
+            raise ValueError("mmcalib and vLLM render a text differently")
+        rendered += 1
+        if ours is None:
             continue
         if ours != theirs:
             raise ValueError(f"mmcalib counts {ours} tokens in a text, vLLM {theirs}")
         compared += 1
-    if not compared:
+    if not rendered:
         raise ValueError(why or "vLLM refuses every tried request")
     return replace(counting, compared=counting.compared + compared)
 

@@ -139,7 +139,8 @@ class TextCounting:
     without an entry cannot be counted. The count matched vLLM's renderer on each of `compared`
     requests, and with `fields` on tools and other fields too. The server uses `template`, or the
     tokenizer's if None, with `kwargs`; without tools, that of the `processor` takes precedence. A
-    template for plain text gets `marks` for items.
+    template for plain text gets `marks` for items. vLLM fails if a prompt has fewer
+    of the `written` marks than items.
     """
 
     around: dict[Modality, int] = field(default_factory=dict)
@@ -149,6 +150,7 @@ class TextCounting:
     processor: str | None = None
     marks: dict[Modality, str] = field(default_factory=dict)
     fields: bool = False
+    written: dict[Modality, str] = field(default_factory=dict)
 
 
 ProbedMedia = Shape | EncodedItem | Skipped

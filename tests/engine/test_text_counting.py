@@ -55,6 +55,57 @@ def test_the_server_s_template_is_counted_with(speaks: Callable[..., Any]) -> No
     assert (found.around, found.compared) == (plain.counting.around, plain.counting.compared)
 
 
+# As Qwen3-VL's, it writes media of users and tools only; as Gemma 3's, it wants turns in order.
+HABITS = """
+{%- for m in messages %}
+    {%- if m.role == 'user' and loop.previtem and loop.previtem.role == 'user' %}
+        {{- raise_exception('Conversation roles must alternate') }}
+    {%- endif %}
+    {{- '<|im_start|>' + m.role + (m.name or '') + '\\n' }}
+    {%- if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}
+        {%- if p.type == 'image' and m.role in ('user', 'tool') -%}
+            <|vision_start|><|image_pad|><|vision_end|>
+        {%- elif p.text %}{{ p.text }}{% endif %}
+    {%- endfor %}{% endif %}
+    {{- m.reasoning }}
+    {{- m.tool_calls | tojson if m.tool_calls }}
+{%- endfor %}"""
+
+
+def test_an_item_that_the_template_drops_is_refused_as_vllm_does(
+    speaks: Callable[..., tuple[Lab, CountingResult]],
+) -> None:
+    """It fits, said `check`; the server answered 500, and again to the next one's picture."""
+    model, found = speaks(QWEN25, HABITS)
+    assert found.counting is not None, found.why
+    assert found.counting.written["image"] == "<|vision_start|><|image_pad|><|vision_end|>"
+    assert found.counting.fields, found.why
+    counting = TextCounter(str(model.folder), found.counting, "openai")
+    image, answer = url_part("image_url", "x"), {"role": "assistant", "content": "b"}
+    user = {"role": "user", "content": ["a", image]}
+    call = {"id": "1", "type": "function", "index": 0, "function": {"name": "f", "arguments": ""}}
+    told = {"role": "tool", "tool_call_id": "1", "content": [image, "a"]}
+    for turns in (
+        *([user, {**answer, "reasoning": "c", "name": "n"}], [{**user, "name": "n"}]),
+        [user, {**answer, "tool_calls": [call]}, told],
+        [{"role": "developer", "content": "s"}, user, {"role": "system", "content": "t"}],
+        [{"role": "critic", "content": [{"type": "text", "text": "a", "cache_control": {}}]}],
+    ):
+        request = ChatRequest(turns).strip_media()
+        tokens = counting.tokens(request)
+        assert isinstance(tokens, int), turns
+        assert tokens == counted(model, request)
+    drops = "the chat template drops the image in the {} message"
+    for role in ("system", "developer", "assistant", "function", "critic"):
+        request = ChatRequest([{"role": role, "content": [image]}, user]).strip_media()
+        assert counting.tokens(request) == drops.format(role)
+        (why,) = model.host.ask(CountTexts((request,)), "counting").tokens
+        assert str(why).startswith("Failed to apply prompt replacement for mm_items['image']")
+    both = ChatRequest([user, {**user, "name": "n"}]).strip_media()
+    assert "roles must alternate" in str(counting.tokens(both))
+    assert counted(model, both) is None
+
+
 def counted(model: Lab, request: ChatRequest) -> int | None:
     """By vLLM, None where it refuses it."""
     (tokens,) = model.host.ask(CountTexts((request,)), "counting").tokens

@@ -81,8 +81,8 @@ def test_a_fork_or_a_copy_counts_by_a_process_of_its_own(tmp_path: Path) -> None
     [
         *(says("a", {"chat_template_kwargs": {"x": 1}}), says("a", name="n")),
         says("a", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
-        *(says(["a", url_part("video_url", "x")]), says([{"type": "text", "text": "a", "own": 1}])),
-        *(says("a", role="developer"), ChatRequest([{"content": "a"}])),
+        *(says(["a", url_part("video_url", "x")]), says("a", role="developer")),
+        ChatRequest([{"content": "a"}]),
     ],
 )
 def test_what_is_not_known_to_be_vllms_is_left_to_the_bound(
@@ -131,7 +131,7 @@ def test_what_a_template_gets_is_counted(
     [
         *(({"type": "text", "text": 7}, 3), ({"type": "output_text", "text": ["a", "b"]}, 4)),
         *(({"type": "input_text"}, 3), ({"type": "refusal", "refusal": None}, 2)),
-        *(({"type": "thinking", "thinking": 7}, 3), ({"type": "text", "own": "a"}, None)),
+        *(({"type": "thinking", "thinking": 7}, 3), ({"type": "text", "own": "a"}, 2)),
     ],
 )
 def test_a_template_prints_what_is_no_text(tmp_path: Path, part: Any, tokens: int | None) -> None:
@@ -196,6 +196,30 @@ def test_a_template_that_refuses_says_why(tmp_path: Path) -> None:
     counting = TextCounter(folder_of(tmp_path, template), HOW, "openai")
     assert counting.tokens(says("b"), tokenise=False) == "the chat template rejects it: no b"
     assert counting.tokens(says("a"), tokenise=False) is None
+
+
+STRICT = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('no turn') }}{% endif %}{% for p in m.content %}"
+    "{{ '<image>' if p.type == 'image' and m.role == 'user' else p.text }} {% endfor %}{% endfor %}"
+)
+
+
+def test_a_template_is_rendered_where_nothing_is_counted(tmp_path: Path) -> None:
+    """Gemma 3's refusals passed because no text with an image was counted."""
+    how = replace(HOW, around={}, fields=True, written={"image": "<image>"})
+    counting = TextCounter(folder_of(tmp_path, STRICT), how, "openai")
+    image, answer = url_part("image_url", "x"), {"role": "assistant", "content": ["b"]}
+    user, twice = says(["a", image]).messages[0], "the chat template rejects it: no turn"
+    drawn = {"role": "assistant", "content": [image]}
+    for turns, found in (
+        *(([user], None), ([user, user], twice), ([{**user, "name": "n"}] * 2, twice)),
+        *(([user, answer, user], None), ([user, {**answer, "reasoning": "c"}], None)),
+        ([user, drawn, user], "the chat template drops the image in the assistant message"),
+    ):
+        assert counting.tokens(ChatRequest(turns)) == found
+    odd = {**answer, "tool_calls": [{"id": "1"}]}
+    assert str(counting.tokens(ChatRequest([user, odd]))).endswith("is not modelled")
 
 
 def test_a_model_that_is_not_here_is_named() -> None:
