@@ -114,9 +114,8 @@ class TextCounter:
             for role in dict.fromkeys(turn["role"] for turn in turns):
                 bare = [_strip(t, modality, mark) if t["role"] == role else t for t in turns]
                 if bare != turns and self._apply(bare, tools, kwargs).count(mark) == written:
-                    raise Unrendered(
-                        f"the chat template drops the {modality} in the {role} message"
-                    )
+                    where = f"the {modality} in the {role} message"
+                    raise Unrendered(f"the chat template drops {where}")
             raise Unrendered(f"the chat template writes {written} of {count} {modality} items")
         return prompt
 
@@ -170,12 +169,8 @@ def _merge_system(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Convert developer messages for a template without them, as `safe_apply_chat_template` does
     (vllm/renderers/hf.py:802, 0.32): several system messages become the first one's text.
     """
-    turns = [
-        {n: v for n, v in turn.items() if n != "tools"} | {"role": "system"}
-        if turn["role"] == "developer"
-        else turn
-        for turn in turns
-    ]
+    own = [{n: v for n, v in turn.items() if n != "tools"} for turn in turns]
+    turns = [{**turn, "role": turn["role"].replace("developer", "system")} for turn in own]
     contents = [turn["content"] for turn in turns if turn["role"] == "system"]
     if turns[0]["role"] == "system" and len(contents) == 1:
         return turns

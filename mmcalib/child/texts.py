@@ -238,10 +238,8 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> m.Coun
         counter = TextCounter(str(texts.folder), texts.content, counting)
         marks = grammar.placeholders(texts.renderer.model_config, modalities)
         counting = replace(counting, marks=marks if texts.content == "string" else {})
-        written = {
-            m: mark for m in marks if (mark := _written(texts, counter, counting, m, marks[m]))
-        }
-        counting = replace(counting, written=written)
+        found = {m: _written(texts, counter, counting, m, mark) for m, mark in marks.items()}
+        counting = replace(counting, written={m: mark for m, mark in found.items() if mark})
         plain = (ONE, *conversations(), *with_special_texts())
         counting = _compare_counts(texts, counter, counting, plain)
     except Exception as error:  # noqa: BLE001 - no template, or an unsupported tokenizer
@@ -307,16 +305,15 @@ def _compare_counts(
     """Add the number of requests that agree. Raises ValueError if one differs, or none counts."""
     compared, rendered, why = 0, 0, ""
     for chat in requests:
+        prompt, ours = None, None
         try:
             # Render before vLLM does, because vLLM changes the messages.
             prompt = counter.render(counting, chat)
+            ours = counter.count(counting, chat)
         except Uncounted as error:
             why = why or str(error)
+        if prompt is None:
             continue
-        try:
-            ours: int | None = counter.count(counting, chat)
-        except Uncounted as error:
-            why, ours = why or str(error), None
         try:
             text, ids = texts.render(chat)
             theirs = len(ids) + texts.token_gain(ids, chat.items())
@@ -325,11 +322,9 @@ def _compare_counts(
         if prompt != text:
             raise ValueError("mmcalib and vLLM render a text differently")
         rendered += 1
-        if ours is None:
-            continue
-        if ours != theirs:
+        if ours not in (None, theirs):
             raise ValueError(f"mmcalib counts {ours} tokens in a text, vLLM {theirs}")
-        compared += 1
+        compared += ours is not None
     if not rendered:
         raise ValueError(why or "vLLM refuses every tried request")
     return replace(counting, compared=counting.compared + compared)

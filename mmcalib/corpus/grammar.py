@@ -147,9 +147,8 @@ class Grammar:
         """Name what mmcalib does not model, or nothing. Raises `BadRequest` if vLLM rejects it."""
         fields = {**request.fields, **request.others}
         may_call = fields.get("tool_choice", "auto") not in (None, "none")
-        # /v1/responses leaves the answer unparsed without them.
-        needs_parser = may_call and request.endpoint != "/v1/responses"
-        if fields.get("tools") and needs_parser and not self._tools:
+        may_call &= request.endpoint != "/v1/responses"  # It needs no parser.
+        if fields.get("tools") and may_call and not self._tools:
             flags = "--enable-auto-tool-choice and --tool-call-parser"
             raise BadRequest(f"vLLM rejects tools without {flags}")
         doubts = self._doubts_of_parts(request)

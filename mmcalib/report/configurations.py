@@ -167,9 +167,8 @@ def _docker(calibration: CalibrationDocument) -> str:
         f"The processor cache may take {text.gib(processor_caches_bytes(config))} of main memory "
         "(computed), in addition to vLLM. If you set --memory, allow for both."
     )
-    notes = [memory]
-    if (template := _template_file(config)) and template not in files:
-        notes.append(_MOUNT.format(template))
+    template = _template_file(config)
+    notes = [memory, *([_MOUNT.format(template)] if template and template not in files else [])]
     return f'{_head(calibration, *notes)}exec {command} \\\n    "$@"\n'
 
 
