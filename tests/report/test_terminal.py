@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -140,6 +141,19 @@ def rehearsed() -> Calibration:
     after = found.memory.calibrated.model_copy(update={**FIGURES, "label": "rehearsed"})
     memory = found.memory.model_copy(update={"calibrated": after})
     return found.model_copy(update={"memory": memory})
+
+
+def test_an_assumed_count_is_labelled_assumed_and_notes_are_counted_as_in_the_report() -> None:
+    found = calibration()
+    image = {"label": "assumed", "reason": "one per prompt: no requests"}
+    evidence = [
+        one.model_copy(update=image) if one.setting == "limit_mm_per_prompt.image.count" else one
+        for one in found.evidence
+    ]
+    page = shown(with_checks(found, *MANY, evidence=evidence), width=120)
+    assert re.search(r"^limit_mm_per_prompt .* one per prompt: no requests +a$", page, re.M)
+    assert "\n4 skipped checks, 2 assumptions, 3 warnings (mmcalib list checks " in page
+    assert "\nPASS in 154 s, on 2 assumptions." in page
 
 
 def row(**changed: object) -> ComparedRun:
