@@ -19,6 +19,7 @@ from mmcalib.report import rows
 from mmcalib.results.calibration import CalibrationDocument, Comparison
 from mmcalib.results.check import CheckedItem, ReasonCount, Tally
 from mmcalib.results.part import CheckResult, first_failed
+from mmcalib.storage.tables import row_of
 
 if TYPE_CHECKING:
     # Heavy modules that `mmcalib check` does not need.
@@ -117,9 +118,10 @@ def reason_lines(reason: ReasonCount) -> str:
     first = reason.examples[0]
     if reason.count == 1:
         shape = "" if len(first.shapes) != 1 else f" ({first.shapes[0]})"
-        words = f"{first.origin}{shape}: {first.admission.reason}"
+        words = f"{row_of(first.origin)}{shape}: {first.admission.reason}"
     else:
-        names = [os.path.basename(one.origin) or one.origin for one in reason.examples]
+        places = [row_of(one.origin) for one in reason.examples]
+        names = [os.path.basename(place) or place for place in places]
         more = ["..."] if reason.count > len(names) else []
         count = f"{text.number(reason.count)} {_NOUNS[reason.kind]}"
         words = f"{count}: {reason.reason} ({', '.join([*names, *more])})"
