@@ -45,7 +45,7 @@ _Unparsed: type[Exception] = typer.BadParameter.__mro__[1]
 _PASSES_FLAGS_ON = ("run", "rehearse", "plan", "validate")
 # Stricter than Typer, which takes `--max-model-len` for a misspelt `--model`.
 _MISSPELT = 0.8
-_TAKES_DATA = ("run", "scan", "validate")
+_TAKES_DATA = ("run", "validate")
 
 app = typer.Typer(
     name="mmcalib",
@@ -127,7 +127,9 @@ def _explain_unparsed(error: Exception) -> UsageError:
     if message.startswith("No such option") and name in _PASSES_FLAGS_ON:
         hint = f"flags of vllm serve go after --: mmcalib {name} ... -- {typed} ..."
         own: list[str] = list(getattr(error, "possibilities", None) or ())
-        if near := get_close_matches(str(typed), own, n=1, cutoff=_MISSPELT):
+        near = get_close_matches(str(typed), own, n=1, cutoff=_MISSPELT)
+        # A longer word, such as --output, but no other option, such as --gpu-memory-utilization.
+        if near := near or [one for one in own if str(typed).removeprefix(one).isalpha()]:
             hint = f"mmcalib {name} ... {near[0]} ..."
     if typed == "--calibration" and name:
         hint = f"a calibration is an argument here: mmcalib {name} out/calibration.json"
