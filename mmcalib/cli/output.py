@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -44,6 +45,8 @@ DIFF = "engine.diff"
 FILES = ("engine.yaml", "calibration.json", *_REPORTS, "skipped.jsonl")
 # Written with `--emit`, or if the user gave a configuration.
 OTHER_FORMS = (*(form.file for form in CONFIGURATIONS.values() if form.file not in FILES), DIFF)
+# Results of a large corpus take a few MiB.
+_LEAST_FREE_BYTES = 16 << 20
 # A form with environment variables that any server can read.
 _PLAINEST = "env"
 _LEFT_OUT = "the server rejects some items, so they were left out; to include them"
@@ -73,6 +76,8 @@ def check_output_dir(out: Path, *, force: bool) -> None:
     nearest = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise OutputError(f"cannot write to --out {out}", hint="--out another folder")
+    if shutil.disk_usage(nearest).free < _LEAST_FREE_BYTES:
+        raise OutputError(f"no space left for --out {out}", hint=f"df -h {nearest}")
 
 
 def _is_left_over(out: Path) -> bool:
@@ -187,7 +192,11 @@ def compare(
     quiet: bool,
     force: bool,
 ) -> None:
-    """Run the jobs, `finish` each in its folder, and compare. Raises VerdictError if all fail."""
+    """Run the jobs, `finish` each in its folder, and compare. Raises VerdictError if all fail.
+
+    Contexts are as short as the media allow, unless options, file or flags set one.
+    """
+    jobs = [job.with_fitting_context() for job in jobs]
     folders = [out / name for name in _folder_names(jobs)]
     for folder in folders:
         check_output_dir(folder, force=force)

@@ -160,12 +160,30 @@ def row(**changed: object) -> ComparedRun:
     return ComparedRun.of(rehearsed().model_copy(update=changed), "L4", "m-L4")
 
 
+def smallest_card(*runs: ComparedRun) -> str:
+    page = io.StringIO()
+    print_comparison(Comparison(mmcalib="1", runs=list(runs)), Console(file=page, width=80))
+    return page.getvalue().splitlines()[-1]
+
+
+def test_a_comparison_ends_with_the_smallest_card_that_serves_all() -> None:
+    small, large = ({"total_bytes": size << 30, "starts": True} for size in (22, 44))
+    half = row().model_copy(update={**small, "gpu": "L4", "serves_whole": False})
+    whole = half.model_copy(update={**large, "gpu": "L40S", "serves_whole": True})
+    larger = whole.model_copy(update={"gpu": "H200", "total_bytes": 99 << 30})
+    best = "The smallest card that serves the corpus whole: L40S, with Qwen2.5-VL-3B-Instruct."
+    assert smallest_card(half, larger, whole) == best
+    assert smallest_card(half) == "No card serves the corpus whole."
+    assert not row().serves_whole, "one request is rejected"
+    assert row(traffic=None).serves_whole
+
+
 def test_a_row_has_the_figures_of_its_calibration() -> None:
     found = row()
     assert (found.model, found.gpu, found.folder) == (calibration().model.id, "L4", "m-L4")
     assert (found.verdict, found.starts, found.problem) == ("pass", True, "")
     assert {name: getattr(found, name) for name in FIGURES} == FIGURES
-    assert found.max_num_batched_tokens == 2538
+    assert (found.max_num_batched_tokens, found.max_model_len) == (2538, 128000)
 
 
 def test_without_a_gpu_nothing_is_said_of_memory() -> None:
@@ -202,9 +220,21 @@ def test_the_table_fits_and_names_who_fails(width: int) -> None:
     head, first, second, *rest = page.getvalue().strip().splitlines()
     assert max(map(len, (head, first, second))) <= width
     assert head.split() == [
-        *("model", "GPU", "starts", "KV", "tokens", "KV", "cache", "at", "once", "detail", "batch")
+        *(
+            "model",
+            "GPU",
+            "starts",
+            "context",
+            "KV",
+            "tokens",
+            "KV",
+            "cache",
+            "at",
+            "once",
+            "detail",
+        )
     ]
     assert first.split()[1:3] == ["L4", "yes"]
-    assert first.split()[-1] == "2,538"
+    assert first.split()[3] == "128,000"
     assert second.split() == ["b", "T4", "no", "—", "—", "—", "—", "—"]
-    assert rest[-2:] == ["b-T4 failed: does not fit", "  try: a larger --gpu"]
+    assert rest[-3:-1] == ["b-T4 failed: does not fit", "  try: a larger --gpu"]
