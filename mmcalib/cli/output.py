@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -45,8 +44,6 @@ DIFF = "engine.diff"
 FILES = ("engine.yaml", "calibration.json", *_REPORTS, "skipped.jsonl")
 # Written with `--emit`, or if the user gave a configuration.
 OTHER_FORMS = (*(form.file for form in CONFIGURATIONS.values() if form.file not in FILES), DIFF)
-# Results of a large corpus take a few MiB.
-_LEAST_FREE_BYTES = 16 << 20
 # A form with environment variables that any server can read.
 _PLAINEST = "env"
 _LEFT_OUT = "the server rejects some items, so they were left out; to include them"
@@ -76,8 +73,6 @@ def check_output_dir(out: Path, *, force: bool) -> None:
     nearest = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise OutputError(f"cannot write to --out {out}", hint="--out another folder")
-    if shutil.disk_usage(nearest).free < _LEAST_FREE_BYTES:
-        raise OutputError(f"no space left for --out {out}", hint=f"df -h {nearest}")
 
 
 def _is_left_over(out: Path) -> bool:
