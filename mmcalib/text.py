@@ -36,6 +36,8 @@ NO_FILE = "no such file"
 NO_PERMISSION = "no permission to read it"
 NO_ANSWER = "no answer in time"
 NO_ACCESS = "cannot be read: "
+# Of a row of a table, or of None.
+MISSING = "missing: no image, video or audio"
 PASSING = (NO_FILE, NO_PERMISSION, NO_ANSWER, NO_ACCESS)
 
 

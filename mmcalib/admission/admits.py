@@ -43,11 +43,11 @@ from mmcalib.domain.shapes import (
 from mmcalib.files import Scratch
 from mmcalib.processes import Worker
 from mmcalib.storage.location import Location, is_allowed
-from mmcalib.text import one_line, reason_kind
+from mmcalib.text import MISSING, one_line, reason_kind
 
 ACCEPTED = (
-    "a path, a URL, bytes, a binary file, a PIL.Image, audio as (array, rate in Hz), a chat "
-    "request, or a shape"
+    "a path, a URL, bytes, a binary file, a PIL.Image, an array or tensor of its pixels, audio as "
+    "(array, rate in Hz), a chat request, or a shape"
 )
 # The path of media in memory; no file has it.
 IN_MEMORY = "memory://item"
@@ -74,7 +74,7 @@ def describe_item(item: Any, *, sound: bool = False) -> EncodedItem | Skipped:
 
 def _find_medium(item: Any) -> Item | EncodedItem | Skipped:
     if item is None:
-        return Skipped(IN_MEMORY, "no image, video or audio")
+        return Skipped(IN_MEMORY, MISSING)
     if isinstance(item, ImageShape | VideoShape | AudioShape):
         return EncodedItem(item)
     if isinstance(item, str | os.PathLike):
@@ -82,9 +82,15 @@ def _find_medium(item: Any) -> Item | EncodedItem | Skipped:
     if isinstance(item, bytes | bytearray | memoryview):
         return _in_memory(bytes(item))
     if is_cell(item):
-        return _find_medium(item.get("bytes") or item.get("path"))
+        data = item.get("bytes")
+        return _find_medium(item.get("path") if data is None else data)
     if hasattr(item, "read") and (data := _read_whole(item)) is not None:
         return _in_memory(data)
+    axes: list[int] = [int(size) for size in getattr(item, "shape", ())]
+    if len(axes) == 3:
+        # vLLM's rule (multimodal/parse.py, 0.32): channels last if the last axis may be that.
+        height, width = axes[:2] if axes[-1] in (1, 3, 4) else axes[1:]
+        return EncodedItem(ImageShape(width, height))
     from PIL import Image
 
     if isinstance(item, Image.Image):

@@ -22,6 +22,7 @@ from mmcalib.media.probe import examine_whole
 from mmcalib.media.sniff import MEDIA_EXTENSIONS, extension_of
 from mmcalib.results.check import CheckedItem
 from mmcalib.storage.location import MEMBER_MARK, Location
+from mmcalib.storage.tables import names_cell
 
 # `.ts` and `.mts` files are more often TypeScript than transport streams.
 _SAY_MEDIA = MEDIA_EXTENSIONS - {"ts", "mts"}
@@ -78,11 +79,11 @@ class _Gate:
         self._turns: dict[int, tuple[str, int]] = {}
 
     def source(self, source: Source, *, named: str) -> Iterator[CheckedItem | Skipped]:
-        """Check a source's items; skip files that are not media, except `named` or media names."""
+        """Check a source's items; skip non-media, except `named`, cells, and media names."""
         for item in source.items():
             seen = self._examine(item)
             extension = extension_of(item.path.partition(MEMBER_MARK)[0])
-            says_media = item.path == named or extension in _SAY_MEDIA
+            says_media = item.path == named or extension in _SAY_MEDIA or names_cell(item.path)
             if isinstance(seen, Skipped) and seen.no_media and not says_media:
                 yield seen
             else:

@@ -19,7 +19,7 @@ from mmcalib.text import one_line, printable
 
 ACCEPTED = (
     "a dataset of Hugging Face datasets or Ray Data, a pyarrow Table or RecordBatch, a "
-    "pandas.DataFrame, a list or any other iterable of samples"
+    "pandas.DataFrame or Series, a list or any other iterable of samples"
 )
 OnUnread = Literal["drop", "raise"]
 _MOST_REASONS = 5
@@ -164,7 +164,10 @@ def _ray(dataset: Any, keeps: SampleFilter) -> Any:
 
 
 def _pandas(dataset: Any, keeps: SampleFilter) -> Any:
-    if not isinstance(dataset, sys.modules["pandas"].DataFrame):
+    pandas = sys.modules["pandas"]
+    if isinstance(dataset, pandas.Series):
+        return dataset[[keeps(one) for one in dataset]]
+    if not isinstance(dataset, pandas.DataFrame):
         return None
     return dataset[[keeps(row) for row in dataset.to_dict("records")]]
 

@@ -20,6 +20,7 @@ from mmcalib.errors import CorpusError, MmcalibError
 from mmcalib.files import Scratch
 from mmcalib.media.sniff import AUDIO_EXTENSIONS, IMAGE_EXTENSIONS, VIDEO_EXTENSIONS, extension_of
 from mmcalib.progress import Progress, Silent
+from mmcalib.storage.tables import row_of
 from mmcalib.text import one_line
 
 _Known = EncodedItem | Skipped
@@ -119,6 +120,8 @@ class CorpusCounter:
             seen = self.known[item]
             assert seen is not None
             if isinstance(seen, Skipped):
+                if row_of(seen.path) == prompt.origin:
+                    return  # as an item, the row is listed already
                 reason = f"unreadable item: {seen.path}: {seen.reason}"
                 self._skip(Skipped(prompt.origin, one_line(reason)))
                 return

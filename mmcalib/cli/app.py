@@ -45,7 +45,7 @@ _Unparsed: type[Exception] = typer.BadParameter.__mro__[1]
 _PASSES_FLAGS_ON = ("run", "rehearse", "plan", "validate")
 # Stricter than Typer, which takes `--max-model-len` for a misspelt `--model`.
 _MISSPELT = 0.8
-_TAKES_DATA = ("run", "scan", "validate")
+_TAKES_DATA = ("run", "validate")
 
 app = typer.Typer(
     name="mmcalib",
@@ -54,7 +54,7 @@ app = typer.Typer(
     add_completion=True,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-# In the order of use, with a purpose that fits one line of 80. A command without one is hidden.
+# In the order of use, with a purpose that fits one line of 80.
 COMMANDS: dict[str, tuple[Callable[[Any], None], str]] = {
     "run": (run, "Tune vLLM for your media: measure, write a config and check it."),
     "doctor": (doctor, "Check the installation and print a fix for each problem."),
@@ -64,13 +64,13 @@ COMMANDS: dict[str, tuple[Callable[[Any], None], str]] = {
     "validate": (validate, "Check an existing vLLM config."),
     "check": (check, "Check new data against a calibration, as a gate for pipelines."),
     "scan": (scan, "Count the items and sizes of your media; needs no vLLM."),
-    "serve": (serve, ""),
+    "serve": (serve, "Run vllm serve, also where its own script does not start."),
     "report": (report, "Show a calibration again, or write its config in another form."),
     "diff": (diff, "Compare two calibrations or rehearsals."),
 }
 for _name, (_command, _purpose) in COMMANDS.items():
     _help = RunHelp if _name == "run" else OnceEach
-    app.command(_name, short_help=_purpose, cls=_help, hidden=not _purpose)(command(_command))
+    app.command(_name, short_help=_purpose, cls=_help)(command(_command))
 
 
 def _version(wanted: bool) -> None:
@@ -96,7 +96,7 @@ def _root(
     """
     if context.invoked_subcommand is None:
         width = max(map(len, COMMANDS))
-        listed = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items() if text]
+        listed = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
         print(WELCOME.format(commands="\n".join(listed)))
 
 
@@ -127,7 +127,9 @@ def _explain_unparsed(error: Exception) -> UsageError:
     if message.startswith("No such option") and name in _PASSES_FLAGS_ON:
         hint = f"flags of vllm serve go after --: mmcalib {name} ... -- {typed} ..."
         own: list[str] = list(getattr(error, "possibilities", None) or ())
-        if near := get_close_matches(str(typed), own, n=1, cutoff=_MISSPELT):
+        near = get_close_matches(str(typed), own, n=1, cutoff=_MISSPELT)
+        # A longer word, such as --output, but no other option, such as --gpu-memory-utilization.
+        if near := near or [one for one in own if str(typed).removeprefix(one).isalpha()]:
             hint = f"mmcalib {name} ... {near[0]} ..."
     if typed == "--calibration" and name:
         hint = f"a calibration is an argument here: mmcalib {name} out/calibration.json"

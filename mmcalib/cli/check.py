@@ -122,6 +122,7 @@ def check(options: CheckOptions) -> None:
 
 @options
 class ScanOptions:
+    sources: list[str] | None = argument("[SOURCE]...", "The same as --data.")
     data: list[str] | None = DATA
     requests: list[Path] | None = REQUESTS
     allowed_local_media_path: Path | None = ALLOWED_ROOT
@@ -136,7 +137,7 @@ class ScanOptions:
 def scan(options: ScanOptions) -> None:
     """Count the items and sizes of your media by their headers, without vLLM or a model.
 
-    Example: mmcalib scan --data ./media
+    Example: mmcalib scan ./media
     """
     from mmcalib.cli.progress import terminal
     from mmcalib.errors import UsageError, VerdictError
@@ -145,12 +146,13 @@ def scan(options: ScanOptions) -> None:
     from mmcalib.storage.location import allow_hosts
     from mmcalib.workflows.corpus import scan as scan_all
 
-    if not options.data and not options.requests:
+    data = [*(options.data or []), *(options.sources or [])]
+    if not data and not options.requests:
         raise UsageError("nothing to scan", hint="--data DIR or --requests FILE.jsonl")
     console, progress = terminal(quiet=options.quiet)
     with allow_hosts(options.allowed_media_domains or ()):
         scanned = scan_all(
-            options.data or [],
+            data,
             options.requests or [],
             allowed_root=options.allowed_local_media_path,
             repeats=options.repeats,

@@ -60,9 +60,11 @@ def serve(options: ServeOptions) -> None:
     import os
     import sys
 
+    from mmcalib.configs.read import read_configuration
     from mmcalib.engine.environment import become_server
     from mmcalib.engine.wheels import BUILDS, installed_version
     from mmcalib.errors import EngineError, UsageError
+    from mmcalib.models.resolve import require_weights
 
     config = options.config
     if not config.is_file():
@@ -71,6 +73,11 @@ def serve(options: ServeOptions) -> None:
         )
     if not any(map(installed_version, BUILDS)):
         raise EngineError("vLLM is not installed", hint="mmcalib doctor")
+    written = read_configuration(config, options.flags or ())
+    # Other loaders have weights elsewhere, or need none.
+    named = " ".join([*written.settings, *written.flags]).replace("_", "-")
+    if "load-format" not in named and written.model_name:
+        require_weights(written.model_name, os.environ)
     sys.stdout.flush()
     # vLLM reads a model among the flags only in front.
     become_server([*(options.flags or []), "--config", str(config)], os.environ)

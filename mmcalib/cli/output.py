@@ -118,11 +118,11 @@ def finish(
     """
     passes = calibration.verdict == "pass"
     config = out / "engine.yaml"
-    serve = f"vllm serve --config {shlex.quote(str(config))}"
+    serve = serve_command(config)
     report = Report(calibration, serve, thumbnails=thumbnails, redact_paths=redact_paths)
     texts = {out / "report.html": html(report), out / "report.md": md(report)}
+    served = with_environment(calibration.server.environment, serve)
     if passes:
-        served = with_environment(calibration.server.environment, serve)
         texts = {config: engine_yaml(calibration, served), **texts}
     write_texts(texts)
     also = []
@@ -138,8 +138,7 @@ def finish(
     if as_json:
         print_document(calibration.to_json())
     if not quiet:
-        here = with_environment(calibration.server.environment, serve_command(config))
-        summary(calibration, console, serve=here, folder=str(out), seconds=seconds, also=also)
+        summary(calibration, console, serve=served, folder=str(out), seconds=seconds, also=also)
         if words := undrawn_words():
             console.print(words, markup=False, soft_wrap=True)
         if wanting := calibration.needed_variables:
@@ -188,7 +187,11 @@ def compare(
     quiet: bool,
     force: bool,
 ) -> None:
-    """Run the jobs, `finish` each in its folder, and compare. Raises VerdictError if all fail."""
+    """Run the jobs, `finish` each in its folder, and compare. Raises VerdictError if all fail.
+
+    Contexts are as short as the media allow, unless options, file or flags set one.
+    """
+    jobs = [job.with_fitting_context() for job in jobs]
     folders = [out / name for name in _folder_names(jobs)]
     for folder in folders:
         check_output_dir(folder, force=force)

@@ -119,6 +119,7 @@ def report(options: ReportOptions) -> None:
     import shlex
 
     from mmcalib.admission.calibration import Calibration
+    from mmcalib.engine.environment import serve_command
     from mmcalib.files import write_text
     from mmcalib.report.html.canvas import undrawn_words
     from mmcalib.report.html.items import Roots
@@ -148,7 +149,7 @@ def report(options: ReportOptions) -> None:
         raise UsageError("the report and --json both need standard output", hint="--out FILE")
     made = Report(
         calibration,
-        f"vllm serve --config {shlex.quote(str(location.with_name('engine.yaml')))}",
+        serve_command(location.with_name("engine.yaml")),
         thumbnails=not options.no_thumbnails,
         redact_paths=options.redact_paths,
         roots=Roots.of(data),

@@ -18,13 +18,15 @@ from mmcalib.media.sniff import (
 )
 from mmcalib.storage.location import member_path, url_of
 from mmcalib.storage.tables import Cell
-from mmcalib.text import one_line
+from mmcalib.text import MISSING, one_line
 
 # A table with a string column of one of these names is a table of prompts.
 TEXT_COLUMNS = frozenset(("prompt", "question", "text", "caption", "query", "instruction"))
 
 # Items do not carry the bytes of larger media: they are read again when needed.
 MOST_SENT_BYTES = 1 << 24
+
+_EMPTY: tuple[object, ...] = (None, {"bytes": None, "path": None})
 
 # Finds the file that a cell without bytes names.
 PathResolver = Callable[[str], Item | Skipped]
@@ -46,6 +48,8 @@ class Table:
     path: str
     version: str
     resolve_path: PathResolver
+    # Those that may contain media, if known.
+    columns: Sequence[str] = ()
     # Plain binary columns seen so far -> whether they contain media.
     _binary: dict[str, bool] = field(default_factory=dict)
 
@@ -64,8 +68,12 @@ class Table:
 
     def items(self, number: int, row: Row, texts: Sequence[str]) -> Iterator[Item | Skipped]:
         """Yield the media of a row, without bytes if `prompt` uses them too."""
+        item = None
         for item, _ in self._media(number, row):
             yield drop_data(item) if texts and isinstance(item, Item) else item
+        known = [] if texts or item else [row[name] for name in self.columns]
+        if known and all(value in _EMPTY for value in known):
+            yield Skipped(f"{self.path}:{number}", MISSING)
 
     def _media(self, number: int, row: Row) -> Iterator[_Medium]:
         """Yield the media of a row, skipping empty cells."""

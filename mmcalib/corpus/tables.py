@@ -64,7 +64,7 @@ class ParquetSource(_TableSource):
                 if not media:
                     yield Skipped(self.path, "the table has no media column")
                     return
-                table = Table("parquet", self.path, version, self._resolve_path)
+                table = Table("parquet", self.path, version, self._resolve_path, media)
                 number = 0
                 rows = batch_rows(opened.metadata)
                 for batch in opened.iter_batches(rows, columns=media + texts):

@@ -26,6 +26,7 @@ from mmcalib.models.fetch import FetchRequest
 from mmcalib.processes import STDERR, Worker, safe_environment
 from mmcalib.text import one_line
 
+WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth")
 # The hub client's default; HF_ENDPOINT overrides it.
 DEFAULT_ENDPOINT = "https://huggingface.co"
 # Short, so that an offline machine gets the bundled geometry quickly; the hub answers far sooner.
@@ -120,6 +121,27 @@ def cached_snapshot(model_id: str, env: Mapping[str, str]) -> Path | None:
     snapshot = repo / "snapshots" / commit
     tokenizes = any((snapshot / name).is_file() for name in TOKENIZER_FILES)
     return snapshot if (snapshot / "config.json").is_file() and tokenizes else None
+
+
+def require_weights(model: str, env: Mapping[str, str]) -> None:
+    """Check that the folder or the hub's cache has weights, or that the hub answers.
+
+    Raises ModelError. A revision in the cache counts, whichever it is.
+    """
+    repo = cache_folder(env) / f"models--{model.replace('/', '--')}"
+    folders = [Path(model).expanduser(), *repo.glob("snapshots/*")]
+    if any(next(folder.glob(f"*{end}"), None) for folder in folders for end in WEIGHT_FILES):
+        return
+    if folders[0].is_dir():
+        raise ModelError(f"{model} has no weights", hint=f"ls {model}: *.safetensors is missing")
+    endpoint = env.get("HF_ENDPOINT", DEFAULT_ENDPOINT).rstrip("/")
+    offline = env.get("HF_HUB_OFFLINE", "").lower() in TRUE_WORDS
+    if offline or not is_reachable(endpoint, REACH_TIMEOUT_S):
+        why = "HF_HUB_OFFLINE is set" if offline else f"{endpoint} does not answer"
+        raise ModelError(
+            f"no weights of {model} on this machine, and {why}",
+            hint=f"hf download {model}, where the hub answers; or -- ./folder of the checkpoint",
+        )
 
 
 def cache_folder(env: Mapping[str, str]) -> Path:

@@ -18,7 +18,7 @@ from mmcalib.domain.knobs import Label
 from mmcalib.report import rows
 from mmcalib.results.calibration import SERVE, CalibrationDocument, Corpus, Evidence
 from mmcalib.results.memory import Memory
-from mmcalib.results.part import CheckResult, first_failed
+from mmcalib.results.part import CheckResult, count_warned, first_failed
 
 MOST_LINES: Final = 25
 # A narrower terminal folds cells instead of cutting them.
@@ -27,8 +27,11 @@ _NARROW: Final = 72
 _LEAST_NOTES: Final = 3
 # A letter in the last column stands for one of these; a measured number has none.
 _LABELS: Final = ("rehearsed on a simulated GPU", "computed", "assumed", "given")
+# From the best known to the least.
+_KNOWN: Final = ("measured", "given", "rehearsed", "computed", "assumed")
 # A longer reason leaves out the item that set the value.
 _REASON: Final = 36
+_NOTES: Final = ("other failure", "skipped check", "assumption", "warning")
 _AXES: Final = (".width", ".height", ".num_frames", ".length")
 
 
@@ -193,11 +196,11 @@ def _settings(calibration: CalibrationDocument) -> Iterator[rows.Row]:
 
 
 def _reason(entries: Sequence[Evidence]) -> tuple[str, str]:
-    reason = entries[0].reason.partition(";")[0]
+    least = max(entries, key=lambda entry: _KNOWN.index(entry.label))
+    reason = least.reason.partition(";")[0]
     places = dict.fromkeys(os.path.basename(e.exemplar) for e in entries if e.exemplar)
     named = f"{reason} ({', '.join(places)})"
-    letter = max(_letter(entry.label) for entry in entries)
-    return named if places and len(named) <= _REASON else reason, letter
+    return named if places and len(named) <= _REASON else reason, _letter(least.label)
 
 
 def _letter(label: Label) -> str:
@@ -250,8 +253,11 @@ def _notes(calibration: CalibrationDocument, room: int, width: int) -> Iterator[
         shown[most - 1 :] = [Text(f"  and {len(shown) - most + 1} more in report.md")]
     if groups:
         codes = " ".join(dict.fromkeys(check.code for check in checks))
-        count = text.plural(len(groups), "note")
-        yield Text(text.printable(f"{count} (mmcalib list checks {codes})"))
+        assumed, warned = count_warned(checks)
+        others = (sum(check.status == status for check in checks) for status in ("fail", "skip"))
+        counts = zip((*others, assumed, warned), _NOTES, strict=True)
+        spoken = ", ".join(text.plural(count, noun) for count, noun in counts if count)
+        yield from _wrapped(f"{spoken} (mmcalib list checks {codes})", "", 1, width)
     yield from shown
 
 

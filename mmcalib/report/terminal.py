@@ -16,9 +16,10 @@ from mmcalib.derive.admission import Answer
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import AudioShape, Shape, weight
 from mmcalib.report import rows
-from mmcalib.results.calibration import CalibrationDocument, Comparison
+from mmcalib.results.calibration import CalibrationDocument, ComparedRun, Comparison
 from mmcalib.results.check import CheckedItem, ReasonCount, Tally
 from mmcalib.results.part import CheckResult, first_failed
+from mmcalib.storage.tables import row_of
 
 if TYPE_CHECKING:
     # Heavy modules that `mmcalib check` does not need.
@@ -117,9 +118,10 @@ def reason_lines(reason: ReasonCount) -> str:
     first = reason.examples[0]
     if reason.count == 1:
         shape = "" if len(first.shapes) != 1 else f" ({first.shapes[0]})"
-        words = f"{first.origin}{shape}: {first.admission.reason}"
+        words = f"{row_of(first.origin)}{shape}: {first.admission.reason}"
     else:
-        names = [os.path.basename(one.origin) or one.origin for one in reason.examples]
+        places = [row_of(one.origin) for one in reason.examples]
+        names = [os.path.basename(place) or place for place in places]
         more = ["..."] if reason.count > len(names) else []
         count = f"{text.number(reason.count)} {_NOUNS[reason.kind]}"
         words = f"{count}: {reason.reason} ({', '.join([*names, *more])})"
@@ -154,14 +156,26 @@ def tally_line(tally: Tally) -> str:
 
 
 _COMPARISON_NOTE = (
-    "KV cache: rehearsed; at once: full-length requests; detail: mean share of default tokens "
-    "that items keep; batch: max_num_batched_tokens"
+    "context: as long as the largest request with its answer, unless you set --max-model-len; "
+    "at once: requests of that length; detail: mean share of default tokens that items keep"
 )
+
+
+def _smallest_card(runs: Sequence[ComparedRun]) -> str:
+    """Advice: the card with the least memory that serves the corpus whole; empty without cards."""
+    whole = [run for run in runs if run.serves_whole and run.starts]
+    if not whole:
+        return "No card serves the corpus whole." if any(run.gpu for run in runs) else ""
+    least = min(run.total_bytes or 0 for run in whole)
+    cards = dict.fromkeys(run.gpu for run in whole if run.total_bytes == least)
+    names = [run.model.rpartition("/")[2] for run in whole if run.gpu in cards]
+    card, models = " or ".join(map(str, cards)), ", ".join(dict.fromkeys(names))
+    return f"The smallest card that serves the corpus whole: {card}, with {models}."
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print a row for each model and GPU, then the failures."""
-    heads = ("starts", "KV tokens", "KV cache", "at once", "detail", "batch")
+    heads = ("starts", "context", "KV tokens", "KV cache", "at once", "detail")
     name = Column("model", overflow="ellipsis", min_width=12)
     figures = [Column(head, justify="right", no_wrap=True) for head in heads]
     table = plain_table([name, Column("GPU", no_wrap=True), *figures])
@@ -170,11 +184,11 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
             line(run.model.rpartition("/")[2]),
             line(run.gpu or "—"),
             "—" if run.starts is None else "yes" if run.starts else "no",
+            text.number(run.max_model_len),
             text.number(run.kv_cache_tokens),
             text.gib(run.kv_cache_bytes),
             "—" if run.max_concurrency is None else f"{run.max_concurrency:.2f}",
             text.share(run.detail_kept),
-            text.number(run.max_num_batched_tokens),
             style="" if run.verdict == "pass" else "red",
         )
     console.print()
@@ -185,6 +199,8 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
             console.print(line(f"{run.folder} failed: {run.problem}", "red"), soft_wrap=True)
             if run.remedy:
                 console.print(line(f"  try: {run.remedy}"), soft_wrap=True)
+    if advice := _smallest_card(comparison.runs):
+        console.print(line(advice, "bold"), soft_wrap=True)
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:

@@ -335,10 +335,13 @@ class ComparedRun(DocumentPart):
     starts: bool | None = None
     kv_cache_tokens: int | None = None
     kv_cache_bytes: int | None = Field(default=None, description="Negative: the shortfall")
+    total_bytes: int | None = Field(default=None, description="Memory of the GPU")
+    max_model_len: int | None = None
     max_concurrency: float | None = Field(default=None, description="Full-length requests at once")
     detail_kept: float | None = Field(
         default=None, description="Mean share of tokens that an item keeps"
     )
+    serves_whole: bool = Field(default=False, description="Passes, and shrinks or rejects nothing")
     max_num_batched_tokens: int | None = None
     problem: str = Field(default="", description="Why the verdict is fail")
     remedy: str = ""
@@ -350,6 +353,7 @@ class ComparedRun(DocumentPart):
         failed = first_failed(run.checks) if run.verdict == "fail" else None
         parts = run.corpus.modalities.values()
         kept = sum(part.items * (part.kept.mean if part.kept else 1.0) for part in parts)
+        refused = run.needed or (run.traffic and run.traffic.calibrated.refused)
         return cls.from_value(
             memory,
             model=run.model.id,
@@ -357,7 +361,9 @@ class ComparedRun(DocumentPart):
             folder=folder,
             verdict=run.verdict,
             starts=memory.kv_cache_tokens is not None if memory.label == "rehearsed" else None,
+            max_model_len=run.engine_config.get("max_model_len"),
             detail_kept=kept / run.corpus.items,
+            serves_whole=not (failed or run.corpus.losses() or refused),
             max_num_batched_tokens=run.engine_config.get("max_num_batched_tokens"),
             problem=f"{failed.name}: {failed.detail}" if failed else "",
             remedy=failed.remedy if failed else "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import yaml
 
 from mmcalib import text as wording
 from mmcalib.results.calibration import CalibrationDocument, Evidence, group_evidence
+from mmcalib.storage.tables import row_of
 from mmcalib.text import flag
 
 
@@ -105,7 +107,8 @@ def _reasons(key: str, evidence: Sequence[Evidence]) -> Iterator[str]:
     mine = [e for e in evidence if e.setting == key or e.setting.startswith(f"{key}.")]
     for settings, _, entry in group_evidence(mine):
         names = ", ".join(setting.removeprefix(f"{key}.") for setting in settings)
-        by = f" ({entry.exemplar})" if entry.exemplar else ""
+        # A name without folders: the file is passed on.
+        by = f" ({os.path.basename(row_of(entry.exemplar))})" if entry.exemplar else ""
         # `plain` keeps line breaks of file names from ending the comment.
         yield from textwrap.wrap(
             wording.printable(f"{names}: {entry.reason}{by} [{entry.label}]"),

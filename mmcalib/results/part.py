@@ -79,17 +79,21 @@ def verdict_words(verdict: str, checks: Iterable[CheckResult], losses: Sequence[
     if verdict == "fail":
         return verdict
     checks = list(checks)
-    warned = [check for check in checks if check.status == "warn"]
-    # An assumption that changes no setting is left out.
-    moving = {one.code for one in ids.MOVING_ASSUMPTIONS}
-    assumptions = sum(check.code in moving for check in warned)
-    others = sum(check.code != ids.ASSUMED_LOAD.code for check in warned) - assumptions
+    assumptions, others = count_warned(checks)
     words = [f"{verdict}, on {plural(assumptions, 'assumption')}" if assumptions else verdict]
     words += [check.name for check in checks if check.code == ids.KEEP_DEFAULTS.code]
     words += losses
     words += [plural(others, "warning")] if others else []
     words += [check.name for check in checks if check.code == ids.NOT_STARTED_WITH.code]
     return " · ".join(words)
+
+
+def count_warned(checks: Iterable[CheckResult]) -> tuple[int, int]:
+    """Return how many assumptions a setting depends on, and how many other warnings there are."""
+    warned = [check.code for check in checks if check.status == "warn"]
+    moving = {one.code for one in ids.MOVING_ASSUMPTIONS}
+    assumptions = sum(code in moving for code in warned)
+    return assumptions, len(warned) - assumptions
 
 
 def first_failed(checks: Iterable[CheckResult]) -> CheckResult:

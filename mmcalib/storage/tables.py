@@ -56,6 +56,20 @@ class Cell:
         return value
 
 
+CELL_SCHEMES = ("parquet", "hf-dataset")
+
+
+def names_cell(path: str) -> bool:
+    """True if an item's path is a cell of a table."""
+    return Location.of(path).scheme in CELL_SCHEMES and MEMBER_MARK in path
+
+
+def row_of(path: str) -> str:
+    """Return the table and row of a cell, such as `images.parquet:409`; else the path itself."""
+    place = Location.of(path)
+    return f"{place.archive}:{Cell.of(place.member).row}" if names_cell(path) else path
+
+
 @dataclass(slots=True)
 class Cursor:
     """Rows of a table, read by `read_from` in one pass if they are requested in order."""

@@ -11,9 +11,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as arrow
 import pytest
 from PIL import Image
+from pyarrow import parquet
 
+import mmcalib
 from mmcalib import Calibration
 from mmcalib.admission.check import check
 from mmcalib.domain.shapes import ImageShape
@@ -80,6 +83,28 @@ def test_what_shares_a_reason_is_one_line(cli, kept: Path, new: Path) -> None:
     ]
     *offenders, _ = objects(cli("check", "--calibration", kept, "--json", new).out)
     assert len(offenders) == 6
+
+
+@pytest.mark.parametrize("column", ["label", "caption"])
+def test_rows_of_a_table_are_named_and_scan_check_and_filter_agree(
+    cli, kept: Path, tmp_path: Path, column: str
+) -> None:
+    """A row without a picture is missing unless its text makes it a request of its own."""
+    cells = [png(64, 64), None, b"<!DOCTYPE html><p>404</p>", png(64, 64)[:40], b"", png(80, 64)]
+    rows = [
+        {"image": None if data is None else {"bytes": data, "path": None}, column: "x"}
+        for data in cells
+    ]
+    parquet.write_table(arrow.Table.from_pylist(rows), tmp_path / "images.parquet")
+    ended = cli("check", "--calibration", kept, tmp_path / "images.parquet")
+    bad = range(1, 5) if column == "label" else range(2, 5)
+    for number in bad:
+        assert f"{tmp_path}/images.parquet:{number}: " in ended.err
+    assert f"2 of {2 + len(bad)} fit, {len(bad)} do not\n" in ended.err
+    scanned = json.loads(cli("scan", "--data", tmp_path / "images.parquet", "--json").out)
+    assert (scanned["corpus"]["items"], len(scanned["skipped"])) == (2, len(bad))
+    found = Calibration.load(kept)
+    assert len(mmcalib.filter(rows, found, key=lambda row: row["image"])) == 2
 
 
 def test_json_is_one_object_per_offender_and_a_summary(cli, kept: Path, new: Path) -> None:

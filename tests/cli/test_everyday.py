@@ -52,6 +52,25 @@ def test_a_locale_without_its_characters_ends_nothing(tmp_path: Path) -> None:
     assert b"PASS. Serve" in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ("a/b", "no weights of a/b on this machine, and HF_HUB_OFFLINE is set"),
+        ("./b", "./b has no"),
+    ],
+)
+def test_a_server_without_weights_is_refused_in_one_line(
+    cli, tmp_path: Path, model: str, why: str
+) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "engine.yaml").write_text(f"model: {model}\n")
+    said = cli("serve", "--config", "engine.yaml", "--", "--port", "1")
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith(f"error: {why}")
+    assert "\n  try: " in said.err
+    assert len(said.err.splitlines()) == 2
+
+
 def test_the_help_of_run_is_short_and_its_whole_is_one_option_away(cli) -> None:
     command = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
     spelled = [[name for name in one.opts if name[:2] == "--"] for one in command.params]

@@ -60,7 +60,10 @@ def test_a_good_end_writes_the_config_and_says_how_to_serve(tmp_path: Path) -> N
     config = yaml.safe_load((tmp_path / "engine.yaml").read_text())
     assert config["max-num-batched-tokens"] == 2538
     assert "\nPASS" in said
-    assert f"\nServe:  {serve_command(tmp_path / 'engine.yaml')}\n" in said
+    serve = serve_command(tmp_path / "engine.yaml")
+    assert f"\nServe:  {serve}\n" in said
+    for file in FILES[:1] + FILES[2:4]:
+        assert serve in (tmp_path / file).read_text(), file
     assert "engine.yaml" in (tmp_path / "report.md").read_text()
 
 
@@ -92,7 +95,10 @@ def test_limits_that_were_raised_for_the_run_stand_before_the_server(tmp_path: P
     """A shell without them would start a server that refuses what was calibrated for."""
     said = leave(with_server(LENGTH), tmp_path)
     assert f"Serve:  {LENGTH}=1200 " in said
-    assert f"# Serve with: {LENGTH}=1200 vllm serve" in (tmp_path / "engine.yaml").read_text()
+    assert (
+        f"# Serve with: {LENGTH}=1200 {serve_command(tmp_path / 'engine.yaml')}"
+        in (tmp_path / "engine.yaml").read_text()
+    )
 
 
 def test_a_failed_verdict_writes_no_config_and_ends_with_3(tmp_path: Path) -> None:

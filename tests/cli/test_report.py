@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib.domain.model import Server
+from mmcalib.engine.environment import serve_command
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.results.part import CheckResult
 from tests.report.example import calibration
@@ -31,7 +32,7 @@ def test_the_report_stands_beside_the_calibration_and_is_made_anew(cli, out: Pat
     assert "Report: out/report.html" in said.err
     text = (out / "report.html").read_text("utf-8")
     assert text.startswith("<!doctype html>")
-    assert "vllm serve --config out/engine.yaml" in text
+    assert serve_command(Path("out/engine.yaml")) in text
 
 
 def test_without_what_draws_charts_a_line_names_the_extra(

@@ -214,6 +214,7 @@ MISTAKES = [
     ("check media", 2, "cannot read out/calibration.json", "mmcalib run --model MODEL"),
     ("check media --calibration bad.jsonl", 2, "is not a calibration", "mmcalib run"),
     ("check nowhere --calibration kept", 1, "folder not found", "NEW_DATA"),
+    ("run --output x", 2, "no such option: --output", "mmcalib run ... --out ..."),
     ("scan", 2, "nothing to scan", "--data DIR or --requests"),
     ("serve --config none.yaml", 2, "--config none.yaml: no such file", "mmcalib run --model"),
     ("report --calibration kept", 2, "--calibration", "mmcalib report out/calibration.json"),

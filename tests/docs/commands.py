@@ -26,6 +26,7 @@ ELSEWHERE = {
     "jq": "another program, on exports that others make",
     "pip": "installs; its extras: test_commands.py",
     "vllm": "tests/e2e/test_serve.py starts it",
+    "echo": "the first request: tests/e2e/test_serve.py sends it",
     ".venv/bin/python": "scripts and modules of this repository: test_commands.py",
     ".venv/bin/pytest": "these tests",
     "docker": "needs Docker",

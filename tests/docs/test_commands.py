@@ -14,8 +14,8 @@ from .commands import ELSEWHERE, FAST, LINES, SLOW, check, commands, named
 from .pages import fenced, programs
 from .workspace import copy, execute, prepare
 
-# Library calls that need vLLM; tests/e2e makes them.
-CALLS_VLLM = re.compile(r"\bvllm\b|\bmmcalib\.(?:calibrate|rehearse|validate)\(")
+# Calls that need vLLM or its server; tests/e2e makes them.
+CALLS_VLLM = re.compile(r"\bvllm\b|\bOpenAI\(|\bmmcalib\.(?:calibrate|rehearse|validate)\(")
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +16,7 @@ from mmcalib.admission.calibration import Calibration
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import clip, photo
 from tests.e2e.serving import Server, body, part, serving
+from tests.schemas import ROOT
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -57,6 +62,24 @@ def test_the_served_usage_is_what_was_measured(served: tuple[Server, Calibration
     assert both - wide == corpus["image"].tokens["min"] + around
     video = server.prompt_tokens(part("video", media / "clip.mp4"))
     assert video - text_only == corpus["video"].tokens["max"] + around
+
+
+def test_the_first_requests_of_the_docs_are_answered(
+    served: tuple[Server, Calibration, Path], tmp_path: Path
+) -> None:
+    server, calibration, media = served
+    shutil.copy(media / "small.jpg", tmp_path / "photo.jpg")
+    page = (ROOT / "docs" / "get-started.md").read_text()
+    shown = page.replace("http://localhost:8000", server.url).replace(QWEN, server.model)
+    curl = re.search(r"^echo .*? -d @-$", shown, re.M | re.S)
+    client = re.search(r"```python\n(import base64.*?)```", shown, re.S)
+    assert curl
+    assert client
+    sent = subprocess.run(["bash", "-c", curl[0]], cwd=tmp_path, capture_output=True, check=True)
+    picture = calibration.corpus.modalities["image"].tokens["min"]
+    assert json.loads(sent.stdout)["usage"]["prompt_tokens"] > picture
+    words = [sys.executable, "-c", client[1]]
+    assert subprocess.run(words, cwd=tmp_path, capture_output=True, check=True).stdout
 
 
 def test_requests_with_tools_are_served_by_the_emitted_command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -142,8 +143,39 @@ def rehearsed() -> Calibration:
     return found.model_copy(update={"memory": memory})
 
 
+def test_an_assumed_count_is_labelled_assumed_and_notes_are_counted_as_in_the_report() -> None:
+    found = calibration()
+    image = {"label": "assumed", "reason": "one per prompt: no requests"}
+    evidence = [
+        one.model_copy(update=image) if one.setting == "limit_mm_per_prompt.image.count" else one
+        for one in found.evidence
+    ]
+    page = shown(with_checks(found, *MANY, evidence=evidence), width=120)
+    assert re.search(r"^limit_mm_per_prompt .* one per prompt: no requests +a$", page, re.M)
+    assert "\n4 skipped checks, 2 assumptions, 3 warnings (mmcalib list checks " in page
+    assert "\nPASS in 154 s, on 2 assumptions." in page
+
+
 def row(**changed: object) -> ComparedRun:
     return ComparedRun.of(rehearsed().model_copy(update=changed), "L4", "m-L4")
+
+
+def smallest_card(*runs: ComparedRun) -> str:
+    page = io.StringIO()
+    print_comparison(Comparison(mmcalib="1", runs=list(runs)), Console(file=page, width=80))
+    return page.getvalue().splitlines()[-1]
+
+
+def test_a_comparison_ends_with_the_smallest_card_that_serves_all() -> None:
+    small, large = ({"total_bytes": size << 30, "starts": True} for size in (22, 44))
+    half = row().model_copy(update={**small, "gpu": "L4", "serves_whole": False})
+    whole = half.model_copy(update={**large, "gpu": "L40S", "serves_whole": True})
+    larger = whole.model_copy(update={"gpu": "H200", "total_bytes": 99 << 30})
+    best = "The smallest card that serves the corpus whole: L40S, with Qwen2.5-VL-3B-Instruct."
+    assert smallest_card(half, larger, whole) == best
+    assert smallest_card(half) == "No card serves the corpus whole."
+    assert not row().serves_whole, "one request is rejected"
+    assert row(traffic=None).serves_whole
 
 
 def test_a_row_has_the_figures_of_its_calibration() -> None:
@@ -151,7 +183,7 @@ def test_a_row_has_the_figures_of_its_calibration() -> None:
     assert (found.model, found.gpu, found.folder) == (calibration().model.id, "L4", "m-L4")
     assert (found.verdict, found.starts, found.problem) == ("pass", True, "")
     assert {name: getattr(found, name) for name in FIGURES} == FIGURES
-    assert found.max_num_batched_tokens == 2538
+    assert (found.max_num_batched_tokens, found.max_model_len) == (2538, 128000)
 
 
 def test_without_a_gpu_nothing_is_said_of_memory() -> None:
@@ -188,9 +220,21 @@ def test_the_table_fits_and_names_who_fails(width: int) -> None:
     head, first, second, *rest = page.getvalue().strip().splitlines()
     assert max(map(len, (head, first, second))) <= width
     assert head.split() == [
-        *("model", "GPU", "starts", "KV", "tokens", "KV", "cache", "at", "once", "detail", "batch")
+        *(
+            "model",
+            "GPU",
+            "starts",
+            "context",
+            "KV",
+            "tokens",
+            "KV",
+            "cache",
+            "at",
+            "once",
+            "detail",
+        )
     ]
     assert first.split()[1:3] == ["L4", "yes"]
-    assert first.split()[-1] == "2,538"
+    assert first.split()[3] == "128,000"
     assert second.split() == ["b", "T4", "no", "—", "—", "—", "—", "—"]
-    assert rest[-2:] == ["b-T4 failed: does not fit", "  try: a larger --gpu"]
+    assert rest[-3:-1] == ["b-T4 failed: does not fit", "  try: a larger --gpu"]

@@ -20,7 +20,7 @@ from mmcalib.checks.limits import CACHE, LIMIT, count_limits, limit_options, nor
 from mmcalib.configs.read import WrittenConfiguration, parse_configuration, read_configuration
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.limits import compute_reserve
-from mmcalib.derive.policy import Policy
+from mmcalib.derive.policy import FIT, Policy
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality
@@ -92,6 +92,13 @@ class Job:
             raise UsageError("no model given", hint="--model MODEL, or --config FILE with one")
         policy = policy or build_policy(options)
         return cls(config.model_name, options, policy, gpu, config, probe, engine_args or {})
+
+    def with_fitting_context(self) -> Job:
+        """Return the job with the shortest context for its media, unless somebody set one."""
+        set_names = " ".join([*self.config.settings, *self.config.every_flag]).replace("_", "-")
+        if self.policy.max_model_len or "max-model-len" in set_names:
+            return self
+        return replace(self, policy=replace(self.policy, max_model_len=FIT))
 
     def __post_init__(self) -> None:
         reject_derived_flags(self.engine_args, pinned=self.options.pin_kv_cache)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -43,6 +44,14 @@ def test_lists_stay_lists_and_iterators_lazy() -> None:
     assert seen == [0]
 
 
+def test_series_stay_series_and_arrays_are_pictures_as_vllm_reads_them() -> None:
+    pandas = pytest.importorskip("pandas")
+    last = [np.zeros((*size[::-1], 3), np.uint8) for size in SIZES]
+    for pixels in (pictures(), last, [one.transpose(2, 0, 1) for one in last]):
+        kept = mmcalib.filter(pandas.Series(pixels, index=list("abcd")), calibration())
+        assert list(kept.index) == ["a", "c"]
+
+
 def totals(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.message for one in caplog.records if one.levelno >= logging.WARNING]
 
@@ -55,7 +64,7 @@ def test_what_was_dropped_is_summed_up_once_by_reason(caplog: pytest.LogCaptureF
     assert said == (
         "mmcalib.filter dropped 7 of 8: "
         "3 × aspect ratio 300 to 450:1, the processor takes at most 200:1; "
-        "2 × no such file; 2 × no image, video or audio"
+        "2 × no such file; 2 × missing: no image, video or audio"
     )
     caplog.clear()
     lazy = mmcalib.filter(iter(samples), calibration())
@@ -74,7 +83,7 @@ def test_what_cannot_be_read_is_raised_where_that_is_asked_for(tmp_path: Path) -
     for sample, says in (
         ("gone.png", "gone.png: no such file"),
         (tmp_path / "torn.png", f"{tmp_path / 'torn.png'}: damaged"),
-        (None, "sample 1: no image, video or audio"),
+        (None, "sample 1: missing: no image, video or audio"),
     ):
         assert mmcalib.filter([sample], calibration()) == []
         with pytest.raises(CorpusError) as caught:
