@@ -12,7 +12,8 @@ import json
 import time
 from pathlib import Path
 
-from mmcalib.derive.log_fixes import ComputedFix, answer_log
+from mmcalib.derive.fixes import Proposal
+from mmcalib.derive.log_fixes import answer_log
 from mmcalib.derive.logs import last_failed, read_starts
 from mmcalib.derive.policy import COSTS
 from mmcalib.text import GIB, gib
@@ -22,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NEAR = 0.25
 
 
-def is_same(fix: ComputedFix, published: dict[str, object]) -> bool:
+def is_same(fix: Proposal, published: dict[str, object]) -> bool:
     """Check whether a fix is the published one: its arguments, and numbers as high or lower."""
     for name, value in fix.changes.items():
         known = published.get(name)
@@ -34,7 +35,7 @@ def is_same(fix: ComputedFix, published: dict[str, object]) -> bool:
     return True
 
 
-def verdict(fixes: tuple[ComputedFix, ...], least: str, case: dict[str, object]) -> str:
+def verdict(fixes: tuple[Proposal, ...], least: str, case: dict[str, object]) -> str:
     published, cost = case["fix"], str(case["cost"])
     assert isinstance(published, dict)
     if not fixes:

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mmcalib.cli import command
 from mmcalib.options.option import option, options, switch
 from mmcalib.options.run import ALLOWED_DOMAINS, ALLOWED_ROOT, REQUESTS, ProofOptions
 from mmcalib.version import __version__
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from mmcalib.derive.log_fixes import LogAnswer
-    from mmcalib.models.gpus import Gpu
-    from mmcalib.workflows.plan.from_log import ServerLog
 
 
 @options
@@ -50,16 +42,25 @@ def plan(options: PlanOptions) -> None:
     Example: mmcalib plan --model Qwen/Qwen2.5-VL-7B-Instruct --gpu L4 --goal "concurrency>=4"
     """
     from mmcalib.cli.progress import terminal
+    from mmcalib.derive.fixes import parse_constraints
     from mmcalib.errors import MmcalibError, VerdictError
-    from mmcalib.report.terminal_memory import print_plan
+    from mmcalib.models.gpus import find_gpu
+    from mmcalib.report.terminal_memory import print_log, print_plan
     from mmcalib.results.plan import Plan
+    from mmcalib.workflows.plan.from_log import read_server_log
 
     gpu = command.gpu_named(options.gpu, options.described)
+    kept = options.keep or []
     console, progress = terminal(quiet=options.quiet, verbose=options.verbose)
     answer = server_log = None
     if options.log is not None:
         # At once: all else imports much, and rehearsals take half a minute.
-        server_log, answer = _answer_from_log(options, options.log, gpu, console)
+        server_log = read_server_log(options.log)
+        device = find_gpu(gpu) if isinstance(gpu, str) and gpu != "auto" else gpu
+        known = None if isinstance(device, str) else device
+        answer = server_log.answer(known, parse_constraints(kept))
+        if not options.quiet:
+            print_log(answer, console)
     try:
         from mmcalib.workflows.plan.plan import plan as plan_for
 
@@ -69,24 +70,15 @@ def plan(options: PlanOptions) -> None:
             config=options.config,
             flags=options.flags or [],
             goal=options.goal,
-            keep=options.keep or [],
-            log=options.log,
+            keep=kept,
             progress=progress,
             server_log=server_log,
         )
     except MmcalibError as error:
         if options.as_json and answer is not None:
-            kept, why = options.keep or [], error.message
-            command.print_json(
-                Plan(
-                    goal=options.goal,
-                    kept=kept,
-                    verdict="not rehearsed",
-                    log=answer,
-                    problem=why,
-                    mmcalib=__version__,
-                )
-            )
+            failed = Plan(goal=options.goal, verdict="not rehearsed", mmcalib=__version__)
+            more = {"kept": kept, "log": answer, "problem": error.message}
+            command.print_json(failed.model_copy(update=more))
         raise
     if options.as_json:
         command.print_json(proposal)
@@ -96,26 +88,8 @@ def plan(options: PlanOptions) -> None:
         hint = "a smaller model, another --gpu, or a lower --goal"
         raise VerdictError(
             f"no combination of fixes meets {proposal.goal} on {proposal.gpu}",
-            hint=hint + (", or less to --keep" if proposal.kept else ""),
+            hint=hint + (", or less to --keep" if kept else ""),
         )
-
-
-def _answer_from_log(
-    options: PlanOptions, path: Path, gpu: Gpu | str | None, console: Console
-) -> tuple[ServerLog, LogAnswer]:
-    """Read the log, and print what it answers by itself."""
-    from mmcalib.derive.fixes import parse_constraints
-    from mmcalib.models.gpus import find_gpu
-    from mmcalib.report.terminal_memory import print_log
-    from mmcalib.workflows.plan.from_log import describe_choice, read_server_log
-
-    if isinstance(gpu, str):
-        gpu = None if gpu == "auto" else find_gpu(gpu)
-    server_log = read_server_log(path)
-    answer = server_log.answer(gpu, parse_constraints(options.keep or []))
-    if not options.quiet:
-        print_log(answer, describe_choice(path, answer), console)
-    return server_log, answer
 
 
 @options

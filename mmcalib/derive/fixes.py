@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from mmcalib.derive.logs import StartupLog, last_failed, read_starts
 from mmcalib.derive.policy import COSTS, TEXT_RESERVE_TOKENS, Cost
 from mmcalib.domain.knobs import Knob, merge_nested
 from mmcalib.domain.memory import Budget, RehearsedMemory
@@ -21,7 +22,7 @@ from mmcalib.errors import UsageError
 from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION, SMALL_GPU_BATCHED_TOKENS
 from mmcalib.text import GIB, flag, gib
 
-_LIMIT = "limit_mm_per_prompt"
+LIMIT = "limit_mm_per_prompt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,16 @@ class Fix:
 
     knob: str
     changes: Mapping[str, Any] = field(hash=False)
+    cost: Cost
+    price: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One fix as users see it: `flags` and `changes` have whole new values."""
+
+    flags: str
+    changes: Mapping[str, Any]
     cost: Cost
     price: str
 
@@ -74,22 +85,28 @@ def changed_args(engine_args: Mapping[str, Any], fixes: Iterable[Fix]) -> dict[s
     for fix in fixes:
         touched.update(dict.fromkeys(fix.changes))
         for name, value in fix.changes.items():
-            if name == _LIMIT:
+            if name == LIMIT:
                 args[name] = _lower_limits(args.get(name), value)
             else:
                 args = merge_nested(args, {name: value})
     return {name: args[name] for name in touched}
 
 
+def propose(whole: Mapping[str, Any], fix: Fix) -> Proposal:
+    """Propose a fix; its arguments are in `whole` with their new values."""
+    changes = {name: whole[name] for name in fix.changes}
+    return Proposal(format_flags(changes), changes, fix.cost, fix.price)
+
+
 def with_fix(fixes: tuple[Fix, ...], more: Fix) -> tuple[Fix, ...]:
     """Add a fix in place of those of its knob, or of an argument that it sets."""
-    replaced = {more.knob, *(name for name in more.changes if name != _LIMIT)}
+    replaced = {more.knob, *(name for name in more.changes if name != LIMIT)}
     return (*(fix for fix in fixes if fix.knob not in replaced), more)
 
 
 def _lower_limits(old: Any, new: Mapping[str, Any]) -> dict[str, Any]:
     """Take the lower of two limits, with the options of both unless `new` sets them to None."""
-    limits = dict(old or {})
+    limits = dict(old) if isinstance(old, Mapping) else {}
     for modality, value in new.items():
         both = [_options(limits[modality])] if modality in limits else []
         both.append(_options(value))
@@ -165,19 +182,9 @@ def parse_goal(text: str) -> Goal:
 # A fix lowers these; the others it changes completely or not.
 _LEAST: Final = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
 KEEPABLE: Final = (
-    *_LEAST,
-    "limit_mm_per_prompt",
-    "language_model_only",
-    "mm_processor_kwargs",
-    "media_io_kwargs",
-    "kv_cache_dtype",
-    "quantization",
-    "gpu_memory_utilization",
-    "enforce_eager",
-    "max_cudagraph_capture_size",
-    "cpu_offload_gb",
-    "tensor_parallel_size",
-    "mm_processor_cache_gb",
+    *(*_LEAST, "limit_mm_per_prompt", "mm_processor_kwargs", "kv_cache_dtype"),
+    *("gpu_memory_utilization", "enforce_eager", "max_cudagraph_capture_size"),
+    *("cpu_offload_gb", "tensor_parallel_size"),
 )
 
 
@@ -228,10 +235,6 @@ def _parse_constraint(text: str) -> tuple[str, int | None]:
 UTILIZATION: Final = "gpu_memory_utilization"
 # For a GPU that serves nothing else; driver and display need some hundred MiB.
 MOST_UTILIZATION: Final = 0.95
-# vLLM's errors (0.28 to 0.33): too little KV cache for a request, too few blocks for sequences.
-_NEEDED: Final = re.compile(r"\(([\d.]+) GiB KV cache is needed")
-_FEWER: Final = re.compile(r"max_num_seqs to at most ([1-9]\d*)")
-_LONGEST: Final = re.compile(r"estimated maximum model length is ([1-9]\d*)")
 # What rehearsals promised too much of (a published start had 793 blocks, rehearsed 826 and 830).
 _ROUNDED: Final = 0.97
 # Contexts that mmcalib proposes are whole thousands.
@@ -247,27 +250,25 @@ _OFFLOADED: Final = (4, 2)
 _RANKS: Final = (2, 4, 8)
 
 
+def read_problem(rehearsed: RehearsedMemory) -> StartupLog:
+    """Read the figures that vLLM's error states."""
+    return last_failed(read_starts([rehearsed.problem]))
+
+
 def most_sequences(rehearsed: RehearsedMemory) -> int | None:
     """Return a `max_num_seqs` safely below the one that vLLM's error suggests, if any."""
-    fewer = _FEWER.search(rehearsed.problem)
-    return max(1, min(int(fewer[1]) - 1, int(int(fewer[1]) * _ROUNDED))) if fewer else None
+    most = read_problem(rehearsed).most_sequences
+    return max(1, min(most - 1, int(most * _ROUNDED))) if most else None
 
 
 def longest_context(rehearsed: RehearsedMemory) -> int | None:
     """Return a context safely below the one that vLLM's error suggests, if any."""
-    longest = _LONGEST.search(rehearsed.problem)
-    return round_context(int(int(longest[1]) * _ROUNDED)) if longest else None
+    return round_context(int((read_problem(rehearsed).longest_context or 0) * _ROUNDED))
 
 
 def round_context(tokens: int) -> int | None:
     """Round a context down to whole thousands, if it has any; None for nothing."""
     return tokens // _CONTEXT_STEP * _CONTEXT_STEP or tokens or None
-
-
-def needed_gib(rehearsed: RehearsedMemory) -> float | None:
-    """The KV cache that one request needs by vLLM's error, if it names it."""
-    needed = _NEEDED.search(rehearsed.problem)
-    return float(needed[1]) if needed else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,16 +289,16 @@ class Situation:
 Lever = Callable[[Situation], Iterator[Fix]]
 
 
-def _set(argument: str, value: Any, cost: Cost, price: str) -> Fix:
+def set_argument(argument: str, value: Any, cost: Cost, price: str) -> Fix:
     """Make a fix that gives one engine argument this value."""
     return Fix(argument, {argument: value}, cost, price)
 
 
 def unlisted(modality: str, args: Mapping[str, Any], what: str = "vLLM reserves for it") -> Fix:
     """Make the fix that turns off a modality that no limit lists."""
-    limits = args.get(_LIMIT) or {}
+    limits = args.get(LIMIT) or {}
     why = f"nothing here lists {modality}" if limits else f"if nobody sends {modality}"
-    changes = {_LIMIT: {modality: 0}}
+    changes = {LIMIT: {modality: 0}}
     return Fix(f"limit {modality}", changes, "nothing", f"{why}; {what}")
 
 
@@ -305,7 +306,7 @@ def _modalities(now: Situation) -> Iterator[Fix]:
     """A limit that is set means that the modality is served."""
     served = now.budget.max_tokens_per_item
     main = "image" if "image" in served else next(iter(served), "")
-    limits = now.engine_args.get(_LIMIT) or {}
+    limits = now.engine_args.get(LIMIT) or {}
     for modality in served:
         if modality not in limits and (limits or modality != main):
             yield unlisted(modality, now.engine_args)
@@ -313,7 +314,7 @@ def _modalities(now: Situation) -> Iterator[Fix]:
 
 def drop_hints(engine_args: Mapping[str, Any]) -> Iterator[Fix]:
     """Drop size hints: most shrink vLLM's profile, but not the items that it admits."""
-    limits = engine_args.get(_LIMIT) or {}
+    limits = engine_args.get(LIMIT) or {}
     hints = {
         modality: {"count": limit.get("count", 1), **dict.fromkeys(limit.keys() - {"count"})}
         for modality, limit in limits.items()
@@ -321,7 +322,7 @@ def drop_hints(engine_args: Mapping[str, Any]) -> Iterator[Fix]:
     }
     if hints:
         price = f"vLLM's profile reserves for the largest {' and '.join(hints)} that it admits"
-        yield Fix("no size hint", {_LIMIT: hints}, "KV cache", price)
+        yield Fix("no size hint", {LIMIT: hints}, "KV cache", price)
 
 
 def _utilization(now: Situation) -> Iterator[Fix]:
@@ -333,11 +334,11 @@ def _utilization(now: Situation) -> Iterator[Fix]:
         free = max(0, round((share - value) * memory.total_bytes) + memory.outside_bytes)
         if value > share:
             price = f"if nothing else starts on the GPU: {gib(free)} stay free"
-            yield _set(UTILIZATION, value, "nothing", price)
+            yield set_argument(UTILIZATION, value, "nothing", price)
     if 0 < most < share and memory.most_utilization < share:
         free = max(0, round((share - most) * memory.total_bytes) + memory.outside_bytes)
         price = f"the most that starts next to the other processes: {gib(free)} stay free"
-        yield _set(UTILIZATION, most, "KV cache", price)
+        yield set_argument(UTILIZATION, most, "KV cache", price)
 
 
 def _batched_tokens(now: Situation) -> Iterator[Fix]:
@@ -346,7 +347,7 @@ def _batched_tokens(now: Situation) -> Iterator[Fix]:
         needed = max(tokens, now.budget.max_num_seqs, 0 if now.chunks_mm_input else largest)
         if needed < now.budget.max_num_batched_tokens:
             price = f"vLLM reads prompts {needed:,} tokens at a time: slower first answers"
-            yield _set("max_num_batched_tokens", needed, "speed", price)
+            yield set_argument("max_num_batched_tokens", needed, "speed", price)
             return
 
 
@@ -355,7 +356,9 @@ def _seqs(now: Situation) -> Iterator[Fix]:
     most = most_sequences(now.memory)
     for count in now.kept.clip("max_num_seqs", (*_SEQS, most or _SEQS[0])):
         if least <= count < now.budget.max_num_seqs:
-            yield _set("max_num_seqs", count, "speed", f"at most {count} requests run at once")
+            yield set_argument(
+                "max_num_seqs", count, "speed", f"at most {count} requests run at once"
+            )
 
 
 def _graphs(now: Situation) -> Iterator[Fix]:
@@ -380,12 +383,12 @@ def _context(now: Situation) -> Iterator[Fix]:
     for tokens in now.kept.clip("max_model_len", lengths):
         if least <= tokens < now.budget.max_model_len:
             price = f"prompt and answer have at most {tokens:,} tokens together"
-            yield _set("max_model_len", tokens, "requests", price)
+            yield set_argument("max_model_len", tokens, "requests", price)
 
 
 def _eight_bits(now: Situation) -> Iterator[Fix]:
     if str(now.engine_args.get("kv_cache_dtype", "auto")) in SIXTEEN_BITS:
-        yield _set("kv_cache_dtype", "fp8", "quality", "the KV cache stores 8-bit values")
+        yield set_argument("kv_cache_dtype", "fp8", "quality", "the KV cache stores 8-bit values")
 
 
 def _caps(now: Situation) -> Iterator[Fix]:
@@ -405,7 +408,7 @@ def _ranks(now: Situation) -> Iterator[Fix]:
     heads = now.attention_heads or max(_RANKS)
     for ranks in _RANKS:
         if ranks > now.memory.tensor_parallel_size and heads % ranks == 0:
-            yield _set("tensor_parallel_size", ranks, "hardware", f"{ranks} of these GPUs")
+            yield set_argument("tensor_parallel_size", ranks, "hardware", f"{ranks} of these GPUs")
 
 
 def _offload(now: Situation) -> Iterator[Fix]:
@@ -414,7 +417,7 @@ def _offload(now: Situation) -> Iterator[Fix]:
     sizes = {math.ceil(now.memory.weights_bytes / share / GIB) for share in _OFFLOADED}
     for size in sorted(size for size in sizes if size > before > 0):
         price = f"every step reads {size} GiB of weights from host memory"
-        yield _set("cpu_offload_gb", size, "most of the speed", price)
+        yield set_argument("cpu_offload_gb", size, "most of the speed", price)
 
 
 # The order in which `plan` and `run` spend what users have, see `COSTS`; a group has one cost.

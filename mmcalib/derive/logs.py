@@ -14,19 +14,9 @@ from typing import Any, Final, Literal
 from mmcalib.derive.log_lines import NON_DEFAULT, Line, Value, read_arguments, read_lines
 from mmcalib.text import GIB, KIB, MIB
 
-Phase = Literal[
-    "start",
-    "weights",
-    "profile",
-    "profile: encoder",
-    "profile: language model",
-    "profile: sampler",
-    "kv cache",
-    "cuda graphs",
-    "warm-up",
-    "serving",
-    "serving: encoder",
-]
+_Start = Literal["start", "weights", "kv cache", "cuda graphs", "warm-up"]
+_Profile = Literal["profile", "profile: encoder", "profile: language model", "profile: sampler"]
+Phase = Literal[_Start, _Profile, "serving", "serving: encoder"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +94,10 @@ class StartupLog:
         phase = self.failures[-1].phase
         return "failed" + (f" ({phase})" if phase else "")
 
+    def __str__(self) -> str:
+        port = f", port {self.port}" if self.port else ""
+        return f"line {self.line}: {self.model or 'no model named'}{port}, {self.outcome}"
+
 
 def read_starts(lines: Iterable[str]) -> tuple[StartupLog, ...]:
     """Parse the starts in these lines, in order: with any prefixes, in JSON or CSV, coloured, or
@@ -180,11 +174,11 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
         ("kv_cache_bytes", "specified by kv_cache_memory", rf"reserved ({_N} ?GiB) mem", _nbytes),
         ("kv_cache_bytes", _ONE, rf"KV cache memory \(({_N} GiB)\)", _nbytes),
         ("kv_cache_tokens", "KV cache size:", rf"size: ({_COUNT}) tokens", _count),
-        ("needed_bytes", _ONE, rf"\(({_N} GiB) KV cache is needed", _nbytes),
+        ("needed_bytes", "KV cache is needed", rf"\(({_N} GiB) KV cache is needed", _nbytes),
         ("encoder_budget_tokens", "Encoder cache will be", rf"budget of ({_COUNT}) tok", _count),
         ("profiled_items", "Encoder cache will be", rf"with ({_COUNT}) \w+ items", _count),
         ("profiled_modality", "Encoder cache will be", r"with \d{1,9} (\w{1,20}) items", str),
-        ("longest_context", _ONE, rf"model length is ({_COUNT})", _count),
+        ("longest_context", "maximum model length is", rf"model length is ({_COUNT})", _count),
         ("longest_context", "the derived max_model_len", r"len \(\w{1,40}=(\d{1,15})", int),
         # By 0.8.
         ("longest_context", _STORED, rf"stored in KV cache \(({_COUNT})\)", _count),

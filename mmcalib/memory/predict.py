@@ -19,9 +19,8 @@ from mmcalib.derive.fixes import (
     UTILIZATION,
     longest_context,
     most_sequences,
-    needed_gib,
+    read_problem,
 )
-from mmcalib.derive.policy import Cost
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.errors import MmcalibError, VerdictError
 from mmcalib.memory.checks import predicted_shortfall, serves_worse, steps_are_larger
@@ -41,7 +40,7 @@ from mmcalib.releases.constants import (
 )
 from mmcalib.results.calibration import Evidence
 from mmcalib.results.memory import TrafficFigures
-from mmcalib.text import GIB, flag, gib, plural, room
+from mmcalib.text import flag, gib, plural, room
 
 # vLLM names what a request needs only if some KV cache is left.
 _LITTLE: Final = 64 << 20
@@ -80,12 +79,12 @@ def reject_too_small(
         )
     if best.kv_cache_tokens is not None or best.budget is None or most_sequences(best):
         return
-    gpu, needed, longest = prediction.gpu, needed_gib(best), longest_context(best)
+    gpu, needed, longest = prediction.gpu, read_problem(best).needed_bytes, longest_context(best)
     weights, rest = gib(best.weights_bytes), "no room for a KV cache"
     if best.kv_cache_bytes > 0:
         request = f"one request of {best.budget.max_model_len:,} tokens"
         rest = f"{gib(best.kv_cache_bytes)} for the KV cache before any media; {request} needs "
-        rest += f"{needed} GiB" if needed else "more"
+        rest += gib(needed) if needed else "more"
     raise VerdictError(
         f"{model} does not fit on {gpu.name}: its weights, {weights}, leave {rest}",
         hint=(f"--max-model-len {longest} or less, " if longest else "")
@@ -217,20 +216,15 @@ class RehearsalJudge(MemoryJudge):
     def _lacking_bytes(self, answer: RehearsedMemory) -> int:
         """Return the KV cache that one request, or the concurrency, lacks; 0 if nothing."""
         if answer.max_concurrency is None:
-            needed = needed_gib(answer)
-            return round(needed * GIB if needed else _LITTLE) - answer.kv_cache_bytes
+            return (read_problem(answer).needed_bytes or _LITTLE) - answer.kv_cache_bytes
         wanted = (self.concurrency or 0) / answer.max_concurrency
         return max(0, round(answer.kv_cache_bytes * (wanted - 1)))
 
     def _leave_room(self, short: Shortfall, decision: Decision) -> Iterator[Applied]:
         """Yield what leaves memory for the largest step: first what costs KV cache, then speed."""
-        seqs, batch = decision.budget.max_num_seqs, decision.budget.max_num_batched_tokens
+        why = f"leaves memory for the largest step, which lacks {gib(short.nbytes)} without it"
         for remedy in find_remedies(short, decision, self._rehearse_all):
-            why = f"leaves memory for the largest step, which lacks {gib(short.nbytes)} without it"
-            fewer = (remedy.engine.max_num_seqs or seqs) < seqs
-            slower = (remedy.engine.max_num_batched_tokens or batch) < batch
-            cost: Cost = "speed" if fewer or slower else "KV cache"
-            yield Applied(remedy.engine.values, cost, why)
+            yield Applied(remedy.engine.values, remedy.cost(decision.budget, 1), why)
 
     def _shortfall(self, decision: Decision) -> Shortfall | None:
         """Return the shortfall of the costliest step; None if unknown or of no interest."""

@@ -18,6 +18,7 @@ from mmcalib.checks.catalogue import CACHE_RETENTION
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.derive import demand
+from mmcalib.derive.policy import Cost
 from mmcalib.domain.memory import Budget, EncoderStep, PhasePeak, RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.memory.rehearse import Predicted
@@ -190,6 +191,13 @@ class Remedy:
     engine: demand.EngineSettings
     shortfall: demand.Shortfall
     rehearsed: RehearsedMemory
+
+    def cost(self, before: Budget, less_kv_cache: int) -> Cost:
+        """The cost, if the KV cache shrinks by as many bytes."""
+        seqs, batch = self.engine.max_num_seqs, self.engine.max_num_batched_tokens
+        slower = (seqs or before.max_num_seqs) < before.max_num_seqs
+        slower |= (batch or before.max_num_batched_tokens) < before.max_num_batched_tokens
+        return "speed" if slower else "KV cache" if less_kv_cache > 0 else "nothing"
 
 
 def find_remedies(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Final
@@ -14,6 +14,7 @@ from rich.text import Text
 
 from mmcalib import text
 from mmcalib.checks.check import yaml_value
+from mmcalib.derive.fixes import Proposal
 from mmcalib.derive.log_fixes import LogAnswer
 from mmcalib.domain.memory import LiveTensor
 from mmcalib.report import rows
@@ -137,13 +138,15 @@ def print_traffic(traffic: TrafficFigures, gpu: str, console: Console) -> None:
     console.print(Text(rows.traffic_line(traffic), style=rows.STYLES[traffic.status]))
 
 
-# Names of a log's figures whose words are not their own.
+# What a log's figures are called.
 _FIGURES: Final = {
     "total_bytes": "GPU",
     "free_bytes": "free at the start",
     "gpu_memory_utilization": "utilization",
     "requested_bytes": "share of vLLM",
+    "weights_bytes": "weights",
     "consumed_bytes": "weights and non-torch",
+    "non_torch_bytes": "non-torch",
     "activation_bytes": "activation peak",
     "graphs_bytes": "CUDA graphs",
     "kv_cache_bytes": "KV cache",
@@ -159,28 +162,26 @@ def _figure(name: str, value: float) -> str:
     return text.gib(int(value)) if name.endswith("_bytes") else text.number(value)
 
 
-def print_log(answer: LogAnswer, choice: Sequence[str], console: Console) -> None:
-    """Print what a log answers by itself; `choice` names its other starts."""
+def print_log(answer: LogAnswer, console: Console) -> None:
+    """Print what a log answers by itself."""
     of = " of ".join(filter(None, [answer.phase and f"failed ({answer.phase})", answer.model]))
     release = f", vLLM {answer.vllm}" if answer.vllm else ""
     print_section(console, f"{of or 'A server'}{release}: what the log says")
-    for words in choice:
-        console.print(line(words, "yellow"))
+    if answer.others:
+        starts = f"{len(answer.others) + 1} starts in this log; this is of {answer.start}"
+        console.print(line(f"{starts}; --log FILE:LINE picks another:", "yellow"))
+        for other in answer.others:
+            console.print(line(f"  {other}", "yellow"))
     for failure in answer.failures[-_FAILURES:]:
         console.print(line(textwrap.shorten(failure, _FAILURE_CHARS, placeholder=" …"), "red"))
     if answer.missing_bytes:
         known = "needed_bytes" in answer.figures or answer.phase != "kv cache"
         words = f"missing: {'' if known else 'more than '}{text.gib(answer.missing_bytes)}"
         console.print(line(words, "bold red"))
-    cells = [
-        (_FIGURES.get(name, name.removesuffix("_bytes").replace("_", "-")), _figure(name, value))
-        for name, value in answer.figures.items()
-    ]
+    cells = [(_FIGURES[name], _figure(name, v)) for name, v in answer.figures.items()]
     pairs = [(*left, *right) for left, right in zip_longest(cells[::2], cells[1::2], fillvalue=())]
     console.print(plain_table([fold(), fold("", "right"), fold(), fold("", "right")], pairs))
-    for fix in answer.fixes:
-        console.print(line(f"{fix.flags}", "bold"), soft_wrap=True)
-        console.print(line(f"    costs {fix.cost}: {fix.price}; computed from the log"))
+    _print_fixes(answer.fixes, "; computed from the log", console)
     if answer.failures and not answer.fixes:
         words = "no fix follows from the log alone"
         if answer.least:
@@ -190,6 +191,12 @@ def print_log(answer: LogAnswer, choice: Sequence[str], console: Console) -> Non
         console.print(line(words))
     for note in answer.notes:
         console.print(line(f"- {note}", "dim"))
+
+
+def _print_fixes(fixes: Sequence[Proposal], how: str, console: Console) -> None:
+    for fix in fixes:
+        console.print(line(f"  {fix.flags}", "bold"), soft_wrap=True)
+        console.print(line(f"      costs {fix.cost}: {fix.price}{how}"))
 
 
 def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
@@ -205,7 +212,10 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
     if plan.reserved is not None and plan.reserved.status != "pass" and plan.combination:
         _print_reserved(plan.reserved.model_copy(update={"remedy": ""}), console)
     if plan.logged is not None and plan.log is not None:
-        _print_logged(plan, console)
+        _print_logged(plan.logged, plan.log.figures, console)
+    if plan.anchored_bytes:
+        words = "KV cache above: the log's figure plus the rehearsed difference"
+        console.print(line(words, "dim"))
     for note in plan.notes:
         console.print(line(f"- {note}", "dim"))
     if verbose and plan.tried:
@@ -216,26 +226,16 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
         console.print(line(f"Add to vllm serve: {plan.combination.flags}", "bold"), soft_wrap=True)
 
 
-def _print_logged(plan: Plan, console: Console) -> None:
+def _print_logged(logged: Memory, figures: Mapping[str, float], console: Console) -> None:
     """Print the log's own figures beside those of its rehearsal."""
-    figures, pairs = plan.log.figures if plan.log else {}, []
-    for name in ("weights_bytes", "kv_cache_bytes", "kv_cache_tokens"):
-        ours = getattr(plan.logged, name)
-        if name in figures and ours is not None:
-            pairs.append(
-                (_FIGURES.get(name, "weights"), *map(_figure, (name,) * 2, (figures[name], ours)))
-            )
-    if pairs:
+    shown = [
+        (_FIGURES[name], _figure(name, figures[name]), _figure(name, ours))
+        for name in ("weights_bytes", "kv_cache_bytes", "kv_cache_tokens")
+        if name in figures and (ours := getattr(logged, name)) is not None
+    ]
+    if shown:
         columns = [fold(), fold("the log", "right"), fold("rehearsed", "right")]
-        console.print(plain_table(columns, pairs))
-    if plan.anchored_bytes:
-        words = "KV cache above: the log's figure plus the rehearsed difference"
-        console.print(line(words, "dim"))
-
-
-def _missing(nbytes: int | None) -> str:
-    """The missing KV cache. vLLM may not start for another reason than its size."""
-    return "no start" if nbytes is not None and nbytes < text.SHOWN_BYTES else text.gib(nbytes)
+        console.print(plain_table(columns, shown))
 
 
 def _tried_table(tried: Sequence[TriedFixes]) -> Table:
@@ -243,13 +243,13 @@ def _tried_table(tried: Sequence[TriedFixes]) -> Table:
     figures = [Column(name, justify="right", no_wrap=True) for name in ("KV cache", "missing")]
     table = plain_table([fold(), *figures])
     for one in tried:
-        missing = one.problem and "rejected"
-        table.add_row(
-            Text(text.printable(one.flags)),
-            Text(text.room(one.kv_cache_bytes)),
-            Text("enough" if one.reaches else missing or _missing(one.lacking_bytes)),
-            style="green" if one.reaches else "",
-        )
+        # vLLM may not start for another reason than the size of the KV cache.
+        little = one.lacking_bytes < text.SHOWN_BYTES
+        missing = "no start" if little else text.gib(one.lacking_bytes)
+        missing = "enough" if one.reaches else "rejected" if one.problem else missing
+        style = "green" if one.reaches else ""
+        cells = text.printable(one.flags), text.room(one.kv_cache_bytes), missing
+        table.add_row(*map(Text, cells), style=style)
     return table
 
 
@@ -278,9 +278,7 @@ def _print_conclusion(plan: Plan, console: Console) -> None:
         _print_reserved(plan.reserved, console)
     else:
         console.print(Text("The least that meets the goal", style="bold green"))
-        for fix in best.fixes:
-            console.print(line(f"  {fix.flags}"), soft_wrap=True)
-            console.print(line(f"      costs {fix.cost}: {fix.price}"))
+        _print_fixes(best.fixes, "", console)
         console.print(line(capacity(best.memory), "bold"))
         _print_reserved(best.reserved, console)
         if not best.proven:

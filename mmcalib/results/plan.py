@@ -8,19 +8,14 @@ from pydantic import Field
 
 from mmcalib.checks.check import Taken
 from mmcalib.derive.demand import ObservedOom
+from mmcalib.derive.fixes import Proposal
 from mmcalib.derive.log_fixes import LogAnswer
 from mmcalib.derive.policy import Cost
 from mmcalib.results.calibration import Corpus
 from mmcalib.results.memory import EncoderBudget, Memory, Startup
 from mmcalib.results.part import CheckResult, DocumentPart, verdict_words
 
-
-class Price(DocumentPart):
-    """One fix and its cost."""
-
-    flags: str = Field(description="vLLM flags with the new values")
-    cost: Cost
-    price: str = Field(description="The cost in words")
+Verdict = Literal["reached already", "reached", "under-reserved", "out of reach", "not rehearsed"]
 
 
 class TriedFixes(DocumentPart):
@@ -40,7 +35,7 @@ class TriedFixes(DocumentPart):
 class Combination(DocumentPart):
     """The least fixes that reach the goal, rehearsed together."""
 
-    fixes: list[Price] = Field(description="`flags` have the values of the whole combination")
+    fixes: list[Proposal] = Field(description="With the values of the whole combination")
     flags: str
     changes: dict[str, Any] = Field(description="Engine arguments, merged with the configuration")
     proven: bool = Field(description="Every fix is needed")
@@ -53,19 +48,15 @@ class Plan(DocumentPart):
 
     goal: str
     kept: list[str] = Field(default_factory=list, description="Arguments that no fix may change")
-    verdict: Literal[
-        "reached already", "reached", "under-reserved", "out of reach", "not rehearsed"
-    ] = Field(description="under-reserved: it starts, but load may exhaust the memory")
+    verdict: Verdict = Field(
+        description="under-reserved: it starts, but load may exhaust the memory"
+    )
     reserved: CheckResult | None = Field(default=None, description="Null: goal not reached as is")
     memory: Memory | None = Field(default=None, description="Before any fix")
     lacking_bytes: int = Field(default=0, description="KV cache missing for the goal")
     tried: list[TriedFixes] = Field(default_factory=list, description="All that was rehearsed")
-    combination: Combination | None = Field(
-        default=None, description="Null: none is needed or found"
-    )
-    least: str = Field(
-        default="", description="The least that would do, if nothing reaches the goal"
-    )
+    combination: Combination | None = Field(default=None, description="Null: none needed or found")
+    least: str = Field(default="", description="What would do if nothing reaches the goal")
     log: LogAnswer | None = Field(default=None, description="What the log answers by itself")
     oom: ObservedOom | None = Field(default=None, description="The log's error, rehearsed")
     logged: Memory | None = Field(default=None, description="The log's configuration, rehearsed")

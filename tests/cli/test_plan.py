@@ -10,14 +10,14 @@ import pytest
 from rich.console import Console
 
 from mmcalib.derive.demand import ObservedOom
-from mmcalib.derive.log_fixes import ComputedFix, LogAnswer
+from mmcalib.derive.fixes import Proposal
+from mmcalib.derive.log_fixes import LogAnswer
 from mmcalib.report.terminal_memory import print_log, print_plan, print_validation
 from mmcalib.results.memory import EncoderBudget, Memory
 from mmcalib.results.part import CheckResult
 from mmcalib.results.plan import (
     Combination,
     Plan,
-    Price,
     TriedFixes,
     ValidatedBudgets,
     ValidatedMemory,
@@ -137,7 +137,8 @@ def tried(flags: str, **more: object) -> TriedFixes:
 def answer(**more: object) -> LogAnswer:
     values: dict[str, Any] = {
         "line": 1,
-        "starts": (),
+        "start": "line 1: m, failed",
+        "others": (),
         "vllm": "0.9",
         "model": "m",
         "platform": "",
@@ -152,7 +153,7 @@ def answer(**more: object) -> LogAnswer:
 
 
 def a_plan(**more: object) -> Plan:
-    price = Price(flags="--eager", cost="speed", price="slower")
+    price = Proposal("--eager", {"eager": True}, "speed", "slower")
     values: dict[str, object] = {
         "goal": "fits",
         "verdict": "reached",
@@ -181,14 +182,14 @@ def page(plan: Plan, *, verbose: bool = False, log: LogAnswer | None = None) -> 
     text = io.StringIO()
     console = Console(file=text, width=100, color_system=None, highlight=False)
     if log is not None:
-        print_log(log, ["2 starts in this log"], console)
+        print_log(log, console)
     print_plan(plan, console, verbose=verbose)
     return text.getvalue()
 
 
 def test_golden() -> None:
-    fix = ComputedFix("--max-num-seqs 8", {"max_num_seqs": 8}, "speed", "at most 8")
-    log = answer(fixes=(fix,), notes=("of 0.9",))
+    fix = Proposal("--max-num-seqs 8", {"max_num_seqs": 8}, "speed", "at most 8")
+    log = answer(fixes=(fix,), notes=("of 0.9",), others=("line 9: n, started",))
     plan = a_plan(kept=["max_model_len=32k"], log=log, logged=SHORT, anchored_bytes=-GIB)
     shown = page(plan, verbose=True, log=log)
     check_golden("plan.txt", "\n".join(line.rstrip() for line in shown.splitlines()) + "\n")

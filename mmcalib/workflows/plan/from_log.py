@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from mmcalib.derive.fixes import Constraints, Fix
-from mmcalib.derive.log_fixes import LogAnswer, LoggedStart, answer_log
+from mmcalib.derive.fixes import NO_CONSTRAINTS, Constraints, Fix, set_argument
+from mmcalib.derive.log_fixes import LogAnswer, answer_log
 from mmcalib.derive.logs import StartupLog, last_failed, read_starts
 from mmcalib.errors import MmcalibError, ModelError, UsageError
 from mmcalib.files import open_document
@@ -76,7 +76,7 @@ class ServerLog:
     starts: tuple[StartupLog, ...]
     log: StartupLog
 
-    def answer(self, gpu: Gpu | None = None, kept: Constraints | None = None) -> LogAnswer:
+    def answer(self, gpu: Gpu | None = None, kept: Constraints = NO_CONSTRAINTS) -> LogAnswer:
         """Answer from the log alone."""
         return answer_log(self.starts, self.log, gpu.total_bytes if gpu else None, kept)
 
@@ -118,35 +118,17 @@ def read_server_log(path: Path) -> ServerLog:
     return ServerLog(starts, picked[-1] if picked else last_failed(starts))
 
 
-def describe_choice(path: Path, answer: LogAnswer) -> list[str]:
-    """Name the starts of a log with several, and the one that was taken."""
-    if len(answer.starts) < 2:
-        return []
-    taken = next(one for one in answer.starts if one.line == answer.line)
-    others = [one for one in answer.starts if one != taken]
-
-    def name(one: LoggedStart) -> str:
-        return f"  {one}"
-
-    path = Path(re.sub(r":\d+$", "", str(path)))
-    pick = f"--log {path}:{others[-1].line} picks another"
-    first = f"{len(answer.starts)} starts in this log; this is of {taken}; {pick}:"
-    return [first, *map(name, others)]
-
-
-def stated_fixes(server_log: ServerLog, constraints: Constraints) -> tuple[Fix, ...]:
+def stated_fixes(log: StartupLog, kept: Constraints) -> tuple[Fix, ...]:
     """Return the fix that the log's own error names: a measured limit, which no plan exceeds."""
-    most, name = server_log.log.most_sequences, "max_num_seqs"
-    if most is None:
+    if (most := log.most_sequences) is None:
         return ()
     price = f"at most {most} requests run at once: the log's server has a block for each"
-    fix = Fix(name, {name: most}, "speed", price)
-    return (fix,) if constraints.allows(fix) else ()
+    return tuple(filter(kept.allows, [set_argument("max_num_seqs", most, "speed", price)]))
 
 
-def find_subject(server_log: ServerLog, gpu: Gpu | None, find: Callable[[], T]) -> tuple[Gpu, T]:
+def find_subject(log: StartupLog, gpu: Gpu | None, find: Callable[[], T]) -> tuple[Gpu, T]:
     """Return the GPU and what `find` finds. Raises UsageError that asks for both at once."""
-    log, missing = server_log.log, list[MmcalibError]()
+    missing = list[MmcalibError]()
     if gpu is None and log.platform in _MAKERS:
         raise UsageError(
             f"the log is from {_MAKERS[log.platform]} (platform {log.platform}); mmcalib rehearses "
@@ -202,10 +184,9 @@ def with_free_of_log(gpu: Gpu, log: StartupLog) -> Gpu:
 
 
 def notes_of(
-    server_log: ServerLog, gpu: Gpu, vllm: str, ignored: Sequence[str], args: Mapping[str, Any]
+    log: StartupLog, gpu: Gpu, vllm: str, ignored: Sequence[str], args: Mapping[str, Any]
 ) -> Iterator[str]:
     """Say what of the log the rehearsals do not share."""
-    log = server_log.log
     if log.vllm_version not in (None, vllm):
         yield describe_releases("the log", str(log.vllm_version), vllm)
     if log.platform in _MAKERS:
@@ -219,10 +200,10 @@ def notes_of(
         yield f"arguments of the log that are not rehearsed: {', '.join(ignored)}"
 
 
-def is_comparable(server_log: ServerLog, gpu: Gpu) -> bool:
+def is_comparable(log: StartupLog, gpu: Gpu) -> bool:
     """True if a rehearsal on this GPU stands for the log's."""
-    total, platform = server_log.log.total_bytes, server_log.log.platform
-    return platform not in _MAKERS and (total is None or _same_size(gpu.total_bytes, total))
+    total = log.total_bytes
+    return log.platform not in _MAKERS and (total is None or _same_size(gpu.total_bytes, total))
 
 
 def compare(log: StartupLog, weights: int, kv_cache: int, twins: Sequence[str]) -> list[str]:

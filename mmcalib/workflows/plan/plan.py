@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -13,8 +13,8 @@ from typing import Any, Final
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.limits import LIMIT
-from mmcalib.configs.read import WrittenConfiguration, find_configuration, read_configuration
-from mmcalib.derive.demand import Demand, EngineSettings, ObservedOom, Shortfall, compare_oom
+from mmcalib.configs.read import find_configuration, read_configuration
+from mmcalib.derive.demand import Demand, ObservedOom, Shortfall, compare_oom
 from mmcalib.derive.fixes import (
     NO_CONSTRAINTS,
     UTILIZATION,
@@ -30,10 +30,12 @@ from mmcalib.derive.fixes import (
     format_flags,
     parse_constraints,
     parse_goal,
+    propose,
+    set_argument,
 )
 from mmcalib.derive.limits import Count
 from mmcalib.derive.logs import StartupLog
-from mmcalib.derive.policy import COSTS, Cost
+from mmcalib.derive.policy import COSTS
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.memory import Budget, RehearsedMemory, floor_utilization
 from mmcalib.domain.shapes import MODALITIES, Modality
@@ -62,7 +64,7 @@ from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Progress, Silent
 from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION
 from mmcalib.results.part import CheckResult
-from mmcalib.results.plan import Combination, Plan, Price, TriedFixes
+from mmcalib.results.plan import Combination, Plan, TriedFixes, Verdict
 from mmcalib.text import gib
 from mmcalib.version import __version__
 from mmcalib.workflows.judging import judge_reserve
@@ -106,7 +108,7 @@ def plan(
     find = partial(find_configuration, written, progress, of_log)
     # At once: vLLM takes long to import.
     if server_log is not None:
-        device, found = from_log.find_subject(server_log, device, find)
+        device, found = from_log.find_subject(server_log.log, device, find)
     else:
         found = find()
     resolved = found.resolved
@@ -114,101 +116,76 @@ def plan(
     with (
         Rehearsals(device, on_note=progress.note, on_log=progress.log) as rehearsals,
         add_config_hints(written.source, flags, device),
+        MemoryPrediction(device, rehearsals) as prediction,
     ):
-        args, logged_args, ignored = _arguments(rehearsals, written, server_log)
-        measured = None
+        args = {**rehearsals.parse(written).engine_args, "model": resolved.path}
+        logged_args, measured, notes = args, None, list[str]()
+        ignored: tuple[str, ...] = ()
+        required: tuple[Fix, ...] = ()
         if server_log is not None:
-            with progress.step(f"rehearsing the log's configuration on {device.name}"):
-                logged_args = {**logged_args, "model": resolved.path}
-                measured = _measure(server_log, rehearsals, logged_args, device, resolved)
-        with MemoryPrediction(device, rehearsals) as prediction:
-            stated = from_log.stated_fixes(server_log, constraints) if server_log else ()
-            all_args = {**args, "model": resolved.path}
-            bench = FixTrials(prediction, all_args, target, constraints, required=stated)
-            with progress.step(f"rehearsing on {device.name}"):
-                base = bench.rehearse(())
-                if server_log is not None and any(one.oom for one in server_log.log.failures):
-                    logged = replace(bench, engine_args=logged_args)
-                    known = logged if measured and measured.rehearsed else bench
-                    bench = replace(bench, oom=observe_oom(known, server_log.log))
-                outcome, judged = bench.safe_outcome(()), judge_fixes(bench)
-                bench = bench if outcome.reached else without_trap_hints(bench)
-            answer = server_log.answer(device, constraints) if server_log else None
-            search = _search(bench, resolved, progress)
-            best = _combine(search.best, bench, search.reached and search.proven)
-            verdict = _verdict(bench, outcome, search)
-            notes = [*(measured.notes if measured else ())]
+            logged_args, ignored = server_log.engine_args(rehearsals.list_options().engine)
+            args = {**logged_args, **args}
+            logged_args = {**logged_args, "model": resolved.path}
+            required = from_log.stated_fixes(server_log.log, constraints)
+            if from_log.is_comparable(server_log.log, device):
+                with progress.step(f"rehearsing the log's configuration on {device.name}"):
+                    measured, notes = _measure(server_log.log, rehearsals, logged_args, resolved)
+        bench = FixTrials(prediction, args, target, constraints, required=required)
+        with progress.step(f"rehearsing on {device.name}"):
+            base = bench.rehearse(())
             if server_log is not None:
-                more = from_log.notes_of(server_log, device, base.vllm, ignored, all_args)
-                notes = [*more, *notes]
-            reached = best if verdict == "reached" else None
-            return Plan(
-                goal=f"{target}, and does not run out of memory" if bench.oom else str(target),
-                kept=list(keep),
-                verdict=verdict,
-                reserved=reserve_result(judged, reached, bench.oom),
-                memory=memory_figures(base, device),
-                lacking_bytes=outcome.lacking_bytes,
-                tried=[_tried(fixes, result, bench) for fixes, result in search.tried],
-                combination=reached,
-                least="" if reached else _least(bench, search, resolved),
-                log=answer,
-                oom=bench.oom,
-                logged=measured.figures(device) if measured else None,
-                notes=notes,
-                anchored_bytes=-rehearsals.beside_bytes or None,
-                model=resolved.id,
-                source=resolved.source,
-                config="" if written.source is None else str(written.source),
-                gpu=device.name,
-                capability=device.compute_capability,
-                vllm=base.vllm,
-                mmcalib=__version__,
-                rehearsals=prediction.count,
-                assumptions=[*base.assumptions, _NO_CORPUS, *resolved.notes],
-            )
-
-
-def _arguments(
-    rehearsals: Rehearsals, written: WrittenConfiguration, server_log: from_log.ServerLog | None
-) -> tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]:
-    """Return all engine arguments, those of the log, and the names of its others."""
-    args = rehearsals.parse(written).engine_args
-    if server_log is None:
-        return args, {}, ()
-    logged, ignored = server_log.engine_args(rehearsals.list_options().engine)
-    return {**logged, **args}, logged, ignored
-
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """The rehearsal of the log's own configuration, None if it failed, and what differs."""
-
-    rehearsed: RehearsedMemory | None
-    notes: tuple[str, ...]
-
-    def figures(self, gpu: Gpu) -> Any:
-        return memory_figures(self.rehearsed, gpu) if self.rehearsed else None
+                notes = [
+                    *from_log.notes_of(server_log.log, device, base.vllm, ignored, args),
+                    *notes,
+                ]
+                known = replace(bench, engine_args=logged_args) if measured else bench
+                bench = replace(bench, oom=observe_oom(known, server_log.log))
+            outcome, judged = bench.safe_outcome(()), judge_fixes(bench)
+            bench = bench if outcome.reached else without_trap_hints(bench)
+        search = _search(bench, resolved, progress)
+        verdict: Verdict = "reached" if search.reached else "out of reach"
+        if outcome.reached and not required:
+            verdict = "reached already"
+        elif not search.reached and bench.outcome(search.best).reached:
+            verdict = "under-reserved"
+        best = _combine(search, bench) if verdict == "reached" else None
+        return Plan(
+            goal=f"{target}, and does not run out of memory" if bench.oom else str(target),
+            kept=list(keep),
+            verdict=verdict,
+            reserved=reserve_result(judged, best, bench.oom),
+            memory=memory_figures(base, device),
+            lacking_bytes=outcome.lacking_bytes,
+            tried=[_tried(fixes, result, bench) for fixes, result in search.tried],
+            combination=best,
+            least="" if best else _least(bench, search, resolved),
+            log=server_log.answer(device, constraints) if server_log else None,
+            oom=bench.oom,
+            logged=memory_figures(measured, device) if measured else None,
+            notes=notes,
+            anchored_bytes=-rehearsals.beside_bytes or None,
+            model=resolved.id,
+            source=resolved.source,
+            config="" if written.source is None else str(written.source),
+            gpu=device.name,
+            capability=device.compute_capability,
+            vllm=base.vllm,
+            mmcalib=__version__,
+            rehearsals=prediction.count,
+            assumptions=[*base.assumptions, _NO_CORPUS, *resolved.notes],
+        )
 
 
 def _measure(
-    server_log: from_log.ServerLog,
-    rehearsals: Rehearsals,
-    args: Mapping[str, Any],
-    gpu: Gpu,
-    resolved: ResolvedModel,
-) -> _Measured | None:
-    """Rehearse the log's configuration, and anchor all rehearsals to what the log states.
-
-    Raises ModelError if the log is of another model.
+    log: StartupLog, rehearsals: Rehearsals, args: Mapping[str, Any], resolved: ResolvedModel
+) -> tuple[RehearsedMemory | None, list[str]]:
+    """Rehearse the log's configuration, and anchor all rehearsals to what the log states; return
+    None if it fails, and what differs. Raises ModelError if the log is of another model.
     """
-    log = server_log.log
-    if not from_log.is_comparable(server_log, gpu):
-        return None
     try:
         first = rehearsals.rehearse(args)
     except EngineError as error:
-        return _Measured(None, (f"the log's configuration cannot be rehearsed: {error.message}",))
+        return None, [f"the log's configuration cannot be rehearsed: {error.message}"]
     twins = quantized_twins(read_config(Path(resolved.path)))
     notes = from_log.compare(log, first.weights_bytes, first.kv_cache_bytes, twins)
     if log.kv_cache_bytes is not None and not args.get("kv_cache_memory_bytes"):
@@ -217,7 +194,7 @@ def _measure(
             notes.append("that is too much for one cause: proposals are rehearsed, not anchored")
         elif abs(beside) >= _LEAST_ANCHOR:
             rehearsals.beside_bytes = beside
-    return _Measured(first, tuple(notes))
+    return first, notes
 
 
 def _search(bench: FixTrials, resolved: ResolvedModel, progress: Progress) -> SearchResult:
@@ -231,27 +208,17 @@ def _search(bench: FixTrials, resolved: ResolvedModel, progress: Progress) -> Se
     with EngineHost(on_note=progress.note, on_log=progress.log) as host:
         opened = open_model(host, resolved, progress, engine_args=loading_args(bench.engine_args))
     heads = _attention_heads(read_config(Path(resolved.path)))
-    facts = ModelFacts(opened.knobs, opened.chunks_mm_input, heads)
-    return search_fixes(replace(bench, facts=facts), base, progress)
-
-
-def _verdict(bench: FixTrials, outcome: Outcome, search: SearchResult) -> Any:
-    if outcome.reached and not bench.required:
-        return "reached already"
-    if search.reached:
-        return "reached"
-    return "under-reserved" if bench.outcome(search.best).reached else "out of reach"
+    bench = replace(bench, knobs=opened.knobs, chunks_mm_input=opened.chunks_mm_input)
+    return search_fixes(replace(bench, attention_heads=heads), base, progress)
 
 
 def _tried(fixes: tuple[Fix, ...], result: Outcome, bench: FixTrials) -> TriedFixes:
     """Report one rehearsed combination."""
-    rehearsed = bench.find_rehearsal(fixes)
-    changes = bench.changes(fixes)
-    return TriedFixes(
+    rehearsed, changes = bench.find_rehearsal(fixes), bench.changes(fixes)
+    return TriedFixes.from_value(
+        fixes[-1],
         flags=format_flags(changes),
         changes=changes,
-        cost=fixes[-1].cost,
-        price=fixes[-1].price,
         reaches=result.reached,
         lacking_bytes=result.lacking_bytes,
         kv_cache_bytes=rehearsed.kv_cache_bytes if rehearsed else None,
@@ -260,22 +227,19 @@ def _tried(fixes: tuple[Fix, ...], result: Outcome, bench: FixTrials) -> TriedFi
     )
 
 
-def _combine(fixes: tuple[Fix, ...], bench: FixTrials, proven: bool) -> Combination | None:
+def _combine(search: SearchResult, bench: FixTrials) -> Combination | None:
     """Report the fixes as a proposal; None without any."""
-    every = (*bench.required, *fixes)
-    answer = bench.find_rehearsal(fixes) if every else None
+    every = (*bench.required, *search.best)
+    answer = bench.find_rehearsal(search.best) if every else None
     if answer is None:
         return None
-    changes = bench.changes(fixes)
+    changes = bench.changes(search.best)
     return Combination(
-        fixes=[
-            Price.from_value(f, flags=format_flags({name: changes[name] for name in f.changes}))
-            for f in every
-        ],
+        fixes=[propose(changes, fix) for fix in every],
         flags=format_flags(changes),
         changes=changes,
-        proven=proven,
-        reserved=reserve_result(judge_fixes(bench, fixes)),
+        proven=search.proven,
+        reserved=reserve_result(judge_fixes(bench, search.best)),
         memory=memory_figures(answer, bench.prediction.gpu),
     )
 
@@ -317,15 +281,6 @@ def _attention_heads(config: Mapping[str, Any]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """Facts of the model that decide which fixes apply."""
-
-    knobs: tuple[Knob, ...] = ()
-    chunks_mm_input: bool = True
-    attention_heads: int | None = None  # Of the language model, if known.
-
-
-@dataclass(frozen=True, slots=True)
 class FixTrials:
     """A configuration, its goal and what must stay. Every combination includes the `required`
     fixes; `oom` is the shortfall of the log's server when it ran out of memory.
@@ -337,7 +292,9 @@ class FixTrials:
     constraints: Constraints = NO_CONSTRAINTS
     required: tuple[Fix, ...] = ()
     oom: ObservedOom | None = None
-    facts: ModelFacts = field(default_factory=lambda: ModelFacts())
+    knobs: tuple[Knob, ...] = ()
+    chunks_mm_input: bool = True
+    attention_heads: int | None = None
 
     def changes(self, fixes: tuple[Fix, ...]) -> dict[str, Any]:
         """Return the engine arguments that the fixes change, each with its whole new value."""
@@ -381,13 +338,13 @@ class FixTrials:
             return None
         args, lacking = self.args(fixes), 0 if now.starts else now.lacking_bytes
         return Situation(
-            *(args, memory, memory.budget, self.goal, lacking, self.facts.knobs),
-            *(self.facts.chunks_mm_input, self.facts.attention_heads, self.constraints),
+            *(args, memory, memory.budget, self.goal, lacking, self.knobs),
+            *(self.chunks_mm_input, self.attention_heads, self.constraints),
         )
 
     def find_rejected(self, fixes: tuple[Fix, ...]) -> list[Modality]:
         """Return served modalities whose items a cap of another modality's makes vLLM reject."""
-        capped = {knob.name: knob.modality for knob in self.facts.knobs}
+        capped = {knob.name: knob.modality for knob in self.knobs}
         caps = {capped[fix.knob] for fix in fixes if fix.knob in capped}
         if not caps:
             return []
@@ -420,7 +377,7 @@ def search_fixes(bench: FixTrials, base: Outcome, progress: Progress) -> SearchR
 
         def mends(chosen: tuple[Fix, ...]) -> Iterator[Fix]:
             judged = judge_fixes(bench, chosen)
-            found = list(_mends(bench, judged)) if judged else []
+            found = filter(bench.constraints.allows, _mends(bench, judged) if judged else ())
             yield from sorted(found, key=lambda fix: COSTS.index(fix.cost))
 
         return Search(evaluate, bench.look, mends, MOST_REHEARSALS).run(base)
@@ -526,33 +483,24 @@ def describe_oom(oom: ObservedOom) -> str:
 
 def _mends(bench: FixTrials, judged: JudgedFixes) -> Iterator[Fix]:
     """Yield engine values that make the reserve hold, or leave the log's shortfall free."""
-    yield from _lower_utilization(bench, judged)
-    if judged.shortfall is None or judged.shortfall.passes:
+    before, now = judged.rehearsed, judged.configuration.budget
+    if bench.oom and not bench.oom.before_kv_cache and judged.lacking_bytes:
+        room = before.requested_bytes - judged.lacking_bytes
+        share = floor_utilization(room, before.total_bytes)
+        less = before.requested_bytes - round(share * before.total_bytes)
+        if share > 0:
+            price = f"{gib(less)} less, which stays free for such a step"
+            yield set_argument(UTILIZATION, share, "KV cache", price)
+    short = judged.shortfall
+    if short is None or short.passes:
         return
-    ask = bench.prediction.rehearse_all
-    for remedy in find_remedies(judged.shortfall, judged.configuration, ask):
-        less = judged.rehearsed.kv_cache_bytes - remedy.rehearsed.kv_cache_bytes
-        mend = _mend(remedy.engine, judged.configuration.budget, less)
-        if bench.constraints.allows(mend):
-            yield mend
-
-
-def _lower_utilization(bench: FixTrials, judged: JudgedFixes) -> Iterator[Fix]:
-    """Yield a lower GPU share for vLLM that frees the shortfall of the log's server."""
-    if bench.oom is None or bench.oom.before_kv_cache or not judged.lacking_bytes:
-        return
-    rehearsed = judged.rehearsed
-    room = rehearsed.requested_bytes - judged.lacking_bytes
-    utilization = floor_utilization(room, rehearsed.total_bytes)
-    less = rehearsed.requested_bytes - round(utilization * rehearsed.total_bytes)
-    fix = Fix(
-        knob=UTILIZATION,
-        changes={UTILIZATION: utilization},
-        cost="KV cache",
-        price=f"{gib(less)} less, which stays free for such a step",
-    )
-    if utilization > 0 and bench.constraints.allows(fix):
-        yield fix
+    for remedy in find_remedies(short, judged.configuration, bench.prediction.rehearse_all):
+        less = before.kv_cache_bytes - remedy.rehearsed.kv_cache_bytes
+        seqs, batch = remedy.engine.max_num_seqs, remedy.engine.max_num_batched_tokens
+        prices = [] if seqs is None else [f"vLLM reserves for up to {seqs} requests at once"]
+        prices += [] if batch is None else [f"vLLM reads prompts {batch:,} tokens at a time"]
+        prices += [f"{gib(less)} less for the KV cache"] if less > 0 else []
+        yield Fix("reserve", remedy.engine.values, remedy.cost(now, less), "; ".join(prices))
 
 
 def without_trap_hints(bench: FixTrials) -> FixTrials:
@@ -562,15 +510,3 @@ def without_trap_hints(bench: FixTrials) -> FixTrials:
         if bench.constraints.allows(fix) and not honest.outcome(()).refusal:
             return honest if honest.largest_items() == bench.largest_items() else bench
     return bench
-
-
-def _mend(engine: EngineSettings, before: Budget, less_kv_cache: int) -> Fix:
-    """Make a fix of engine values; it costs `less_kv_cache` bytes of KV cache."""
-    seqs, batch = engine.max_num_seqs, engine.max_num_batched_tokens
-    slower = (seqs or before.max_num_seqs) < before.max_num_seqs
-    slower |= (batch or before.max_num_batched_tokens) < before.max_num_batched_tokens
-    cost: Cost = "speed" if slower else "KV cache" if less_kv_cache > 0 else "nothing"
-    prices = [] if seqs is None else [f"vLLM reserves for up to {seqs} requests at once"]
-    prices += [] if batch is None else [f"vLLM reads prompts {batch:,} tokens at a time"]
-    prices += [f"{gib(less_kv_cache)} less for the KV cache"] if less_kv_cache > 0 else []
-    return Fix("reserve", engine.values, cost, "; ".join(prices))

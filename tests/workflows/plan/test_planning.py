@@ -24,7 +24,6 @@ from mmcalib.workflows.plan import from_log
 from mmcalib.workflows.plan.plan import (
     FixTrials,
     JudgedFixes,
-    ModelFacts,
     judge_fixes,
     observe_oom,
     search_fixes,
@@ -185,7 +184,7 @@ def test_a_hint_that_shrinks_the_profile_alone_is_dropped_and_that_has_a_price()
 
 def test_dropping_a_hint_is_combined_with_a_shorter_context_and_eight_bits() -> None:
     at = served(HINTED, Goal("concurrency", 16))
-    at = replace(without_trap_hints(at), facts=ModelFacts((AREA,)))
+    at = replace(without_trap_hints(at), knobs=(AREA,))
     found = searched(at)
     assert found.reached
     changes = at.changes(found.best)
@@ -238,7 +237,7 @@ def test_a_server_that_ran_out_of_memory_needs_more_room_whatever_is_reserved() 
 
 def test_before_the_kv_cache_a_lower_utilization_makes_no_room() -> None:
     at = exhausted(served(2, gpu_memory_utilization=0.95), phase="profile: encoder")
-    found = searched(replace(at, facts=ModelFacts((AREA,))))
+    found = searched(replace(at, knobs=(AREA,)))
     assert found.reached
     assert "images_kwargs.size.longest_edge" in {fix.knob for fix in found.best}
     assert judge(at, *found.best).holds
@@ -263,7 +262,7 @@ def test_a_cap_of_images_that_turns_videos_away_is_passed_over() -> None:
     args = {"model": "/m", "limit_mm_per_prompt": {"image": 1, "video": 1}}
     with MemoryPrediction(GPU, SharedCap()) as prediction:
         at = FixTrials(prediction, args, Goal("kv_tokens", 200_000))
-        found = searched(replace(at, facts=ModelFacts((AREA,))))
+        found = searched(replace(at, knobs=(AREA,)))
     assert not found.reached
     refused = [result.refusal for fixes, result in found.tried if fixes[-1].knob == AREA.name]
     assert refused[0] == "rejects video items"
@@ -294,7 +293,7 @@ def test_what_the_engine_took_by_default_is_rehearsed_as_it_was(tmp_path: Path) 
         "max_num_batched_tokens": 2048,
         "enable_prefix_caching": False,
     }
-    assert list(from_log.notes_of(found, gpus.find_gpu("L4"), "0.32.0", ignored, args)) == [
+    assert list(from_log.notes_of(found.log, gpus.find_gpu("L4"), "0.32.0", ignored, args)) == [
         "the log is from vLLM 0.31.0; mmcalib runs vLLM 0.32.0",
         "the log is from a GPU with 8.00 GiB; mmcalib rehearsed L4",
         "defaults of the log's engine: max_num_batched_tokens=2048",
@@ -307,9 +306,9 @@ def test_no_plan_exceeds_the_sequences_that_the_log_allows(tmp_path: Path) -> No
         "ValueError: max_num_seqs (256) exceeds available Mamba cache blocks (108). Please lower "
     )
     found = written(tmp_path, f"{line}max_num_seqs to at most 108 or increase it.")
-    (fix,) = from_log.stated_fixes(found, NO_CONSTRAINTS)
+    (fix,) = from_log.stated_fixes(found.log, NO_CONSTRAINTS)
     assert fix.changes == {"max_num_seqs": 108}
-    assert from_log.stated_fixes(found, parse_constraints(["max_num_seqs"])) == ()
+    assert from_log.stated_fixes(found.log, parse_constraints(["max_num_seqs"])) == ()
     at = FixTrials(MemoryPrediction(GPU, DeepStack()), ROOMY, Goal(), required=(fix,))
     assert at.args(())["max_num_seqs"] == 108
 
@@ -328,11 +327,9 @@ def test_of_several_servers_the_last_that_failed_is_taken_and_others_are_named(
     found = written(tmp_path, *TWO_SERVERS)
     log = tmp_path / "server.log"
     assert found.log.model == "org/a"
-    assert from_log.describe_choice(log, found.answer()) == [
-        "2 starts in this log; this is of line 1: org/a, port 8000, failed (kv cache); "
-        f"--log {log}:2 picks another:",
-        "  line 2: org/b, port 8001, started",
-    ]
+    answer = found.answer()
+    assert answer.start == "line 1: org/a, port 8000, failed (kv cache)"
+    assert answer.others == ("line 2: org/b, port 8001, started",)
     picked = from_log.read_server_log(Path(f"{log}:2"))
     assert picked.log.model == "org/b"
     (tmp_path / "late.log").write_text("\n" + TWO_SERVERS[0])
