@@ -172,7 +172,9 @@ def _line(number: int, raw: str) -> Line:
 
 # Bytes and tokens are far below this.
 _NUMBER_BELOW: Final = 2**63
-_OPEN, _CLOSE, _QUOTES = "([{<", ")]}>", "'\""
+_OPEN, _CLOSE = "([{<", ")]}>"
+# A bracket, a comma, or a quoted text, which may be cut short.
+_TOKEN = re.compile(r"""'(?:[^'\\]|\\.)*(?:'|\\?$)|"(?:[^"\\]|\\.)*(?:"|\\?$)|[\[\](){}<>,]""")
 NON_DEFAULT: Final = "non-default args: {"
 # Quoted logs have "..." for omitted parts.
 _KEY = re.compile(r"\s*(?:\.{3}\s*)?'([A-Za-z_]\w{0,60})'\s*:\s*")
@@ -188,23 +190,14 @@ def read_arguments(text: str) -> Iterator[tuple[str, Value, bool]]:
 
 def _parts(text: str) -> Iterator[str]:
     """Split at the outermost commas, up to the closing brace."""
-    depth, quote, start = 0, "", 0
-    for position, character in enumerate(text):
-        if quote:
-            if character == quote and text[position - 1] != "\\":
-                quote = ""
-        elif character in _QUOTES:
-            quote = character
-        elif depth == 0 and character == "}":
-            yield text[start:position]
-            return
-        elif character in _OPEN:
-            depth += 1
-        elif character in _CLOSE:
-            depth = max(depth - 1, 0)
-        elif character == "," and depth == 0:
-            yield text[start:position]
-            start = position + 1
+    depth = start = 0
+    for token in _TOKEN.finditer(text):
+        if depth == 0 and token[0] in (",", "}"):
+            yield text[start : token.start()]
+            start = token.end()
+            if token[0] == "}":
+                return
+        depth = max(0, depth + (token[0] in _OPEN) - (token[0] in _CLOSE))
     yield text[start:]
 
 
