@@ -122,7 +122,7 @@ def test_one_that_does_not_says_what_fits() -> None:
         judged(Pretended(2.5))
     assert caught.value.message == (
         "a/b does not fit on L4: its weights, 7.00 GiB, leave 2.50 GiB for the KV cache before any "
-        "media; one request of 32,768 tokens needs 4.5 GiB"
+        "media; one request of 32,768 tokens needs 4.50 GiB"
     )
     assert caught.value.hint == (
         "--max-model-len 2048 or less, a larger --gpu, or a fix from "
