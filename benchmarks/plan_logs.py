@@ -45,7 +45,7 @@ def verdict(fixes: tuple[Proposal, ...], least: str, case: dict[str, object]) ->
             return (
                 "the published fix" if number == 0 else f"the published fix, as number {number + 1}"
             )
-    cheaper = COSTS.index(fixes[0].cost) <= COSTS.index(cost)  # type: ignore[arg-type]
+    cheaper = COSTS.index(fixes[0].cost) <= COSTS.index(cost)
     return "another fix at no greater cost" if cheaper else "another fix, dearer"
 
 

@@ -85,12 +85,14 @@ def test_an_item_that_the_template_drops_is_refused_as_vllm_does(
     user = {"role": "user", "content": ["a", image]}
     call = {"id": "1", "type": "function", "index": 0, "function": {"name": "f", "arguments": ""}}
     told = {"role": "tool", "tool_call_id": "1", "content": [image, "a"]}
-    for turns in (
-        *([user, {**answer, "reasoning": "c", "name": "n"}], [{**user, "name": "n"}]),
+    conversations: tuple[list[dict[str, Any]], ...] = (
+        [user, {**answer, "reasoning": "c", "name": "n"}],
+        [{**user, "name": "n"}],
         [user, {**answer, "tool_calls": [call]}, told],
         [{"role": "developer", "content": "s"}, user, {"role": "system", "content": "t"}],
         [{"role": "critic", "content": [{"type": "text", "text": "a", "cache_control": {}}]}],
-    ):
+    )
+    for turns in conversations:
         request = ChatRequest(turns).strip_media()
         tokens = counting.tokens(request)
         assert isinstance(tokens, int), turns
