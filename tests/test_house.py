@@ -54,7 +54,7 @@ CEILINGS = {
     "modules": 226,
     "product lines": 47_441,
     "test files": 183,
-    "test lines": 40_152,
+    "test lines": 40_153,
     "words of docs": 19_021,
     "words of CHANGELOG": 300,
     "lines of README": 120,
