@@ -29,7 +29,8 @@ from mmcalib import Calibration
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Shape
 from mmcalib.domain.traffic import Arrivals, Trace, TrafficItem, TrafficRequest
-from mmcalib.memory.rehearse import Rehearsals, resolve_gpu
+from mmcalib.memory.rehearse import Rehearsals
+from mmcalib.models.gpus import resolve_gpu
 from mmcalib.models.resolve import cache_dir, resolve
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.memory import TrafficFigures

@@ -172,7 +172,7 @@ def gpu_named(gpu: str | None, described: GpuOptions) -> Gpu | str | None:
     if free is None:
         return named
     if not isinstance(named, gpus.Gpu):
-        named = gpus.detect_gpu() if named in (None, "auto") else gpus.find_gpu(str(named))
+        named = gpus.resolve_gpu(named or gpus.AUTO)
     return gpus.with_free_memory(named, free)
 
 

@@ -17,8 +17,8 @@ from mmcalib.cli.command import print_document
 from mmcalib.engine.environment import serve_command
 from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.files import write_text, write_texts
-from mmcalib.memory.rehearse import AUTO, resolve_gpu
 from mmcalib.models import gpus
+from mmcalib.models.gpus import AUTO, resolve_gpu
 from mmcalib.progress import Progress
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.html.canvas import undrawn_words

@@ -73,9 +73,8 @@ def rehearse(options: RehearseOptions) -> None:
     from mmcalib.cli.progress import terminal
     from mmcalib.domain.traffic import Arrivals
     from mmcalib.errors import VerdictError
-    from mmcalib.memory.rehearse import AUTO
     from mmcalib.memory.rehearse import rehearse as rehearse_all
-    from mmcalib.models.gpus import Gpu
+    from mmcalib.models.gpus import AUTO, Gpu
     from mmcalib.report.terminal_memory import print_rehearsals, print_traffic
     from mmcalib.workflows.traffic.rehearse import rehearse_traffic
 

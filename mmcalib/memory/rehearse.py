@@ -28,13 +28,10 @@ from mmcalib.engine.vllm_config import (
 )
 from mmcalib.errors import MmcalibError
 from mmcalib.memory.figures import rehearsal_document
-from mmcalib.models import gpus
-from mmcalib.models.gpus import Gpu
+from mmcalib.models.gpus import AUTO, Gpu, resolve_gpu
 from mmcalib.processes import Closing
 from mmcalib.progress import Progress, StepLog
 from mmcalib.results.memory import Rehearsal
-
-AUTO = "auto"
 
 
 class Rehearsals(Closing):
@@ -86,11 +83,6 @@ class Rehearsals(Closing):
 
     def close(self) -> None:
         self._host.close()
-
-
-def resolve_gpu(name: str) -> Gpu:
-    """Return the GPU of this name ("auto": the present one). Raises UsageError."""
-    return gpus.detect_gpu() if name == AUTO else gpus.find_gpu(name)
 
 
 def with_gpu_defaults(opened: ModelInfo, rehearsed: RehearsedMemory | None) -> ModelInfo:

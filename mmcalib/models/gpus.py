@@ -256,6 +256,8 @@ CAPABILITY_MAJOR = 75
 CAPABILITY_MINOR = 76
 # Size of the name in cudaDeviceProp, which torch reads.
 NAME_BYTES = 256
+# The GPU of this machine.
+AUTO = "auto"
 NAME_GPU_HINT = "name the GPU to plan for: --gpu NAME"
 
 
@@ -331,6 +333,11 @@ def detect_gpu(driver: Callable[[], CudaDriver] = open_driver) -> Gpu:
         sm_count=cuda.attribute(MULTIPROCESSOR_COUNT, 0),
         unified=bool(cuda.attribute(INTEGRATED, 0)),
     )
+
+
+def resolve_gpu(name: str) -> Gpu:
+    """Return the GPU of this name ("auto": the present one). Raises UsageError."""
+    return detect_gpu() if name == AUTO else find_gpu(name)
 
 
 def has_gpu(driver: Callable[[], CudaDriver] = open_driver) -> bool:

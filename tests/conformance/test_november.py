@@ -31,7 +31,8 @@ from mmcalib.engine.vllm_config import refusal_text, rejected_flags_error
 from mmcalib.errors import MmcalibError, UsageError, VllmRefused
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import examine_sound, examine_whole
-from mmcalib.memory.rehearse import rehearse, resolve_gpu
+from mmcalib.memory.rehearse import rehearse
+from mmcalib.models.gpus import resolve_gpu
 from mmcalib.results.check import CheckedItem
 from tests.derive.test_logs import LOGS, PACKED, wrapped
 from tests.engine.conftest import QWEN, Lab, folder_of

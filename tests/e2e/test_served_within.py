@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.memory.rehearse import resolve_gpu
+from mmcalib.models.gpus import resolve_gpu
 from mmcalib.results.memory import Rehearsal, TrafficFigures
 from mmcalib.workflows.traffic.rehearse import rehearse_traffic
 from tests.e2e.media import photo, sound

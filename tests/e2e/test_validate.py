@@ -15,7 +15,7 @@ from rich.console import Console
 from mmcalib.configs.read import read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import UsageError
-from mmcalib.memory.rehearse import resolve_gpu
+from mmcalib.models.gpus import resolve_gpu
 from mmcalib.options.run import ProofOptions
 from mmcalib.progress import Silent
 from mmcalib.report.terminal_memory import print_validation

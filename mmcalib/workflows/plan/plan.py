@@ -49,17 +49,11 @@ from mmcalib.engine.vllm_config import (
 from mmcalib.errors import EngineError
 from mmcalib.memory.checks import predicted_shortfall
 from mmcalib.memory.figures import memory_figures, rehearsed_adequacy
-from mmcalib.memory.rehearse import (
-    AUTO,
-    MemoryPrediction,
-    Predicted,
-    Rehearsals,
-    resolve_gpu,
-)
+from mmcalib.memory.rehearse import MemoryPrediction, Predicted, Rehearsals
 from mmcalib.memory.worst_steps import find_remedies, list_demands, rehearse_worst_steps
 from mmcalib.models.catalogue import quantized_twins
 from mmcalib.models.cut import read_config
-from mmcalib.models.gpus import Gpu
+from mmcalib.models.gpus import AUTO, Gpu, resolve_gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Progress, Silent
 from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION

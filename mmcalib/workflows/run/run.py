@@ -15,8 +15,7 @@ from mmcalib.configs.read import find_configuration
 from mmcalib.derive.policy import Policy
 from mmcalib.engine.vllm_config import is_serving_gpu
 from mmcalib.errors import CorpusError, MmcalibError, UsageError, VerdictError
-from mmcalib.memory.rehearse import resolve_gpu
-from mmcalib.models.gpus import Gpu
+from mmcalib.models.gpus import Gpu, resolve_gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.options.option import make_options
 from mmcalib.options.run import (

@@ -30,16 +30,14 @@ from mmcalib.errors import MmcalibError
 from mmcalib.files import Scratch
 from mmcalib.memory.figures import rehearsal_document
 from mmcalib.memory.rehearse import (
-    AUTO,
     EngineArgs,
     MemoryPrediction,
     Predicted,
     Rehearsals,
     arguments_key,
-    resolve_gpu,
 )
 from mmcalib.models.cut import cut_checkpoint
-from mmcalib.models.gpus import Gpu
+from mmcalib.models.gpus import AUTO, Gpu, resolve_gpu
 from mmcalib.models.resolve import cache_dir
 from mmcalib.progress import Progress, Silent
 from mmcalib.proof.start import CUT_LAYERS
