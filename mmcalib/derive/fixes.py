@@ -294,6 +294,13 @@ def set_argument(argument: str, value: Any, cost: Cost, price: str) -> Fix:
     return Fix(argument, {argument: value}, cost, price)
 
 
+def limit_sequences(count: int, why: str = "") -> Fix:
+    """Make the fix that runs fewer requests at once."""
+    return set_argument(
+        "max_num_seqs", count, "speed", f"at most {count} requests run at once{why}"
+    )
+
+
 def unlisted(modality: str, args: Mapping[str, Any], what: str = "vLLM reserves for it") -> Fix:
     """Make the fix that turns off a modality that no limit lists."""
     limits = args.get(LIMIT) or {}
@@ -356,9 +363,7 @@ def _seqs(now: Situation) -> Iterator[Fix]:
     most = most_sequences(now.memory)
     for count in now.kept.clip("max_num_seqs", (*_SEQS, most or _SEQS[0])):
         if least <= count < now.budget.max_num_seqs:
-            yield set_argument(
-                "max_num_seqs", count, "speed", f"at most {count} requests run at once"
-            )
+            yield limit_sequences(count)
 
 
 def _graphs(now: Situation) -> Iterator[Fix]:

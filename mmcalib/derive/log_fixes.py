@@ -21,6 +21,7 @@ from mmcalib.derive.fixes import (
     Fix,
     Proposal,
     changed_args,
+    limit_sequences,
     propose,
     round_context,
     set_argument,
@@ -28,7 +29,7 @@ from mmcalib.derive.fixes import (
 )
 from mmcalib.derive.logs import OutOfMemory, Phase, StartupLog
 from mmcalib.domain.memory import floor_utilization
-from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION, VLLM_SLACK_BYTES
+from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION, VLLM_SLACK_BYTES, default_utilization
 from mmcalib.text import flag, gib
 
 
@@ -61,8 +62,6 @@ _NAMES: Final = (
     *("needed_bytes", "kv_cache_tokens", "max_model_len", "max_num_batched_tokens"),
     "encoder_budget_tokens",
 )
-# The default share of releases before 0.20.
-_OLD_UTILIZATION: Final = 0.9
 # vLLM's steps are multiples of this.
 _STEP: Final = 256
 
@@ -90,10 +89,7 @@ def _measure(log: StartupLog, total: int | None) -> _Measured:
     settings = {**log.engine_args, **{n: v for n, v in printed.items() if v is not None}}
     share = settings.get(UTILIZATION)
     if not isinstance(share, int | float) or isinstance(share, bool):
-        major, _, rest = (log.vllm_version or "").partition(".")
-        minor = rest.partition(".")[0]
-        old = major == "0" and minor.isdigit() and int(minor) < 20
-        share = _OLD_UTILIZATION if old else GPU_MEMORY_UTILIZATION
+        share = default_utilization(log.vllm_version or "")
     settings[UTILIZATION] = float(share)
     requested = log.wanted_bytes
     if requested is None and total is not None:
@@ -206,16 +202,23 @@ def _batch(known: _Measured) -> Iterator[Fix]:
             yield set_argument(name, fewer, "speed", price)
 
 
+def stated_fixes(log: StartupLog, kept: Constraints = NO_CONSTRAINTS) -> tuple[Fix, ...]:
+    """Return the fix that the log's own error names: a measured limit, which no plan exceeds."""
+    if log.most_sequences is None:
+        return ()
+    fix = limit_sequences(log.most_sequences, ": the log's server has a block for each")
+    return (fix,) if kept.allows(fix) else ()
+
+
 def _sequences(known: _Measured) -> Iterator[Fix]:
     """Take the number that vLLM names, or half of what had room in its warm-up."""
     log, oom = known.log, known.oom
-    count, why = log.most_sequences, "the log's server has a block for each"
-    if count is None and log.warmed_sequences and oom and oom.tried_bytes and oom.free_bytes:
+    if stated := stated_fixes(log):
+        yield from stated
+    elif log.warmed_sequences and oom and oom.tried_bytes and oom.free_bytes:
         fitting = min(1, oom.free_bytes / oom.tried_bytes) * log.warmed_sequences / 2
-        count, why = 2 ** int(math.log2(max(1, fitting))), "the warm-up runs as many"
-    if count:
-        price = f"at most {count} requests run at once: {why}"
-        yield set_argument("max_num_seqs", count, "speed", price)
+        count = 2 ** int(math.log2(max(1, fitting)))
+        yield limit_sequences(count, ": the warm-up runs as many")
 
 
 def _context(known: _Measured) -> Iterator[Fix]:

