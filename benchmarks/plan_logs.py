@@ -12,10 +12,10 @@ import json
 import time
 from pathlib import Path
 
-from mmcalib.derive.fixes import Proposal
-from mmcalib.derive.log_fixes import answer_log
+from mmcalib.derive.log_remedies import answer_log
 from mmcalib.derive.logs import last_failed, read_starts
 from mmcalib.derive.policy import COSTS
+from mmcalib.derive.remedies import Proposal
 from mmcalib.text import GIB, gib
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -28,7 +28,7 @@ from mmcalib.derive.admission import (
     reject,
 )
 from mmcalib.derive.fit import TokenRange
-from mmcalib.derive.remedies import add_prompt_remedy, add_remedy
+from mmcalib.derive.item_remedies import add_prompt_remedy, add_remedy
 from mmcalib.domain.items import ByteSource, Item, Skipped, TextCounting
 from mmcalib.domain.model import BODY_BYTES
 from mmcalib.domain.shapes import (

@@ -89,6 +89,11 @@ def yaml_line(name: str, value: Any) -> str:
     return f"{name.replace('_', '-')}: {yaml_value(value)}"
 
 
+def yaml_lines(settings: Mapping[str, Any]) -> str:
+    """The lines of several settings, as alternatives of a remedy name them."""
+    return " and ".join(map(yaml_line, settings, settings.values()))
+
+
 def knob_line(knob: Knob, value: Value, engine_args: Mapping[str, Any]) -> str:
     """The line that gives a knob this value and keeps the other settings of that line."""
     merged = merge_nested(engine_args.get(knob.argument), knob.kwargs(value))

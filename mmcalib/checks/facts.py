@@ -13,7 +13,7 @@ from mmcalib.derive.effects import Effect
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.frontier import Point, compute_retention
 from mmcalib.derive.limits import Count, Hint, ProfileReserve, Rounding
-from mmcalib.derive.policy import Cost, Policy
+from mmcalib.derive.policy import Policy
 from mmcalib.derive.processor_cache import (
     NOT_SIZED,
     CacheFloor,
@@ -21,6 +21,7 @@ from mmcalib.derive.processor_cache import (
     UnsizedCache,
     cache_floor,
 )
+from mmcalib.derive.remedies import Remedy
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import DEFAULT, Knob, Setting
 from mmcalib.domain.memory import Budget, RehearsedMemory
@@ -56,15 +57,6 @@ class Explored:
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """Engine arguments that a remedy has set, what they cost, and what they are for."""
-
-    values: Mapping[str, Any] = field(hash=False)
-    cost: Cost
-    reason: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision(JudgedConfig):
     """The configuration to emit, and its sources. `chosen` has one point of each knob that has an
@@ -89,7 +81,7 @@ class Decision(JudgedConfig):
     unforced: str = ""
     effects: tuple[Effect, ...] = ()
     rounding: Rounding = "up"
-    remedies: tuple[Applied, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
     cache: DecidedCache = NOT_SIZED
 
     @property
@@ -162,13 +154,13 @@ class LargestPrompt:
 @dataclass(frozen=True, slots=True)
 class Alternatives:
     """Alternatives that `validate` tried. `without` is the budget with the deciding unlimited
-    modality off, `gain` describes it. `cures` are lines that pass. `cache_floor` is what one
+    modality off, `gain` describes it. `remedies` are lines that pass. `cache_floor` is what one
     request may bring, None without a cache, and `largest_bytes` one processed item.
     """
 
     without: Budget | None = None
     gain: str = ""
-    cures: Sequence[str] = ()
+    remedies: Sequence[str] = ()
     room: Headroom | None = None
     cache_floor: CacheFloor | None = None
     largest_bytes: Mapping[Modality, int] = field(default_factory=dict)

@@ -11,8 +11,8 @@ from typing import Any
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, yaml_line
 from mmcalib.checks.facts import CheckFacts
-from mmcalib.checks.limits import LIMIT
 from mmcalib.derive.effects import Effect, is_size_hint
+from mmcalib.derive.limits import LIMIT
 from mmcalib.releases.constants import find_retired_arguments
 
 _ARGUMENT = re.compile(r"argument (?:-\w/)*--(?P<option>[\w-]+)[^:]*: ")

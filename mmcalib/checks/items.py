@@ -9,12 +9,12 @@ from typing import Any, Literal
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, RemedyStyle, knob_line, yaml_line
 from mmcalib.checks.facts import CheckFacts, LargestPrompt
-from mmcalib.checks.limits import LIMIT, size_hint
+from mmcalib.checks.limits import size_hint
 from mmcalib.derive.costs import CostColumns, CostTable, ItemCost
 from mmcalib.derive.demand import Excess, find_excesses
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.frontier import Point, most_detailed
-from mmcalib.derive.limits import Count
+from mmcalib.derive.limits import LIMIT, Count
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.knobs import Knob, merge_nested
 from mmcalib.domain.memory import Budget

@@ -10,12 +10,11 @@ from mmcalib.checks.catalogue import LIMIT_OF, SCOPE, UNLIMITED
 from mmcalib.checks.check import Check, yaml_line
 from mmcalib.checks.facts import CheckFacts
 from mmcalib.derive.effects import Footprint, ItemOutcome
-from mmcalib.derive.limits import Count
+from mmcalib.derive.limits import LIMIT, Count
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape
 from mmcalib.releases.constants import DEFAULT_ITEM_LIMIT
 
-LIMIT = "limit_mm_per_prompt"
 KWARGS = "mm_processor_kwargs"
 CACHE = "mm_processor_cache_gb"
 SCOPES: dict[Modality, str] = {

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, RemedyStyle, yaml_line
 from mmcalib.checks.facts import CheckFacts
-from mmcalib.checks.limits import CACHE, LIMIT, limit_options, size_hint
-from mmcalib.derive.limits import Count, ProfileReserve, compute_reserve
+from mmcalib.checks.limits import CACHE, limit_options, size_hint
+from mmcalib.derive.limits import LIMIT, Count, ProfileReserve, compute_reserve
 from mmcalib.derive.processor_cache import describe_floor, round_up_gib
+from mmcalib.derive.remedies import Remedy
 from mmcalib.domain.knobs import Knob, Value, merge_nested
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.model import BODY_BYTES, ModelInfo
@@ -25,16 +26,6 @@ _FLAGS = (
     "--max-tokens-per-item, or --allow-under-reserve"
 )
 _LINES = "a smaller max-num-batched-tokens, or a cap in mm-processor-kwargs"
-
-
-@dataclass(frozen=True, slots=True)
-class ReserveRemedy:
-    """Engine arguments to try, and their lines. `knob` at `value` shrinks items."""
-
-    engine_args: Mapping[str, Any]
-    lines: str
-    knob: Knob | None = None
-    value: Value = 0
 
 
 def token_adequacy(
@@ -60,7 +51,7 @@ def embeddings_only_check(budget: Budget) -> Check | None:
 def reserved_check(
     found: ProfileReserve,
     modality: Modality | None,
-    cures: Sequence[str],
+    remedies: Sequence[str],
     dialect: RemedyStyle = RemedyStyle.LINES,
     *,
     allowed: bool = False,
@@ -78,7 +69,7 @@ def reserved_check(
         ids.MEMORY_RESERVE,
         "warn" if allowed else "fail",
         f"under-reserved: {detail}; the engine starts and may run out of memory under {load}",
-        "\n".join(cures) or dialect.choose(flags=_FLAGS, lines=_LINES),
+        "\n".join(remedies) or dialect.choose(flags=_FLAGS, lines=_LINES),
     )
 
 
@@ -102,22 +93,21 @@ def check_skipped_profile(facts: CheckFacts) -> Iterator[Check]:
 
 def reserve_remedies(
     engine_args: Mapping[str, Any], budget: Budget, opened: ModelInfo
-) -> Iterator[ReserveRemedy]:
-    """Remedies to try: the size hint as a processor cap, or no size hint."""
+) -> Iterator[tuple[Remedy, tuple[Knob, Value] | None]]:
+    """Remedies to try: the size hint as the cap of a knob, or no size hint."""
     modality = budget.profiled_modality
     limits = engine_args.get(LIMIT) or {}
     size = size_hint(limits, modality) if modality else {}
     if modality is None or not size:
         return
-    plain = {**limits, modality: limit_options(limits, modality).get("count", 1)}
-    without = {**engine_args, LIMIT: plain}
+    plain = {LIMIT: {**limits, modality: limit_options(limits, modality).get("count", 1)}}
     for knob in opened.knobs:
         value = knob.value_for_size(size) if knob.modality == modality else None
         if value is not None:
             kwargs = merge_nested(engine_args.get(knob.argument), knob.kwargs(value))
-            lines = f"{yaml_line(LIMIT, plain)} and {yaml_line(knob.argument, kwargs)}"
-            yield ReserveRemedy({**without, knob.argument: kwargs}, lines, knob, value)
-    yield ReserveRemedy(without, yaml_line(LIMIT, plain))
+            changes = {**plain, knob.argument: kwargs}
+            yield Remedy("size hint", changes, "quality", ""), (knob, value)
+    yield Remedy("size hint", plain, "KV cache", ""), None
 
 
 def check_reserved(facts: CheckFacts) -> Iterator[Check]:
@@ -126,7 +116,7 @@ def check_reserved(facts: CheckFacts) -> Iterator[Check]:
     yield alone or reserved_check(
         judged.adequacy,
         judged.budget.profiled_modality,
-        facts.tries.cures,
+        facts.tries.remedies,
         facts.dialect,
         allowed=facts.policy.allow_under_reserve,
     )

@@ -42,7 +42,7 @@ def plan(options: PlanOptions) -> None:
     Example: mmcalib plan --model Qwen/Qwen2.5-VL-7B-Instruct --gpu L4 --goal "concurrency>=4"
     """
     from mmcalib.cli.progress import terminal
-    from mmcalib.derive.fixes import parse_constraints
+    from mmcalib.derive.remedies import parse_kept
     from mmcalib.errors import MmcalibError, VerdictError
     from mmcalib.models.gpus import find_gpu
     from mmcalib.report.terminal_memory import print_log, print_plan
@@ -58,7 +58,7 @@ def plan(options: PlanOptions) -> None:
         server_log = read_server_log(options.log)
         device = find_gpu(gpu) if isinstance(gpu, str) and gpu != "auto" else gpu
         known = None if isinstance(device, str) else device
-        answer = server_log.answer(known, parse_constraints(kept))
+        answer = server_log.answer(known, parse_kept(kept))
         if not options.quiet:
             print_log(answer, console)
     try:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.checks.facts import Applied, Decision, Explored
+from mmcalib.checks.facts import Decision, Explored
 from mmcalib.decision.explore import BudgetSource, explore, has_any_effect, relevant_knobs
 from mmcalib.decision.measure import Sample, measure, remeasure
 from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
@@ -20,6 +20,7 @@ from mmcalib.derive.fit import Fit
 from mmcalib.derive.frontier import Point, choose_point, setting_at, token_levels
 from mmcalib.derive.limits import Count, Hint, Rounding, compute_reserve, limit_mm_per_prompt
 from mmcalib.derive.policy import COSTS, FIT, Policy
+from mmcalib.derive.remedies import Remedy
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Knob, Setting, Value, merge_settings
 from mmcalib.domain.memory import Budget
@@ -45,12 +46,12 @@ class DecisionBuilder:
     default_budget: Budget
     default_error: str
     texts: Texts
-    remedies: tuple[Applied, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
     # By setting: some candidates differ only in the step.
     _tables: dict[str, tuple[CostTable, list[Skipped]]] = field(default_factory=dict, repr=False)
 
-    def with_remedy(self, remedy: Applied) -> DecisionBuilder:
-        budgets = self.budgets.with_values(remedy.values)
+    def with_remedy(self, remedy: Remedy) -> DecisionBuilder:
+        budgets = self.budgets.with_values(remedy.changes)
         return replace(self, budgets=budgets, remedies=(*self.remedies, remedy))
 
     def candidates(self, at_most: int | None = None) -> Iterator[Decision]:
@@ -290,7 +291,7 @@ class MemoryJudge:
         """Return why the configuration does not serve on the GPU, or an empty string."""
         return ""
 
-    def remedies(self, decision: Decision) -> Iterable[Applied]:
+    def remedies(self, decision: Decision) -> Iterable[Remedy]:
         """Yield remedies for a rejected configuration, the one that costs least first."""
         return ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -338,39 +338,28 @@ def find_excesses(
             yield Excess(modality, worst, items, nbytes / profiled_bytes, fitting)
 
 
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """Settings that decide what a step may encode or has room for; None: unchanged."""
-
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    gpu_memory_utilization: float | None = None
-
-    @property
-    def values(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value is not None}
+# Engine arguments that decide what a step may encode or has room for; none if nothing helps.
+Values = dict[str, Any]
 
 
-def shrink_step(
-    shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]
-) -> EngineSettings | None:
-    """Lower the demand: fewer sequences of own items, else a smaller cache; None for neither."""
+def shrink_step(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Values:
+    """Lower the demand: fewer sequences of own items, else a smaller cache."""
     room = shortfall.reserved_bytes + shortfall.slack_bytes
     match worst := shortfall.worst:
         case WorstStep(items=items) if items:
             count = _per_prompt(worst, counts)
             each = worst.peak_bytes / items
             seqs = int((room - worst.resident.nbytes) / each) // count if each else 0
-            return EngineSettings(max_num_seqs=seqs) if 0 < seqs < budget.max_num_seqs else None
+            return {"max_num_seqs": seqs} if 0 < seqs < budget.max_num_seqs else {}
         case WorstStep(tokens=tokens, kept_bytes=kept, peak_bytes=peak) if kept and peak <= room:
             # Both the step and the workspaces scale with the tokens.
             largest = max(budget.max_tokens_per_item.values(), default=1)
             batch = int(tokens * room / worst.nbytes) // largest * largest
         case WorstStep(peak_bytes=peak) if peak > room:
             # Residents are not the cause: another modality, or an item larger than profiled.
-            return None
+            return {}
         case PromptsStep() if seqs := _prompts_within(room, worst):
-            return EngineSettings(max_num_seqs=seqs) if seqs < budget.max_num_seqs else None
+            return {"max_num_seqs": seqs} if seqs < budget.max_num_seqs else {}
         case PromptsStep(tokens=tokens, profiled_bytes=profiled):
             largest = max(budget.max_tokens_per_item.values(), default=_BLOCK)
             share = room / worst.nbytes
@@ -386,23 +375,21 @@ def shrink_step(
             largest = max(budget.max_tokens_per_item.values(), default=1)
             each = worst.resident.bytes_per_token
             if not each:
-                return None
+                return {}
             over = -(-(shortfall.nbytes - shortfall.slack_bytes) // each)
             batch = max(largest, (budget.encoder_cache_size - over) // largest * largest)
     fits = 0 < batch < budget.max_num_batched_tokens
-    return EngineSettings(max_num_batched_tokens=batch) if fits else None
+    return {"max_num_batched_tokens": batch} if fits else {}
 
 
-def raise_reserve(
-    shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]
-) -> EngineSettings | None:
-    """Raise the reserve: sequences, or a step, full of dummies; None if it is full already."""
+def raise_reserve(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Values:
+    """Raise the reserve: sequences, or a step, full of dummies; nothing if it is full already."""
     largest = max(budget.max_tokens_per_item.values(), default=0)
     if not largest:
-        return None
+        return {}
     match worst := shortfall.worst:
         case PromptsStep(prompts=prompts) if prompts > 1:
-            return None
+            return {}
         case WorstStep(items=items) if items:
             seqs = -(-items // _per_prompt(worst, counts))
             largest = budget.max_tokens_per_item.get(worst.modality, largest)
@@ -410,21 +397,20 @@ def raise_reserve(
             short = max(worst.nbytes - shortfall.slack_bytes, 1) / max(shortfall.reserved_bytes, 1)
             enough = math.ceil(budget.max_num_batched_tokens * short / largest)
             batch = min(enough, seqs * _per_prompt(worst, counts)) * largest
-            fewer = seqs if seqs < budget.max_num_seqs else None
-            return EngineSettings(fewer, batch) if batch > budget.max_num_batched_tokens else None
+            fewer = {"max_num_seqs": seqs} if seqs < budget.max_num_seqs else {}
+            grows = batch > budget.max_num_batched_tokens
+            return {**fewer, "max_num_batched_tokens": batch} if grows else {}
         case WorstStep(peak_bytes=peak) if peak > shortfall.reserved_bytes + shortfall.slack_bytes:
-            return None
+            return {}
         case WorstStep() | LanguageStep() | PromptsStep() | MergeStep():
             profiled = budget.profiled_modality
             count = counts.get(profiled, 1) if profiled else 1
             items = -(-budget.encoder_budget_tokens // largest)
             seqs = -(-items // (count or 1))
-            return EngineSettings(max_num_seqs=seqs) if seqs > budget.max_num_seqs else None
+            return {"max_num_seqs": seqs} if seqs > budget.max_num_seqs else {}
 
 
-def leave_room(
-    shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]
-) -> EngineSettings | None:
+def leave_room(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Values:
     """Leave the demand free outside vLLM's share of the GPU. If all sequences would take more than
     half of the KV cache, first allow only those that leave half.
     """
@@ -435,12 +421,12 @@ def leave_room(
         count = _per_prompt(worst, counts)
         half = max(1, int(room * worst.items / worst.peak_bytes) // count)
         if half < budget.max_num_seqs and half * count < worst.items:
-            return EngineSettings(max_num_seqs=half)
+            return {"max_num_seqs": half}
     if not shortfall.total_bytes:
-        return None
+        return {}
     less = shortfall.nbytes - shortfall.outside_bytes + VLLM_SLACK_BYTES
     utilization = floor_utilization(shortfall.requested_bytes - less, shortfall.total_bytes)
-    return EngineSettings(gpu_memory_utilization=utilization) if utilization > 0 else None
+    return {"gpu_memory_utilization": utilization} if utilization > 0 else {}
 
 
 # Below this share of the possible sequences, shrink the step instead.

@@ -12,6 +12,7 @@ from mmcalib.domain.knobs import Label
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape
 
+LIMIT = "limit_mm_per_prompt"
 Hint = Mapping[str, int]
 # How to round a step to whole largest items: vLLM's profile rounds down.
 Rounding = Literal["up", "down", "none"]

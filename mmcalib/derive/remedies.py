@@ -1,151 +1,500 @@
-"""Changes that make an item or a prompt fit, each tried on the gate first."""
+"""Remedies for memory: their prices and order, the goal, what `--keep` forbids, and the search.
+
+The search follows the order of levers. It keeps each remedy that helps, stops at the goal, and then
+drops every remedy that the goal does not need.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import TypeVar
+import json
+import math
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Final, Literal
 
-from mmcalib.derive.admission import Admission, Gate, admit, admit_prompt, admit_with_reserve
-from mmcalib.derive.bounds import Area, Ceiling, Frames
-from mmcalib.derive.fit import TokenRange, accepts_answer, required_answer
-from mmcalib.domain.items import RequestText
-from mmcalib.domain.shapes import (
-    AudioShape,
-    EncodedItem,
-    ImageShape,
-    ItemLike,
-    Shape,
-    VideoShape,
-    as_encoded_item,
-)
+from mmcalib.derive.limits import LIMIT
+from mmcalib.derive.logs import StartupLog, last_failed, read_starts
+from mmcalib.derive.policy import COSTS, TEXT_RESERVE_TOKENS, Cost
+from mmcalib.domain.knobs import Knob, merge_nested
+from mmcalib.domain.memory import Budget, RehearsedMemory
+from mmcalib.errors import UsageError
+from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION, SMALL_GPU_BATCHED_TOKENS
+from mmcalib.text import GIB, flag, gib
 
-S = TypeVar("S", bound=Shape)
-
-CALIBRATE = "calibrate again with such media in the corpus"
-# Rounding makes costs rise and fall from one width to the next, so this many widths above the one
-# found by bisection are tried one by one.
-_NEAR_PX = 64
-_MS = 1000
-
-
-def add_remedy(gate: Gate, item: ItemLike, admission: Admission) -> Admission:
-    """Add what would make the item fit; an item that fits stays as it is."""
-    if admission.fits:
-        return admission
-    file = as_encoded_item(item)
-    if not gate.counts.get(file.modality):
-        remedy = "exclude it, or use a model that takes it"
-        if file.modality in gate.counts:
-            remedy = f"calibrate again with --count {file.modality}=1"
-        return replace(admission, remedy=remedy)
-    smaller = list(_smaller(gate, file))
-    words = [admission.remedy, _cropped(gate, file.shape)]
-    if not words[1]:
-        words += [how for how, _ in smaller]
-    # A new run cannot measure a rejected item.
-    last = "exclude it" if admission.basis == "refused" else CALIBRATE
-    remedy = " or ".join(filter(None, words)) or last
-    return replace(admission, remedy=remedy, largest=smaller[-1][1] if smaller else None)
+UTILIZATION: Final = "gpu_memory_utilization"
+_BATCH: Final = "max_num_batched_tokens"
+# What remedies set, its cost, and its price in words; none where that depends on the case.
+PRICES: Final[Mapping[str, tuple[Cost, str]]] = {
+    LIMIT: ("nothing", ""),
+    UTILIZATION: ("nothing", ""),
+    _BATCH: ("speed", "vLLM reads prompts {:,} tokens at a time: slower first answers"),
+    "max_num_seqs": ("speed", "at most {} requests run at once"),
+    "max_cudagraph_capture_size": ("speed", "steps of more than {} tokens run without CUDA graphs"),
+    "enforce_eager": (
+        "speed",
+        "no CUDA graphs and no compiled code: slower answers, quicker start",
+    ),
+    "max_model_len": ("requests", "prompt and answer have at most {:,} tokens together"),
+    "kv_cache_dtype": ("quality", "the KV cache stores 8-bit values"),
+    "mm_processor_kwargs": ("quality", ""),
+    "tensor_parallel_size": ("hardware", "{} of these GPUs"),
+    "cpu_offload_gb": ("most of the speed", "every step reads {} GiB of weights from host memory"),
+}
 
 
-def add_prompt_remedy(
-    gate: Gate,
-    shapes: Sequence[ItemLike],
-    request: RequestText,
-    admission: Admission,
-    text: TokenRange | None = None,
-) -> Admission:
-    """Add the remedy of the first item that does not fit, else how to split the prompt."""
-    if admission.fits:
-        return admission
-    least = required_answer(request.least_answer_tokens)
-    if not accepts_answer(request.answer_tokens, least, gate.max_model_len):
-        return replace(admission, remedy=f"set max_tokens between {least} and {gate.max_model_len}")
-    for shape in shapes:
-        alone = admit_with_reserve(gate, shape, 0)
-        if alone.answer == admission.answer:
-            return add_remedy(gate, shape, alone)
-    parts = count_prompts(gate, shapes, request, text)
-    remedies = [f"split into {parts} prompts"] if parts else ["shorten the text"]
-    if parts is None and text is None and not gate.text.compared:
-        remedies = ["this model's text has no known limit: --allow-unknown accepts it"]
-        if gate.encoder_decoder:
-            remedies = ["not a chat model: check the file alone, as for /v1/audio/transcriptions"]
-    if admission.remedy:
-        remedies = [admission.remedy, *(remedies if parts else ())]
-    for modality, most in gate.counts.items():
-        count = sum(shape.modality == modality for shape in shapes)
-        if count > most:
-            remedies.append(f"calibrate again with --count {modality}={count}")
-    return replace(admission, remedy=" or ".join(remedies))
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """Engine arguments to change, and what that costs. A remedy replaces others of its `knob`."""
+
+    knob: str
+    changes: Mapping[str, Any] = field(hash=False)
+    cost: Cost
+    price: str
 
 
-def count_prompts(
-    gate: Gate, shapes: Sequence[ItemLike], request: RequestText, text: TokenRange | None = None
-) -> int | None:
-    """Number of prompts to split the items into, in order, with all text each; None if none fit."""
-    parts, batch = 1, list[ItemLike]()
-    for shape in shapes:
-        if admit_prompt(gate, [*batch, shape], request, text).fits:
-            batch.append(shape)
-        elif batch and admit_prompt(gate, [shape], request, text).fits:
-            parts, batch = parts + 1, [shape]
+def set_argument(name: str, value: Any, price: str = "", cost: Cost | None = None) -> Remedy:
+    """Make a remedy that gives one engine argument this value, for its own price if given."""
+    usual, words = PRICES[name]
+    return Remedy(name, {name: value}, cost or usual, price or words.format(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One remedy as users see it: `flags` and `changes` have whole new values."""
+
+    flags: str
+    changes: Mapping[str, Any]
+    cost: Cost
+    price: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Result of a configuration, with its rehearsal. `refusal`: vLLM's reason to reject it.
+    `starts`: only room for its steps is lacking.
+    """
+
+    reached: bool
+    lacking_bytes: int
+    refusal: str = ""
+    starts: bool = False
+    memory: RehearsedMemory | None = field(default=None, compare=False)
+
+    def is_better(self, than: Outcome) -> bool:
+        """True if it reaches the goal, or is closer to it."""
+        if self.refusal or than.reached or self.reached:
+            return self.reached and not than.reached
+        if self.starts != than.starts:
+            return self.starts
+        return self.lacking_bytes < than.lacking_bytes
+
+
+def format_flags(changes: Mapping[str, Any]) -> str:
+    """Write whole values of engine arguments as flags of `vllm serve`."""
+    words = []
+    for name, value in changes.items():
+        if value is True:
+            words.append(flag(name))
+        elif isinstance(value, Mapping | list):
+            words.append(f"{flag(name)} {shlex.quote(json.dumps(value))}")
         else:
-            return None
-    return parts if parts > 1 else None
+            words.append(f"{flag(name)} {value}")
+    return " ".join(words)
 
 
-def _smaller(gate: Gate, file: EncodedItem) -> Iterator[tuple[str, Shape]]:
-    """The longest and then the largest shape that fits, each after the way to get it."""
-    shape = file.shape
-    if isinstance(shape, AudioShape):
-        rate, most_ms = shape.sample_rate_hz, shape.num_samples * _MS // shape.sample_rate_hz
-        sound = _largest(gate, file, lambda to: AudioShape(to * rate // _MS, rate), most_ms)
-        if sound is not None:
-            yield f"cut to {sound.duration_s:.2f} s", sound
+def changed_args(engine_args: Mapping[str, Any], remedies: Iterable[Remedy]) -> dict[str, Any]:
+    """The engine arguments that the remedies change, with their new values."""
+    args = dict(engine_args)
+    touched: dict[str, None] = {}
+    for remedy in remedies:
+        touched.update(dict.fromkeys(remedy.changes))
+        for name, value in remedy.changes.items():
+            if name == LIMIT:
+                args[name] = _lower_limits(args.get(name), value)
+            else:
+                args = merge_nested(args, {name: value})
+    return {name: args[name] for name in touched}
+
+
+def propose(whole: Mapping[str, Any], remedy: Remedy) -> Proposal:
+    """Propose a remedy; its arguments are in `whole` with their new values."""
+    changes = {name: whole[name] for name in remedy.changes}
+    return Proposal(format_flags(changes), changes, remedy.cost, remedy.price)
+
+
+def with_remedy(remedies: tuple[Remedy, ...], more: Remedy) -> tuple[Remedy, ...]:
+    """Add a remedy in place of those of its knob, or of an argument that it sets."""
+    replaced = {more.knob, *(name for name in more.changes if name != LIMIT)}
+    return (*(one for one in remedies if one.knob not in replaced), more)
+
+
+def _lower_limits(old: Any, new: Mapping[str, Any]) -> dict[str, Any]:
+    """Take the lower of two limits, with the options of both unless `new` sets them to None."""
+    limits = dict(old) if isinstance(old, Mapping) else {}
+    for modality, value in new.items():
+        both = [_options(limits[modality])] if modality in limits else []
+        both.append(_options(value))
+        counts = [options["count"] for options in both if "count" in options]
+        options = {name: v for one in both for name, v in one.items() if name != "count"}
+        options = {name: value for name, value in options.items() if value is not None}
+        if counts and (not options or min(counts) == 0):
+            limits[modality] = min(counts)
+        else:
+            limits[modality] = {**({"count": min(counts)} if counts else {}), **options}
+    return limits
+
+
+def _options(limit: Any) -> dict[str, Any]:
+    return dict(limit) if isinstance(limit, Mapping) else {"count": limit}
+
+
+_TIMES = {"": 1, "k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
+_COUNT = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([kmKM]?)", re.ASCII)
+
+
+def parse_count(text: str) -> float | None:
+    """Parse `200k`; None if invalid."""
+    match = _COUNT.fullmatch(text)
+    return float(match[1]) * _TIMES[match[2]] if match else None
+
+
+_AT_LEAST = re.compile(r"(concurrency|kv_tokens)\s*>=\s*(\S+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The engine starts (`fits`), or has `at_least` full requests or tokens of KV cache."""
+
+    kind: Literal["fits", "concurrency", "kv_tokens"] = "fits"
+    at_least: float = 0
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "fits" else f"{self.kind}>={self.at_least:g}"
+
+    def is_reached(self, memory: RehearsedMemory) -> bool:
+        if not memory.starts or memory.kv_cache_tokens is None or memory.max_concurrency is None:
+            return False
+        concurrent = self.kind == "concurrency"
+        figure = memory.max_concurrency if concurrent else memory.kv_cache_tokens
+        return self.kind == "fits" or figure >= self.at_least
+
+    def lacking_bytes(self, memory: RehearsedMemory) -> int:
+        """KV cache missing for the goal, 0 if reached; too much if some layers keep a window."""
+        if self.is_reached(memory):
+            return 0
+        max_model_len = memory.budget.max_model_len if memory.budget else 0
+        tokens = {
+            "fits": float(max_model_len),
+            "concurrency": self.at_least * max_model_len,
+            "kv_tokens": max(self.at_least, max_model_len),
+        }[self.kind]
+        return max(1, round(tokens * memory.kv_bytes_per_token) - memory.kv_cache_bytes)
+
+
+def parse_goal(text: str) -> Goal:
+    """Parse `fits`, `concurrency>=16` or `kv_tokens>=200k`. Raises UsageError."""
+    text = text.strip()
+    if text == "fits":
+        return Goal()
+    match = _AT_LEAST.fullmatch(text)
+    at_least = parse_count(match[2]) if match else None
+    if match is None or not at_least:
+        hint = "--goal fits, --goal 'concurrency>=16' or --goal 'kv_tokens>=200k'"
+        raise UsageError(f"--goal {text!r} is not a goal", hint=hint)
+    return Goal("concurrency" if match[1] == "concurrency" else "kv_tokens", at_least)
+
+
+# A remedy lowers these; the others it changes completely or not.
+_LEAST: Final = ("max_model_len", "max_num_seqs", _BATCH)
+# The least value of each argument that users keep; None if it may not change.
+Kept = Mapping[str, int | None]
+NOTHING_KEPT: Final[Kept] = MappingProxyType({})
+
+
+def allows(kept: Kept, remedy: Remedy) -> bool:
+    """True if the remedy changes nothing that users keep, or only down to its least."""
+    pairs = ((kept[name], value) for name, value in remedy.changes.items() if name in kept)
+    return all(least is not None and isinstance(v, int) and v >= least for least, v in pairs)
+
+
+def parse_kept(texts: Iterable[str]) -> Kept:
+    """Parse `max_model_len=32k` or `kv_cache_dtype`, as flags or arguments. Raises UsageError."""
+    return dict(map(_parse_kept, texts))
+
+
+def _parse_kept(text: str) -> tuple[str, int | None]:
+    name, equals, value = (part.strip() for part in text.partition("="))
+    name = name.lstrip("-").replace("-", "_")
+    if name not in PRICES:
+        hint = "one of " + ", ".join(PRICES)
+        raise UsageError(f"--keep {text!r}: no fix changes {flag(name)}", hint=hint)
+    if not equals:
+        return name, None
+    least = parse_count(value)
+    if name not in _LEAST or not least:
+        hint = f"--keep {name}" + (", or --keep max_model_len=32k" if name in _LEAST else "")
+        raise UsageError(f"--keep {text!r}: invalid value for {name}", hint=hint)
+    return name, int(least)
+
+
+# For a GPU that serves nothing else; driver and display need some hundred MiB.
+MOST_UTILIZATION: Final = 0.95
+# What rehearsals promised too much of (a published start had 793 blocks, rehearsed 826 and 830).
+_ROUNDED: Final = 0.97
+# Contexts that mmcalib proposes are whole thousands.
+_CONTEXT_STEP: Final = 1_024
+_MODEL_LENS: Final = (32_768, 16_384, 8_192, 4_096)
+_GRAPH_SIZE: Final = 16
+_SEQS: Final = (64, 16)
+# vLLM's own default on smaller GPUs, and half of it.
+_BATCHED_TOKENS: Final = (SMALL_GPU_BATCHED_TOKENS, SMALL_GPU_BATCHED_TOKENS // 2)
+SIXTEEN_BITS: Final = ("auto", "bfloat16", "float16")
+# Divisors of the weights.
+_OFFLOADED: Final = (4, 2)
+_RANKS: Final = (2, 4, 8)
+
+
+def read_problem(rehearsed: RehearsedMemory) -> StartupLog:
+    """Read the figures that vLLM's error states; its sequences and context safely below them."""
+    said = last_failed(read_starts([rehearsed.problem]))
+    most, longest = said.most_sequences, int((said.longest_context or 0) * _ROUNDED)
+    seqs = max(1, min(most - 1, int(most * _ROUNDED))) if most else None
+    return replace(said, most_sequences=seqs, longest_context=round_context(longest))
+
+
+def round_context(tokens: int) -> int | None:
+    """Round a context down to whole thousands, if it has any; None for nothing."""
+    return tokens // _CONTEXT_STEP * _CONTEXT_STEP or tokens or None
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A configuration as it is, with the remedies so far: what decides the next ones."""
+
+    engine_args: Mapping[str, Any]
+    memory: RehearsedMemory
+    budget: Budget
+    goal: Goal
+    lacking_bytes: int = 0
+    knobs: tuple[Knob, ...] = ()
+    chunks_mm_input: bool = True
+    attention_heads: int | None = None  # Of the language model, if known.
+    kept: Kept = field(default_factory=dict)
+
+    def clip(self, name: str, values: Iterable[int]) -> list[int]:
+        """The values that the argument may take, descending, with its least."""
+        least = self.kept.get(name) or 0
+        return sorted({max(value, least) for value in values}, reverse=True)
+
+
+Lever = Callable[[Situation], Iterator[Remedy]]
+
+
+def unlisted(modality: str, args: Mapping[str, Any], what: str = "vLLM reserves for it") -> Remedy:
+    """Make the remedy that turns off a modality that no limit lists."""
+    why = f"nothing here lists {modality}" if args.get(LIMIT) else f"if nobody sends {modality}"
+    return Remedy(f"limit {modality}", {LIMIT: {modality: 0}}, "nothing", f"{why}; {what}")
+
+
+def _modalities(now: Situation) -> Iterator[Remedy]:
+    """A limit that is set means that the modality is served."""
+    served = now.budget.max_tokens_per_item
+    main = "image" if "image" in served else next(iter(served), "")
+    limits = now.engine_args.get(LIMIT) or {}
+    for modality in served:
+        if modality not in limits and (limits or modality != main):
+            yield unlisted(modality, now.engine_args)
+
+
+def drop_hints(engine_args: Mapping[str, Any]) -> Iterator[Remedy]:
+    """Drop size hints: most shrink vLLM's profile, but not the items that it admits."""
+    limits = engine_args.get(LIMIT) or {}
+    hints = {
+        modality: {"count": limit.get("count", 1), **dict.fromkeys(limit.keys() - {"count"})}
+        for modality, limit in limits.items()
+        if isinstance(limit, Mapping) and limit.keys() - {"count"}
+    }
+    if hints:
+        price = f"vLLM's profile reserves for the largest {' and '.join(hints)} that it admits"
+        yield Remedy("no size hint", {LIMIT: hints}, "KV cache", price)
+
+
+def _utilization(now: Situation) -> Iterator[Remedy]:
+    """The least share of the GPU that may suffice, then the most; or the most that starts."""
+    memory, share = now.memory, now.engine_args.get(UTILIZATION, GPU_MEMORY_UTILIZATION)
+    most = min(MOST_UTILIZATION, memory.most_utilization)
+    enough = math.ceil(100 * (memory.requested_bytes + now.lacking_bytes) / memory.total_bytes + 1)
+    for value in sorted({min(most, enough / 100), most}):
+        free = max(0, round((share - value) * memory.total_bytes) + memory.outside_bytes)
+        if value > share:
+            price = f"if nothing else starts on the GPU: {gib(free)} stay free"
+            yield set_argument(UTILIZATION, value, price)
+    if 0 < most < share and memory.most_utilization < share:
+        free = max(0, round((share - most) * memory.total_bytes) + memory.outside_bytes)
+        price = f"the most that starts next to the other processes: {gib(free)} stay free"
+        yield set_argument(UTILIZATION, most, price, "KV cache")
+
+
+def _batched_tokens(now: Situation) -> Iterator[Remedy]:
+    largest = max(now.budget.max_tokens_per_item.values(), default=0)
+    for tokens in now.clip(_BATCH, _BATCHED_TOKENS):
+        needed = max(tokens, now.budget.max_num_seqs, 0 if now.chunks_mm_input else largest)
+        if needed < now.budget.max_num_batched_tokens:
+            yield set_argument(_BATCH, needed)
+            return
+
+
+def _seqs(now: Situation) -> Iterator[Remedy]:
+    least = now.goal.at_least if now.goal.kind == "concurrency" else 1
+    most = read_problem(now.memory).most_sequences
+    for count in now.clip("max_num_seqs", (*_SEQS, most or _SEQS[0])):
+        if least <= count < now.budget.max_num_seqs:
+            yield set_argument("max_num_seqs", count)
+
+
+def _graphs(now: Situation) -> Iterator[Remedy]:
+    if now.engine_args.get("enforce_eager"):
         return
-    picture = shape
-    if isinstance(shape, VideoShape):
-        video = shape
-
-        def cut(to: int) -> VideoShape:
-            return replace(video, num_frames=to, duration_s=to / video.fps)
-
-        clip = _largest(gate, file, cut, video.num_frames, near=_NEAR_PX)
-        if clip is not None:
-            yield f"cut to {clip.num_frames} frames ({clip.duration_s:.1f} s)", clip
-
-    def resized(to: int) -> ImageShape | VideoShape:
-        height = max(1, round(to * picture.height_px / picture.width_px))
-        return replace(picture, width_px=to, height_px=height)
-
-    best = _largest(gate, file, resized, picture.width_px, near=_NEAR_PX)
-    if best is not None:
-        yield f"resize to {best.width_px}×{best.height_px}", best
+    if not now.engine_args.keys() & {"cudagraph_capture_sizes", "compilation_config"}:
+        smaller = set_argument("max_cudagraph_capture_size", _GRAPH_SIZE)
+        yield replace(smaller, knob="cuda graphs")
+    yield replace(set_argument("enforce_eager", True), knob="cuda graphs")
 
 
-def _largest(
-    gate: Gate, file: EncodedItem, at: Callable[[int], S], below: int, *, near: int = 0
-) -> S | None:
-    """Bisect for the largest of the shapes at 1 to `below` - 1 that fits in such a file."""
-
-    def fits(size: int) -> bool:
-        return admit(gate, replace(file, shape=at(size))).fits
-
-    low, high = 0, below
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    most = next((n for n in range(min(low + near, below - 1), low, -1) if fits(n)), low)
-    return at(most) if most else None
+def _context(now: Situation) -> Iterator[Remedy]:
+    """The longest that may suffice; an item and its answer fit. Videos follow the context."""
+    items = {m: n for m, n in now.budget.max_tokens_per_item.items() if m != "video"}
+    least = max(items.values(), default=0) + TEXT_RESERVE_TOKENS
+    longest = read_problem(now.memory).longest_context
+    if now.goal.kind == "concurrency" and now.memory.kv_cache_tokens:
+        longest = round_context(int(_ROUNDED * now.memory.kv_cache_tokens / now.goal.at_least))
+    for tokens in now.clip("max_model_len", [longest] if longest else _MODEL_LENS):
+        if least <= tokens < now.budget.max_model_len:
+            yield set_argument("max_model_len", tokens)
 
 
-def _cropped(gate: Gate, shape: Shape) -> str:
-    """The remedy for shapes too narrow to fit at any size."""
-    rule = gate.rules.get(shape.modality)
-    area = rule.area if isinstance(rule, Frames) else rule
-    if not isinstance(area, Area | Ceiling) or isinstance(shape, AudioShape):
-        return ""
-    ratio = max(shape.width_px, shape.height_px) / min(shape.width_px, shape.height_px)
-    return f"crop or pad to at most {area.max_aspect:g}:1" if ratio > area.max_aspect else ""
+def _eight_bits(now: Situation) -> Iterator[Remedy]:
+    if str(now.engine_args.get("kv_cache_dtype", "auto")) in SIXTEEN_BITS:
+        yield set_argument("kv_cache_dtype", "fp8")
+
+
+def _caps(now: Situation) -> Iterator[Remedy]:
+    for knob in now.knobs:
+        if knob.modality in now.budget.max_tokens_per_item:
+            set_value: Any = now.engine_args
+            for key in knob.key_path():
+                set_value = set_value.get(key) if isinstance(set_value, Mapping) else None
+            before = set_value if isinstance(set_value, int | float) else knob.value
+            for value, price in knob.reductions():
+                if value < before:
+                    yield Remedy(knob.name, {knob.argument: knob.kwargs(value)}, "quality", price)
+
+
+def _ranks(now: Situation) -> Iterator[Remedy]:
+    # vLLM rejects a number of ranks that does not divide the heads.
+    heads = now.attention_heads or max(_RANKS)
+    for ranks in _RANKS:
+        if ranks > now.memory.tensor_parallel_size and heads % ranks == 0:
+            yield set_argument("tensor_parallel_size", ranks)
+
+
+def _offload(now: Situation) -> Iterator[Remedy]:
+    """Only more of it, where the user offloads already."""
+    before = float(now.engine_args.get("cpu_offload_gb") or 0)
+    sizes = {math.ceil(now.memory.weights_bytes / share / GIB) for share in _OFFLOADED}
+    for size in sorted(size for size in sizes if size > before > 0):
+        yield set_argument("cpu_offload_gb", size)
+
+
+# The order in which `plan` and `run` spend what users have, see `COSTS`; a group has one cost.
+LEVERS: Final[tuple[tuple[Lever, ...], ...]] = (
+    *((_modalities, _utilization), (_batched_tokens, _seqs, _graphs), (_context,)),
+    *((_eight_bits,), (_caps,)),
+)
+# Smaller items fit in shorter contexts.
+LAST_LEVERS: Final[tuple[Lever, ...]] = (_context, _ranks, _offload)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The remedies found, their outcome, and all that was tried. `proven`: the search ended."""
+
+    best: tuple[Remedy, ...]
+    outcome: Outcome
+    proven: bool
+    tried: tuple[tuple[tuple[Remedy, ...], Outcome], ...] = ()
+
+
+# Of what is left when the evaluations are used up.
+_UNTRIED: Final = Outcome(False, 0, "not tried")
+
+
+@dataclass(slots=True)
+class Search:
+    """Finds the least remedies by `evaluate`, with at most `most` evaluations.
+
+    `look` describes a configuration for the levers, None without figures. `reserving` are remedies
+    of one that starts but whose steps lack room.
+    """
+
+    evaluate: Callable[[tuple[Remedy, ...]], Outcome]
+    look: Callable[[tuple[Remedy, ...], Outcome], Situation | None]
+    reserving: Callable[[tuple[Remedy, ...]], Iterable[Remedy]]
+    most: int
+    tried: dict[tuple[Remedy, ...], Outcome] = field(default_factory=dict)
+    spent: bool = False
+
+    def run(self, base: Outcome) -> SearchResult:
+        """Follow the levers from `base`: first each group after the free ones by itself, so that
+        nothing is paid that does not suffice; then all together, with hardware last.
+        """
+        self.tried[()] = base
+        chosen = self._reserve(())
+        for number, group in enumerate((*LEVERS, sum(LEVERS, ()) + LAST_LEVERS)):
+            before = chosen
+            for lever in group:
+                chosen = self._pull(lever, chosen)
+            if self.tried[chosen].reached:
+                chosen = self._drop_unneeded(chosen)
+                break
+            chosen = before if 0 < number < len(LEVERS) else chosen
+        tried = tuple((remedies, outcome) for remedies, outcome in self.tried.items() if remedies)
+        return SearchResult(chosen, self.tried[chosen], not self.spent, tried)
+
+    def _pull(self, lever: Lever, chosen: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
+        """Add the lever's remedy that reaches the goal, or the last one that helps."""
+        reached = self.tried[chosen].reached
+        situation = None if reached else self.look(chosen, self.tried[chosen])
+        for remedy in lever(situation) if situation else ():
+            if self.tried[chosen].reached:
+                break
+            if situation and allows(situation.kept, remedy):
+                more = with_remedy(chosen, remedy)
+                if self._try(more).is_better(self.tried[chosen]):
+                    chosen = self._reserve(more)
+        return chosen
+
+    def _reserve(self, chosen: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
+        """Add what makes room for the steps of a configuration that starts, if anything does."""
+        for remedy in self.reserving(chosen) if self.tried[chosen].starts else ():
+            reserved = with_remedy(chosen, remedy)
+            if self._try(reserved).reached:
+                return reserved
+        return chosen
+
+    def _drop_unneeded(self, chosen: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
+        """Leave out what the goal does not need, the dearest first."""
+        for remedy in sorted(chosen, key=lambda one: COSTS.index(one.cost), reverse=True):
+            fewer = tuple(one for one in chosen if one != remedy)
+            if fewer and remedy != chosen[-1] and self._try(fewer).reached:
+                chosen = fewer
+        return chosen
+
+    def _try(self, remedies: tuple[Remedy, ...]) -> Outcome:
+        if remedies not in self.tried and len(self.tried) < self.most:
+            self.tried[remedies] = self.evaluate(remedies)
+        self.spent |= remedies not in self.tried
+        return self.tried.get(remedies, _UNTRIED)

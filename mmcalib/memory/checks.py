@@ -11,8 +11,9 @@ from mmcalib.checks import catalogue as ids
 from mmcalib.checks.catalogue import CheckId
 from mmcalib.checks.check import Check, Status
 from mmcalib.checks.facts import JudgedConfig
-from mmcalib.checks.limits import LIMIT, size_hint
+from mmcalib.checks.limits import size_hint
 from mmcalib.derive.demand import Demand, LanguageStep, MergeStep, PromptsStep, Shortfall, WorstStep
+from mmcalib.derive.limits import LIMIT
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.memory import RehearsedMemory, floor_utilization
 from mmcalib.domain.shapes import MODALITIES

@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
 from mmcalib.checks.catalogue import FIXED_KV_CACHE
 from mmcalib.checks.check import Check
-from mmcalib.checks.facts import Applied, Decision, Explored, JudgedConfig
+from mmcalib.checks.facts import Decision, Explored, JudgedConfig
 from mmcalib.decision.decide import MemoryJudge
 from mmcalib.derive.demand import FixedKvCache, Shortfall, fix_kv_cache_size
-from mmcalib.derive.fixes import (
+from mmcalib.derive.policy import Cost
+from mmcalib.derive.remedies import (
     MOST_UTILIZATION,
     UTILIZATION,
-    longest_context,
-    most_sequences,
+    Remedy,
     read_problem,
+    set_argument,
 )
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.errors import MmcalibError, VerdictError
@@ -77,9 +78,10 @@ def reject_too_small(
         raise VerdictError(
             f"vLLM would not start on {prediction.gpu.name}: {best.refusal}", hint=hint
         )
-    if best.kv_cache_tokens is not None or best.budget is None or most_sequences(best):
+    said = read_problem(best)
+    if best.kv_cache_tokens is not None or best.budget is None or said.most_sequences:
         return
-    gpu, needed, longest = prediction.gpu, read_problem(best).needed_bytes, longest_context(best)
+    gpu, needed, longest = prediction.gpu, said.needed_bytes, said.longest_context
     weights, rest = gib(best.weights_bytes), "no room for a KV cache"
     if best.kv_cache_bytes > 0:
         request = f"one request of {best.budget.max_model_len:,} tokens"
@@ -116,7 +118,7 @@ class RehearsalJudge(MemoryJudge):
             return ""
         if rehearsed.max_concurrency is None:
             left = f"KV cache {room(rehearsed.kv_cache_bytes)}"
-            if most_sequences(rehearsed):
+            if read_problem(rehearsed).most_sequences:
                 left = rehearsed.problem
             return f"vLLM would not start on {gpu}: {left}"
         most, wanted = rehearsed.max_concurrency, self.concurrency
@@ -145,7 +147,7 @@ class RehearsalJudge(MemoryJudge):
             default = self._serve(self.default, before)
             return serves_worse(default, served, larger_steps=larger)
 
-    def remedies(self, decision: Decision) -> Iterator[Applied]:
+    def remedies(self, decision: Decision) -> Iterator[Remedy]:
         rehearsed = self._rehearse(decision.engine_args)
         if rehearsed is None:
             return
@@ -154,27 +156,27 @@ class RehearsalJudge(MemoryJudge):
         if short is not None and not short.holds:
             found = self._leave_room(short, decision)
         for one in found:
-            if not any(name in self.given for name in one.values):
+            if not any(name in self.given for name in one.changes):
                 yield one
 
-    def _start(self, decision: Decision, rehearsed: RehearsedMemory) -> Iterator[Applied]:
+    def _start(self, decision: Decision, rehearsed: RehearsedMemory) -> Iterator[Remedy]:
         """Yield what may let vLLM start, or hold more sequences: first what costs nothing."""
         gpu, budget = self.prediction.gpu.name, decision.budget
-        if fewer := most_sequences(rehearsed):
+        if fewer := read_problem(rehearsed).most_sequences:
             why = "vLLM would not start with more: recurrent layers need a block per sequence"
-            yield Applied({"max_num_seqs": fewer}, "speed", why)
+            yield set_argument("max_num_seqs", fewer, why)
             return
         if UTILIZATION not in self.given and (share := self._fitting_utilization(decision)):
             why = f"vLLM would not start on {gpu} with less; nothing else may use that memory"
-            yield Applied({UTILIZATION: share}, "nothing", why)
+            yield set_argument(UTILIZATION, share, why)
         largest = max(decision.table.largest_embeds, *budget.max_tokens_per_item.values(), 0)
         batch = max(SMALL_GPU_BATCHED_TOKENS, largest)
         if batch < budget.max_num_batched_tokens:
             why = f"a larger step leaves too little KV cache on {gpu}: slower first answers"
-            yield Applied({"max_num_batched_tokens": batch}, "speed", why)
+            yield set_argument("max_num_batched_tokens", batch, why)
         if longest := self._fitting_context(decision, rehearsed):
             why = f"the longest that fits on {gpu}; the model's own is {budget.max_model_len:,}"
-            yield Applied({"max_model_len": longest}, "requests", why)
+            yield set_argument("max_model_len", longest, why)
 
     def would_serve(self, decision: Decision) -> str:
         """Name the utilization, the context or the memory of a GPU with which it would serve."""
@@ -194,7 +196,7 @@ class RehearsalJudge(MemoryJudge):
         args = dict(decision.engine_args)
         for _ in range(_TRIES):
             answer = self._rehearse(args)
-            if answer is None or most_sequences(answer):
+            if answer is None or read_problem(answer).most_sequences:
                 return None
             if not (lacking := self._lacking_bytes(answer)):
                 return args.get(UTILIZATION)
@@ -207,7 +209,7 @@ class RehearsalJudge(MemoryJudge):
 
     def _fitting_context(self, decision: Decision, rehearsed: RehearsedMemory) -> int | None:
         """Return the longest context with which vLLM starts, if the corpus' prompts fit in it."""
-        longest, needed = longest_context(rehearsed), decision.longest
+        longest, needed = read_problem(rehearsed).longest_context, decision.longest
         if longest is None or (needed is not None and needed.needed_tokens > longest):
             return None
         answer = self._rehearse({**decision.engine_args, "max_model_len": longest})
@@ -220,11 +222,13 @@ class RehearsalJudge(MemoryJudge):
         wanted = (self.concurrency or 0) / answer.max_concurrency
         return max(0, round(answer.kv_cache_bytes * (wanted - 1)))
 
-    def _leave_room(self, short: Shortfall, decision: Decision) -> Iterator[Applied]:
+    def _leave_room(self, short: Shortfall, decision: Decision) -> Iterator[Remedy]:
         """Yield what leaves memory for the largest step: first what costs KV cache, then speed."""
         why = f"leaves memory for the largest step, which lacks {gib(short.nbytes)} without it"
-        for remedy in find_remedies(short, decision, self._rehearse_all):
-            yield Applied(remedy.engine.values, remedy.cost(decision.budget, 1), why)
+        for remedy, _ in find_remedies(short, decision, self._rehearse_all):
+            # The reserve is KV cache even if other settings give it back.
+            cost: Cost = "speed" if remedy.cost == "speed" else "KV cache"
+            yield replace(remedy, cost=cost, price=why)
 
     def _shortfall(self, decision: Decision) -> Shortfall | None:
         """Return the shortfall of the costliest step; None if unknown or of no interest."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import repeat
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.derive import demand
 from mmcalib.derive.policy import Cost
+from mmcalib.derive.remedies import UTILIZATION, Remedy
 from mmcalib.domain.memory import Budget, EncoderStep, PhasePeak, RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.memory.rehearse import Predicted
@@ -184,42 +185,39 @@ _TRIES: Final = 3
 _REMEDIES: Final = (demand.raise_reserve, demand.leave_room, demand.shrink_step)
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
-    """Settings with which the costliest step has room, its shortfall and their rehearsal."""
-
-    engine: demand.EngineSettings
-    shortfall: demand.Shortfall
-    rehearsed: RehearsedMemory
-
-    def cost(self, before: Budget, less_kv_cache: int) -> Cost:
-        """The cost, if the KV cache shrinks by as many bytes."""
-        seqs, batch = self.engine.max_num_seqs, self.engine.max_num_batched_tokens
-        slower = (seqs or before.max_num_seqs) < before.max_num_seqs
-        slower |= (batch or before.max_num_batched_tokens) < before.max_num_batched_tokens
-        return "speed" if slower else "KV cache" if less_kv_cache > 0 else "nothing"
-
-
 def find_remedies(
     first: demand.Shortfall, decision: JudgedConfig, ask: RehearseAll
-) -> Iterator[Remedy]:
+) -> Iterator[tuple[Remedy, RehearsedMemory]]:
     """Yield the remedies that hold, retained storage included, at most one of each kind."""
     counts = decision.items_per_prompt
     for propose in _REMEDIES:
-        budget, short, engine = decision.budget, first, demand.EngineSettings()
+        budget, short, values = decision.budget, first, demand.Values()
         for _ in range(_TRIES):
             step = propose(short, budget, counts)
-            if step is None:
+            if not step:
                 break
-            engine = demand.EngineSettings(**{**engine.values, **step.values})
-            answer = _rehearse_with(engine, decision, ask)
+            values |= step
+            answer = _rehearse_with(values, decision, ask)
             if answer is None:
                 break
-            budget, new_short, rehearsed = answer
-            short = _with_last_batch(new_short, budget, counts, rehearsed)
-            if short.passes or (engine.gpu_memory_utilization and short.holds):
-                yield Remedy(engine, new_short, rehearsed)
+            budget, short, rehearsed = answer
+            short = _with_last_batch(short, budget, counts, rehearsed)
+            if short.passes or (UTILIZATION in values and short.holds):
+                less = first.kv_cache_bytes - rehearsed.kv_cache_bytes
+                yield _price(values, decision.budget, less), rehearsed
                 break
+
+
+def _price(values: demand.Values, before: Budget, less_kv_cache: int) -> Remedy:
+    """Make the remedy of values with which the KV cache shrinks by as many bytes."""
+    seqs, batch = values.get("max_num_seqs"), values.get("max_num_batched_tokens")
+    slower = (seqs or before.max_num_seqs) < before.max_num_seqs
+    slower |= (batch or before.max_num_batched_tokens) < before.max_num_batched_tokens
+    prices = [] if seqs is None else [f"vLLM reserves for up to {seqs} requests at once"]
+    prices += [] if batch is None else [f"vLLM reads prompts {batch:,} tokens at a time"]
+    prices += [f"{gib(less_kv_cache)} less for the KV cache"] if less_kv_cache > 0 else []
+    cost: Cost = "speed" if slower else "KV cache" if less_kv_cache > 0 else "nothing"
+    return Remedy("reserve", values, cost, "; ".join(prices))
 
 
 def _with_last_batch(
@@ -242,11 +240,11 @@ def _with_last_batch(
 
 
 def _rehearse_with(
-    engine: demand.EngineSettings, decision: JudgedConfig, ask: RehearseAll
+    values: demand.Values, decision: JudgedConfig, ask: RehearseAll
 ) -> tuple[Budget, demand.Shortfall, RehearsedMemory] | None:
     """Rehearse serving with these values; None if vLLM would not start."""
-    args = {**decision.engine_args, **engine.values}
-    altered = replace(decision, engine_args=args, budget=_expected(decision.budget, engine))
+    args = {**decision.engine_args, **values}
+    altered = replace(decision, engine_args=args, budget=_expected(decision.budget, values))
     (first,) = ask([altered.engine_args], encoder_steps(altered))
     if first is None or first.kv_cache_tokens is None or first.budget is None:
         return None
@@ -258,15 +256,15 @@ def _rehearse_with(
     return budget, find_shortfall(replace(altered, budget=budget), first, steps), first
 
 
-def _expected(budget: Budget, engine: demand.EngineSettings) -> Budget:
+def _expected(budget: Budget, values: demand.Values) -> Budget:
     """Return the budget as vLLM's `compute_mm_encoder_budget` computes it, before a rehearsal."""
-    batch = engine.max_num_batched_tokens or budget.max_num_batched_tokens
+    batch = values.get("max_num_batched_tokens", budget.max_num_batched_tokens)
     tokens = max(batch, max(budget.max_tokens_per_item.values(), default=0))
-    if engine.max_num_batched_tokens is None:
+    if "max_num_batched_tokens" not in values:
         tokens = budget.encoder_cache_size
     return replace(
         budget,
-        max_num_seqs=engine.max_num_seqs or budget.max_num_seqs,
+        max_num_seqs=values.get("max_num_seqs", budget.max_num_seqs),
         max_num_batched_tokens=batch,
         encoder_compute_budget=tokens,
         encoder_cache_size=tokens,

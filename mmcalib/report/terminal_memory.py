@@ -14,8 +14,8 @@ from rich.text import Text
 
 from mmcalib import text
 from mmcalib.checks.check import yaml_value
-from mmcalib.derive.fixes import Proposal
-from mmcalib.derive.log_fixes import LogAnswer
+from mmcalib.derive.log_remedies import LogAnswer
+from mmcalib.derive.remedies import Proposal
 from mmcalib.domain.memory import LiveTensor
 from mmcalib.report import rows
 from mmcalib.report.summary import corpus_line

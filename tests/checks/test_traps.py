@@ -186,7 +186,7 @@ PLAIN = budget({"image": 16_384}, {"image": LARGEST})
 def test_a_hint_that_shrinks_the_profile_alone() -> None:
     small = Dummy(324, 0, {"width": 512, "height": 512})
     asked = budget({"image": 16_384}, {"image": small})
-    judged = facts(HINTED, asked, PLAIN, tries=Alternatives(cures=["the cure"]))
+    judged = facts(HINTED, asked, PLAIN, tries=Alternatives(remedies=["the cure"]))
     (check,) = reserve.check_written_hints(judged)
     assert (check.name, check.status, check.remedy) == ("image size hint", "fail", "the cure")
     assert "shrinks to 324 tokens, but vLLM still admits 16,384" in check.detail
@@ -196,18 +196,17 @@ def test_a_hint_that_shrinks_the_profile_alone() -> None:
     assert reserve.reserved_check(found, "image", []).status == "fail"
 
 
-def test_the_cures_of_a_hint_are_the_knob_in_its_spelling_and_no_hint() -> None:
-    capped, plain = reserve.reserve_remedies(HINTED, PLAIN, OPENED)
+def test_the_remedies_of_a_hint_are_the_knob_in_its_spelling_and_no_hint() -> None:
+    (capped, knob), (plain, none) = reserve.reserve_remedies(HINTED, PLAIN, OPENED)
     area = 512 * 512 // 784 * 784
-    assert (capped.knob, capped.value, plain.knob) == (KNOB, area, None)
-    assert capped.engine_args == {
+    assert (knob, none) == ((KNOB, area), None)
+    assert capped.changes == {
         "limit_mm_per_prompt": {"image": 1, "video": 0},
         "mm_processor_kwargs": {
             "images_kwargs": {"size": {"shortest_edge": 3136, "longest_edge": area}}
         },
     }
-    assert plain.engine_args == {"limit_mm_per_prompt": {"image": 1, "video": 0}}
-    assert yaml.safe_load(plain.lines) == {"limit-mm-per-prompt": {"image": 1, "video": 0}}
+    assert plain.changes == {"limit_mm_per_prompt": {"image": 1, "video": 0}}
 
 
 def test_a_hint_above_the_maximum_is_ignored() -> None:

@@ -18,7 +18,7 @@ from mmcalib.derive.admission import (
 )
 from mmcalib.derive.bounds import Area, Frames, Sampling
 from mmcalib.derive.fit import TokenRange
-from mmcalib.derive.remedies import (
+from mmcalib.derive.item_remedies import (
     add_prompt_remedy,
     add_remedy,
     count_prompts,

@@ -13,7 +13,6 @@ from mmcalib.checks.check import RemedyStyle
 from mmcalib.checks.items import excess_check
 from mmcalib.derive.costs import ItemCost
 from mmcalib.derive.demand import (
-    EngineSettings,
     Excess,
     Headroom,
     LanguageStep,
@@ -91,24 +90,22 @@ def test_four_sequences_of_a_small_image_take_a_smaller_cache() -> None:
     """Finding §3 of the server conformance work: Qwen3-VL-8B, max_num_seqs 4."""
     found, at = beside(16_384, 32_768, 1296 * 32_768), budget(16_384, 324, 4)
     engine = shrink_step(found, at, {"image": 1})
-    assert engine is not None
-    batch = engine.max_num_batched_tokens
-    assert batch is not None
-    assert (batch % 324, engine.max_num_seqs) == (0, None)
+    (batch,) = engine.values()
+    assert (batch % 324, *engine) == (0, "max_num_batched_tokens")
     assert (batch - 1296) * 32_768 <= VLLM_SLACK_BYTES < (batch + 324 - 1296) * 32_768
-    assert raise_reserve(found, at, {"image": 1}) == EngineSettings(max_num_seqs=51)
+    assert raise_reserve(found, at, {"image": 1}) == {"max_num_seqs": 51}
 
 
 def test_short_clips_take_fewer_sequences_or_as_many_dummies() -> None:
     """Finding §4 of the server conformance work: 90 clips of a second on Qwen2-Audio."""
     found, at = clips(90, 51 * MIB, 248 * MIB), budget(2250, 750, 256, "audio")
-    assert shrink_step(found, at, {"audio": 1}) == EngineSettings(max_num_seqs=7)
+    assert shrink_step(found, at, {"audio": 1}) == {"max_num_seqs": 7}
     # (90 × 51 − 150) ÷ 248 times the batch, in whole dummies.
-    assert raise_reserve(found, at, {"audio": 1}) == EngineSettings(90, 54 * 750)
-    assert shrink_step(found, at, {"audio": 10}) is None
-    assert raise_reserve(found, at, {"audio": 2}) == EngineSettings(45, 54 * 750)
+    assert list(raise_reserve(found, at, {"audio": 1}).values()) == [90, 54 * 750]
+    assert shrink_step(found, at, {"audio": 10}) == {}
+    assert list(raise_reserve(found, at, {"audio": 2}).values()) == [45, 54 * 750]
     hungry = clips(90, 200 * MIB, 248 * MIB)
-    assert raise_reserve(hungry, at, {"audio": 1}) == EngineSettings(90, 90 * 750)
+    assert list(raise_reserve(hungry, at, {"audio": 1}).values()) == [90, 90 * 750]
 
 
 def prompts(
@@ -122,27 +119,22 @@ def prompts(
 def test_a_prompt_that_takes_more_than_is_reserved_takes_a_smaller_step() -> None:
     """The language model alone of vllm#52872; items are prefilled in parts, so in blocks of 256."""
     found = prompts(1, 1680, 0, 1344)
-    engine = shrink_step(found, budget(8192, 16_384, 4), {"image": 1})
-    assert engine == EngineSettings(max_num_batched_tokens=(1344 + 150) * 8192 // 1680 // 256 * 256)
-    assert shrink_step(found, budget(8192, 1000, 4), {"image": 1}) == EngineSettings(
-        max_num_batched_tokens=7000
-    )
-    assert shrink_step(
-        prompts(1, 1680, 0, 1344, 200), budget(8192, 16_384, 4), {}
-    ) == EngineSettings(max_num_batched_tokens=(1344 + 150) * 8192 // 1880 // 256 * 256)
+    at, name = budget(8192, 16_384, 4), "max_num_batched_tokens"
+    assert shrink_step(found, at, {}) == {name: (1344 + 150) * 8192 // 1680 // 256 * 256}
+    assert shrink_step(found, budget(8192, 1000, 4), {"image": 1}) == {name: 7000}
+    found = prompts(1, 1680, 0, 1344, 200)
+    assert shrink_step(found, at, {}) == {name: (1344 + 150) * 8192 // 1880 // 256 * 256}
 
 
 def test_prompts_that_bring_their_states_are_fewer() -> None:
     found, at = prompts(82, 1340, 6, 1600), budget(8192, 324, 256)
-    assert shrink_step(found, at, {"image": 1}) == EngineSettings(
-        max_num_seqs=1 + (1600 + 150 - 1340) // 6
-    )
-    assert raise_reserve(found, at, {"image": 1}) is None
+    assert shrink_step(found, at, {"image": 1}) == {"max_num_seqs": 1 + (1600 + 150 - 1340) // 6}
+    assert raise_reserve(found, at, {"image": 1}) == {}
 
 
-def test_what_is_the_least_already_has_no_cure() -> None:
-    assert shrink_step(beside(324, 1 << 20), budget(324, 324, 4), {"image": 1}) is None
-    assert raise_reserve(beside(324, 1 << 20), budget(324, 324, 4), {"image": 1}) is None
+def test_the_least_has_no_remedy() -> None:
+    assert shrink_step(beside(324, 1 << 20), budget(324, 324, 4), {"image": 1}) == {}
+    assert raise_reserve(beside(324, 1 << 20), budget(324, 324, 4), {"image": 1}) == {}
 
 
 @given(st.integers(1, 400), st.integers(1, 100), st.integers(1, 2000), st.integers(1, 8))
@@ -151,8 +143,8 @@ def test_so_many_sequences_take_what_is_reserved_at_most(
 ) -> None:
     found = clips(items, each * MIB, reserved * MIB)
     engine = shrink_step(found, budget(750 * 100, 750, 4096, "audio"), {"audio": count})
-    if engine is not None and engine.max_num_seqs is not None:
-        taken = engine.max_num_seqs * count * each * MIB
+    if seqs := engine.get("max_num_seqs"):
+        taken = seqs * count * each * MIB
         assert taken <= reserved * MIB + VLLM_SLACK_BYTES < taken + count * each * MIB
 
 
@@ -245,9 +237,7 @@ def test_beside_workspaces_a_step_of_fewer_tokens_fits() -> None:
     """Of both, the encoder's step and what the experts keep."""
     step = WorstStep("image", 9984, 1150 * MIB, kept_bytes=1000 * MIB)
     engine = shrink_step(Shortfall(1650 * MIB, step, GIB), budget(9984, 280, 1024), {"image": 1})
-    assert engine is not None
-    batch = engine.max_num_batched_tokens
-    assert batch is not None
+    batch = engine["max_num_batched_tokens"]
     room = 1650 * MIB + VLLM_SLACK_BYTES
     assert batch % 280 == 0
     assert batch * step.nbytes <= room * 9984 < (batch + 280) * step.nbytes

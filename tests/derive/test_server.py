@@ -16,7 +16,7 @@ from mmcalib.derive.admission import (
     find_server_refusal,
 )
 from mmcalib.derive.bounds import Area, Frames, Ladder, Rung, Sampling, ShapeRejection
-from mmcalib.derive.remedies import add_prompt_remedy, add_remedy
+from mmcalib.derive.item_remedies import add_prompt_remedy, add_remedy
 from mmcalib.domain.items import RequestText, TextBound
 from mmcalib.domain.model import MAX_PIXELS, Server
 from mmcalib.domain.shapes import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from mmcalib.census.accesses import AccessLog
 from mmcalib.census.census import Census, choose_sample
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.checks.facts import Applied, Decision
+from mmcalib.checks.facts import Decision
 from mmcalib.corpus.chat import ChatRequest, Prompt
 from mmcalib.decision.cache import size_cache
 from mmcalib.decision.decide import MemoryJudge
@@ -18,6 +18,7 @@ from mmcalib.decision.explore import BudgetSource
 from mmcalib.decision.media_files import Files
 from mmcalib.decision.texts import Texts
 from mmcalib.derive.policy import Policy
+from mmcalib.derive.remedies import Remedy
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import ImageShape, Modality, Shape
@@ -64,9 +65,9 @@ class PretendGpu(MemoryJudge):
     tokens: Callable[[Decision], int] | None
     default: int
     taken: Callable[[Decision], bool] | None
-    offered: Callable[[Decision], Iterable[Applied]] | None = None
+    offered: Callable[[Decision], Iterable[Remedy]] | None = None
 
-    def remedies(self, decision: Decision) -> Iterable[Applied]:
+    def remedies(self, decision: Decision) -> Iterable[Remedy]:
         return self.offered(decision) if self.offered else ()
 
     def rejects(self, decision: Decision) -> str:
@@ -93,7 +94,7 @@ def decide(
     default_kv_tokens: int = 0,
     serves_worse: Callable[[Decision], bool] | None = None,
     handed: Files = pretended,
-    remedies: Callable[[Decision], Iterable[Applied]] | None = None,
+    remedies: Callable[[Decision], Iterable[Remedy]] | None = None,
 ) -> Decision:
     """What mmcalib decides for the pretend model."""
     policy, model = policy or Policy(), model or opened()

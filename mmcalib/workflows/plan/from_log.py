@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from mmcalib.derive.fixes import NO_CONSTRAINTS, Constraints
-from mmcalib.derive.log_fixes import LogAnswer, answer_log
+from mmcalib.derive.log_remedies import LogAnswer, answer_log
 from mmcalib.derive.logs import StartupLog, last_failed, read_starts
+from mmcalib.derive.remedies import NOTHING_KEPT, Kept
 from mmcalib.errors import MmcalibError, ModelError, UsageError
 from mmcalib.files import open_document
 from mmcalib.models import gpus
@@ -76,7 +76,7 @@ class ServerLog:
     starts: tuple[StartupLog, ...]
     log: StartupLog
 
-    def answer(self, gpu: Gpu | None = None, kept: Constraints = NO_CONSTRAINTS) -> LogAnswer:
+    def answer(self, gpu: Gpu | None = None, kept: Kept = NOTHING_KEPT) -> LogAnswer:
         """Answer from the log alone."""
         return answer_log(self.starts, self.log, gpu.total_bytes if gpu else None, kept)
 

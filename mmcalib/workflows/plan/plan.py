@@ -1,42 +1,41 @@
-"""Make a plan: rehearse fixes on one GPU until they reach the goal and the reserve holds."""
+"""Make a plan: rehearse remedies on one GPU until they reach the goal and the reserve holds."""
 
 from __future__ import annotations
 
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
-from mmcalib.checks.limits import LIMIT
 from mmcalib.configs.read import find_configuration, read_configuration
 from mmcalib.derive.demand import Demand, ObservedOom, Shortfall, compare_oom
-from mmcalib.derive.fixes import (
-    NO_CONSTRAINTS,
+from mmcalib.derive.limits import LIMIT, Count
+from mmcalib.derive.log_remedies import stated_remedies
+from mmcalib.derive.logs import StartupLog
+from mmcalib.derive.policy import COSTS
+from mmcalib.derive.remedies import (
     UTILIZATION,
-    Constraints,
-    Fix,
     Goal,
+    Kept,
     Outcome,
+    Remedy,
     Search,
     SearchResult,
     Situation,
+    allows,
     changed_args,
     drop_hints,
     format_flags,
-    parse_constraints,
     parse_goal,
+    parse_kept,
     propose,
     set_argument,
 )
-from mmcalib.derive.limits import Count
-from mmcalib.derive.log_fixes import stated_fixes
-from mmcalib.derive.logs import StartupLog
-from mmcalib.derive.policy import COSTS
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.memory import Budget, RehearsedMemory, floor_utilization
 from mmcalib.domain.shapes import MODALITIES, Modality
@@ -53,7 +52,7 @@ from mmcalib.memory.figures import memory_figures, rehearsed_adequacy
 from mmcalib.memory.rehearse import MemoryPrediction, Predicted, Rehearsals
 from mmcalib.memory.worst_steps import find_remedies, list_demands, rehearse_worst_steps
 from mmcalib.models.catalogue import quantized_twins
-from mmcalib.models.cut import read_config
+from mmcalib.models.cut import read_config, text_sections
 from mmcalib.models.gpus import AUTO, Gpu, resolve_gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Progress, Silent
@@ -94,7 +93,7 @@ def plan(
     value (`max_model_len=32k`). Raises `mmcalib.errors.MmcalibError`.
     """
     progress = progress or Silent()
-    target, constraints = parse_goal(goal), parse_constraints(keep)
+    target, kept = parse_goal(goal), parse_kept(keep)
     if log is not None:
         server_log = server_log or from_log.read_server_log(Path(log))
     device = resolve_gpu(gpu) if isinstance(gpu, str) else gpu
@@ -114,48 +113,46 @@ def plan(
         MemoryPrediction(device, rehearsals) as prediction,
     ):
         args = {**rehearsals.parse(written).engine_args, "model": resolved.path}
-        logged_args, measured, notes = args, None, list[str]()
-        ignored: tuple[str, ...] = ()
-        required: tuple[Fix, ...] = ()
+        logged, measured, notes = dict[str, Any](), None, list[str]()
+        ignored, required = tuple[str, ...](), tuple[Remedy, ...]()
+        model_config = read_config(Path(resolved.path))
+        twins = quantized_twins(model_config)
         if server_log is not None:
-            logged_args, ignored = server_log.engine_args(rehearsals.list_options().engine)
-            args = {**logged_args, **args}
-            logged_args = {**logged_args, "model": resolved.path}
-            required = stated_fixes(server_log.log, constraints)
+            logged, ignored = server_log.engine_args(rehearsals.list_options().engine)
+            logged["model"] = resolved.path
+            args, required = {**logged, **args}, stated_remedies(server_log.log, kept)
             if from_log.is_comparable(server_log.log, device):
                 with progress.step(f"rehearsing the log's configuration on {device.name}"):
-                    measured, notes = _measure(server_log.log, rehearsals, logged_args, resolved)
-        bench = FixTrials(prediction, args, target, constraints, required=required)
+                    measured, notes = _measure(server_log.log, rehearsals, logged, twins)
+        trials = Trials(prediction, args, target, kept, required)
         with progress.step(f"rehearsing on {device.name}"):
-            base = bench.rehearse(())
+            base = trials.rehearse(())
             if server_log is not None:
-                notes = [
-                    *from_log.notes_of(server_log.log, device, base.vllm, ignored, args),
-                    *notes,
-                ]
-                known = replace(bench, engine_args=logged_args) if measured else bench
-                bench = replace(bench, oom=observe_oom(known, server_log.log))
-            outcome, judged = bench.safe_outcome(()), judge_fixes(bench)
-            bench = bench if outcome.reached else without_trap_hints(bench)
-        search = _search(bench, resolved, progress)
-        verdict: Verdict = "reached" if search.reached else "out of reach"
-        if outcome.reached and not required:
+                about = from_log.notes_of(server_log.log, device, base.vllm, ignored, args)
+                notes = [*about, *notes]
+                known = replace(trials, engine_args=logged) if measured else trials
+                trials = replace(trials, oom=observe_oom(known, server_log.log))
+            now, judged = trials.outcome(()), judge_remedies(trials, ())
+            trials = trials if now.reached else without_trap_hints(trials)
+        search = _search(trials, resolved, model_config, progress)
+        verdict: Verdict = "out of reach"
+        if now.reached and not required:
             verdict = "reached already"
-        elif not search.reached and bench.outcome(search.best).reached:
-            verdict = "under-reserved"
-        best = _combine(search, bench) if verdict == "reached" else None
+        elif search.outcome.reached or search.outcome.starts:
+            verdict = "reached" if search.outcome.reached else "under-reserved"
+        best = _combine(search, trials) if verdict == "reached" else None
         return Plan(
-            goal=f"{target}, and does not run out of memory" if bench.oom else str(target),
+            goal=f"{target}, and does not run out of memory" if trials.oom else str(target),
             kept=list(keep),
             verdict=verdict,
-            reserved=reserve_result(judged, best, bench.oom),
+            reserved=reserve_result(judged, best, trials.oom),
             memory=memory_figures(base, device),
-            lacking_bytes=outcome.lacking_bytes,
-            tried=[_tried(fixes, result, bench) for fixes, result in search.tried],
+            lacking_bytes=now.lacking_bytes,
+            tried=[_tried(remedies, result, trials) for remedies, result in search.tried],
             combination=best,
-            least="" if best else _least(bench, search, resolved),
-            log=server_log.answer(device, constraints) if server_log else None,
-            oom=bench.oom,
+            least="" if best else _least(search.outcome, [t for t in twins if t != resolved.id]),
+            log=server_log.answer(device, kept) if server_log else None,
+            oom=trials.oom,
             logged=memory_figures(measured, device) if measured else None,
             notes=notes,
             anchored_bytes=-rehearsals.beside_bytes or None,
@@ -172,7 +169,7 @@ def plan(
 
 
 def _measure(
-    log: StartupLog, rehearsals: Rehearsals, args: Mapping[str, Any], resolved: ResolvedModel
+    log: StartupLog, rehearsals: Rehearsals, args: Mapping[str, Any], twins: Sequence[str]
 ) -> tuple[RehearsedMemory | None, list[str]]:
     """Rehearse the log's configuration, and anchor all rehearsals to what the log states; return
     None if it fails, and what differs. Raises ModelError if the log is of another model.
@@ -181,7 +178,6 @@ def _measure(
         first = rehearsals.rehearse(args)
     except EngineError as error:
         return None, [f"the log's configuration cannot be rehearsed: {error.message}"]
-    twins = quantized_twins(read_config(Path(resolved.path)))
     notes = from_log.compare(log, first.weights_bytes, first.kv_cache_bytes, twins)
     if log.kv_cache_bytes is not None and not args.get("kv_cache_memory_bytes"):
         beside = first.kv_cache_bytes - log.kv_cache_bytes
@@ -192,169 +188,153 @@ def _measure(
     return first, notes
 
 
-def _search(bench: FixTrials, resolved: ResolvedModel, progress: Progress) -> SearchResult:
-    """Search for fixes unless the goal is reached."""
-    base, memory = bench.safe_outcome(()), bench.find_rehearsal()
+def _search(
+    trials: Trials, resolved: ResolvedModel, config: dict[str, Any], progress: Progress
+) -> SearchResult:
+    """Search for remedies unless the goal is reached."""
+    base = trials.outcome(())
     if base.reached:
-        return SearchResult((), reached=True, proven=True)
-    if memory is not None and memory.budget is None:
+        return SearchResult((), base, proven=True)
+    if base.memory is not None and base.memory.budget is None:
         raise text_only_error(resolved)
     # A separate child process finds the processor's options.
     with EngineHost(on_note=progress.note, on_log=progress.log) as host:
-        opened = open_model(host, resolved, progress, engine_args=loading_args(bench.engine_args))
-    heads = _attention_heads(read_config(Path(resolved.path)))
-    bench = replace(bench, knobs=opened.knobs, chunks_mm_input=opened.chunks_mm_input)
-    return search_fixes(replace(bench, attention_heads=heads), base, progress)
+        opened = open_model(host, resolved, progress, engine_args=loading_args(trials.engine_args))
+    *_, text = text_sections(config)
+    trials = replace(trials, knobs=opened.knobs, chunks_mm_input=opened.chunks_mm_input)
+    return search(replace(trials, attention_heads=text.get("num_attention_heads")), base, progress)
 
 
-def _tried(fixes: tuple[Fix, ...], result: Outcome, bench: FixTrials) -> TriedFixes:
+def _tried(remedies: tuple[Remedy, ...], result: Outcome, trials: Trials) -> TriedFixes:
     """Report one rehearsed combination."""
-    rehearsed, changes = bench.find_rehearsal(fixes), bench.changes(fixes)
+    memory, changes = result.memory, trials.changes(remedies)
     return TriedFixes.from_value(
-        fixes[-1],
+        remedies[-1],
         flags=format_flags(changes),
         changes=changes,
         reaches=result.reached,
         lacking_bytes=result.lacking_bytes,
-        kv_cache_bytes=rehearsed.kv_cache_bytes if rehearsed else None,
-        kv_cache_tokens=rehearsed.kv_cache_tokens if rehearsed else None,
+        kv_cache_bytes=memory.kv_cache_bytes if memory else None,
+        kv_cache_tokens=memory.kv_cache_tokens if memory else None,
         problem=result.refusal,
     )
 
 
-def _combine(search: SearchResult, bench: FixTrials) -> Combination | None:
-    """Report the fixes as a proposal; None without any."""
-    every = (*bench.required, *search.best)
-    answer = bench.find_rehearsal(search.best) if every else None
-    if answer is None:
+def _combine(search: SearchResult, trials: Trials) -> Combination | None:
+    """Report the remedies as a proposal; None without any."""
+    every, memory = (*trials.required, *search.best), search.outcome.memory
+    if not every or memory is None:
         return None
-    changes = bench.changes(search.best)
+    changes = trials.changes(search.best)
     return Combination(
-        fixes=[propose(changes, fix) for fix in every],
+        fixes=[propose(changes, remedy) for remedy in every],
         flags=format_flags(changes),
         changes=changes,
         proven=search.proven,
-        reserved=reserve_result(judge_fixes(bench, search.best)),
-        memory=memory_figures(answer, bench.prediction.gpu),
+        reserved=reserve_result(judge_remedies(trials, search.best)),
+        memory=memory_figures(memory, trials.prediction.gpu),
     )
 
 
 def reserve_result(
-    judged: JudgedFixes | None, mended: Combination | None = None, oom: ObservedOom | None = None
+    judged: Judged | None, best: Combination | None = None, oom: ObservedOom | None = None
 ) -> CheckResult | None:
-    """Return the reserve check for the report; `mended` is the remedy if it fails."""
+    """Return the reserve check for the report; `best` is the remedy if it fails."""
     if judged is None:
         return None
     result = CheckResult.from_value(judged.check)
     if judged.holds:
         return result
     detail = f"{describe_oom(oom)}. {result.detail}" if oom else result.detail
-    remedy = mended.flags if mended else result.remedy
+    remedy = best.flags if best else result.remedy
     return result.model_copy(update={"detail": detail, "remedy": remedy})
 
 
-def _least(bench: FixTrials, search: SearchResult, resolved: ResolvedModel) -> str:
+def _least(best: Outcome, quantized: Sequence[str]) -> str:
     """Name the least hardware, or the checkpoints, with which the goal may be reached."""
-    memory = bench.find_rehearsal(search.best)
-    if memory is None:
+    if best.memory is None:
         return ""
-    lacking = bench.safe_outcome(search.best).lacking_bytes
-    whole = gib(round((memory.requested_bytes + lacking) / GPU_MEMORY_UTILIZATION))
-    names = quantized_twins(read_config(Path(resolved.path)))
-    quantized = [name for name in names if name != resolved.id]
-    return f"a GPU with about {whole}" + "".join(f", or --model {name}" for name in quantized)
-
-
-def _attention_heads(config: Mapping[str, Any]) -> int | None:
-    """Return the language model's head count; families nest its configuration differently."""
-    whole = config.get("thinker_config", config)
-    for part in ("text_config", "llm_config", "language_config"):
-        if isinstance(whole, Mapping) and isinstance(whole.get(part), Mapping):
-            whole = whole[part]
-    heads = whole.get("num_attention_heads") if isinstance(whole, Mapping) else None
-    return heads if isinstance(heads, int) else None
+    whole = (best.memory.requested_bytes + best.lacking_bytes) / GPU_MEMORY_UTILIZATION
+    others = "".join(f", or --model {name}" for name in quantized)
+    return f"a GPU with about {gib(round(whole))}{others}"
 
 
 @dataclass(frozen=True, slots=True)
-class FixTrials:
+class Trials:
     """A configuration, its goal and what must stay. Every combination includes the `required`
-    fixes; `oom` is the shortfall of the log's server when it ran out of memory.
+    remedies; `oom` is the shortfall of the log's server when it ran out of memory.
     """
 
     prediction: MemoryPrediction
     engine_args: Mapping[str, Any]
     goal: Goal
-    constraints: Constraints = NO_CONSTRAINTS
-    required: tuple[Fix, ...] = ()
+    kept: Kept = field(default_factory=dict)
+    required: tuple[Remedy, ...] = ()
     oom: ObservedOom | None = None
     knobs: tuple[Knob, ...] = ()
     chunks_mm_input: bool = True
     attention_heads: int | None = None
 
-    def changes(self, fixes: tuple[Fix, ...]) -> dict[str, Any]:
-        """Return the engine arguments that the fixes change, each with its whole new value."""
-        values = changed_args(self.engine_args, (*self.required, *fixes))
-        names = [name for fix in (*fixes, *self.required) for name in fix.changes]
+    def changes(self, remedies: tuple[Remedy, ...]) -> dict[str, Any]:
+        """Return the engine arguments that the remedies change, each with its whole new value."""
+        values = changed_args(self.engine_args, (*self.required, *remedies))
+        names = [name for remedy in (*remedies, *self.required) for name in remedy.changes]
         return {name: values[name] for name in dict.fromkeys(names)}
 
-    def args(self, fixes: tuple[Fix, ...]) -> dict[str, Any]:
-        """Return all engine arguments with the fixes applied."""
-        return {**self.engine_args, **self.changes(fixes)}
+    def args(self, remedies: tuple[Remedy, ...]) -> dict[str, Any]:
+        """Return all engine arguments with the remedies applied."""
+        return {**self.engine_args, **self.changes(remedies)}
 
-    def rehearse(self, fixes: tuple[Fix, ...]) -> RehearsedMemory:
-        """Raises EngineError if vLLM rejects the fixes or the rehearsal fails."""
-        return self.prediction.rehearse(self.args(fixes))
+    def rehearse(self, remedies: tuple[Remedy, ...]) -> RehearsedMemory:
+        """Raises EngineError if vLLM rejects the remedies or the rehearsal fails."""
+        return self.prediction.rehearse(self.args(remedies))
 
-    def outcome(self, fixes: tuple[Fix, ...]) -> Outcome:
+    def outcome(self, remedies: tuple[Remedy, ...]) -> Outcome:
+        """Return an outcome that is reached only if the startup reserve holds too. A remedy that
+        makes vLLM reject other items than its own counts as refused.
+        """
         try:
-            answer = self.rehearse(fixes)
+            memory = self.rehearse(remedies)
         except EngineError as error:
             return Outcome(False, 0, error.message)
-        length = answer.budget.max_model_len if answer.budget else 0
-        return Outcome(self.goal.is_reached(answer), self.goal.lacking_bytes(answer, length))
-
-    def safe_outcome(self, fixes: tuple[Fix, ...]) -> Outcome:
-        """Return an outcome that is reached only if the startup reserve holds too. A fix that makes
-        vLLM reject other items than its own counts as refused.
-        """
-        outcome = self.outcome(fixes)
-        if rejected := self.find_rejected(fixes):
-            return replace(outcome, reached=False, refusal=f"rejects {', '.join(rejected)} items")
-        judged = judge_fixes(self, fixes) if outcome.reached else None
+        lacking = self.goal.lacking_bytes(memory)
+        if rejected := self._find_rejected(remedies):
+            return Outcome(False, lacking, f"rejects {', '.join(rejected)} items", memory=memory)
+        judged = None if lacking else judge_remedies(self, remedies)
         if judged is None or judged.holds:
-            return outcome
+            return Outcome(not lacking, lacking, memory=memory)
         short = judged.shortfall.nbytes if judged.shortfall else 0
-        return Outcome(False, max(1, short, judged.lacking_bytes), starts=True)
+        lacking = max(1, short, judged.lacking_bytes)
+        return Outcome(False, lacking, starts=True, memory=memory)
 
-    def look(self, fixes: tuple[Fix, ...], now: Outcome) -> Situation | None:
-        """Describe these fixes for the levers; None if they were not rehearsed."""
-        memory = self.find_rehearsal(fixes)
-        if memory is None or memory.budget is None:
+    def look(self, remedies: tuple[Remedy, ...], now: Outcome) -> Situation | None:
+        """Describe these remedies for the levers; None if they were not rehearsed."""
+        if now.memory is None or now.memory.budget is None:
             return None
-        args, lacking = self.args(fixes), 0 if now.starts else now.lacking_bytes
+        args, lacking = self.args(remedies), 0 if now.starts else now.lacking_bytes
         return Situation(
-            *(args, memory, memory.budget, self.goal, lacking, self.knobs),
-            *(self.chunks_mm_input, self.attention_heads, self.constraints),
+            *(args, now.memory, now.memory.budget, self.goal, lacking, self.knobs),
+            *(self.chunks_mm_input, self.attention_heads, self.kept),
         )
 
-    def find_rejected(self, fixes: tuple[Fix, ...]) -> list[Modality]:
+    def _find_rejected(self, remedies: tuple[Remedy, ...]) -> list[Modality]:
         """Return served modalities whose items a cap of another modality's makes vLLM reject."""
         capped = {knob.name: knob.modality for knob in self.knobs}
-        caps = {capped[fix.knob] for fix in fixes if fix.knob in capped}
+        caps = {capped[one.knob] for one in remedies if one.knob in capped}
         if not caps:
             return []
-        without = self.largest_items(tuple(fix for fix in fixes if fix.knob not in capped))
-        served = self.largest_items(fixes)
+        without = self.largest_items(tuple(one for one in remedies if one.knob not in capped))
+        served = self.largest_items(remedies)
         return [m for m, most in without.items() if m not in caps and 0 < served.get(m, 0) < most]
 
-    def find_rehearsal(self, fixes: tuple[Fix, ...] = ()) -> RehearsedMemory | None:
-        """Return the rehearsal of these fixes, or None if vLLM rejected them or it never ran."""
-        answer = self.prediction.find_result(self.args(fixes))
+    def find_rehearsal(self, remedies: tuple[Remedy, ...] = ()) -> RehearsedMemory | None:
+        """Return the rehearsal of these remedies; None if vLLM rejected them or it never ran."""
+        answer = self.prediction.find_result(self.args(remedies))
         return answer if isinstance(answer, RehearsedMemory) else None
 
-    def largest_items(self, fixes: tuple[Fix, ...] = ()) -> Mapping[Modality, int]:
+    def largest_items(self, remedies: tuple[Remedy, ...] = ()) -> Mapping[Modality, int]:
         """Tokens of vLLM's largest item per served modality, if known."""
-        answer = self.find_rehearsal(fixes)
+        answer = self.find_rehearsal(remedies)
         return answer.budget.max_tokens_per_item if answer and answer.budget else {}
 
 
@@ -362,20 +342,19 @@ class FixTrials:
 MOST_REHEARSALS: Final = 25
 
 
-def search_fixes(bench: FixTrials, base: Outcome, progress: Progress) -> SearchResult:
-    """Return the least fixes that reach the goal safely."""
+def search(trials: Trials, base: Outcome, progress: Progress) -> SearchResult:
+    """Return the least remedies that reach the goal safely."""
     with progress.step("rehearsing fixes", MOST_REHEARSALS) as task:
 
-        def evaluate(chosen: tuple[Fix, ...]) -> Outcome:
+        def evaluate(chosen: tuple[Remedy, ...]) -> Outcome:
             task.advance()
-            return bench.safe_outcome(chosen)
+            return trials.outcome(chosen)
 
-        def mends(chosen: tuple[Fix, ...]) -> Iterator[Fix]:
-            judged = judge_fixes(bench, chosen)
-            found = filter(bench.constraints.allows, _mends(bench, judged) if judged else ())
-            yield from sorted(found, key=lambda fix: COSTS.index(fix.cost))
+        def reserving(chosen: tuple[Remedy, ...]) -> list[Remedy]:
+            found = (one for one in _reserve(trials, chosen) if allows(trials.kept, one))
+            return sorted(found, key=lambda one: COSTS.index(one.cost))
 
-        return Search(evaluate, bench.look, mends, MOST_REHEARSALS).run(base)
+        return Search(evaluate, trials.look, reserving, MOST_REHEARSALS).run(base)
 
 
 _REMEDY: Final = (
@@ -384,7 +363,7 @@ _REMEDY: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedFixes:
+class Judged:
     """One configuration's reserve check; `lacking_bytes` is the shortfall after the log's OOM."""
 
     check: Check
@@ -398,16 +377,16 @@ class JudgedFixes:
         return self.check.status != "fail"
 
 
-def judge_fixes(bench: FixTrials, fixes: tuple[Fix, ...] = ()) -> JudgedFixes | None:
-    """Check the reserve under these fixes with vLLM's dummies; None if unrehearsed or no media."""
-    answer = bench.find_rehearsal(fixes)
+def judge_remedies(trials: Trials, remedies: tuple[Remedy, ...] = ()) -> Judged | None:
+    """Check the reserve under these with vLLM's dummies; None if unrehearsed or no media."""
+    answer = trials.find_rehearsal(remedies)
     if answer is None or answer.budget is None:
         return None
-    config, predicted = _predict(bench, fixes, answer, answer.budget)
-    command = shlex.join(["mmcalib", "rehearse", "--model", str(bench.engine_args["model"])])
+    config, predicted = _predict(trials, remedies, answer, answer.budget)
+    command = shlex.join(["mmcalib", "rehearse", "--model", str(trials.engine_args["model"])])
     check = judge_reserve(predicted, config, command)
     short, missing = predicted_shortfall(predicted, config), 0
-    if (oom := bench.oom) is not None:
+    if (oom := trials.oom) is not None:
         # The log's shortfall decides if the reserve check alone passes.
         missing = oom.missing_bytes(answer, short)
         if missing > 0:
@@ -420,13 +399,13 @@ def judge_fixes(bench: FixTrials, fixes: tuple[Fix, ...] = ()) -> JudgedFixes | 
             check = replace(check, detail=f"{detail}, which was short of {gib(oom.lacking_bytes)}")
     if check.status == "fail":
         check = replace(check, remedy=_REMEDY)
-    return JudgedFixes(check, short, config, answer, max(0, missing))
+    return Judged(check, short, config, answer, max(0, missing))
 
 
 def _predict(
-    bench: FixTrials, fixes: tuple[Fix, ...], answer: RehearsedMemory, budget: Budget
+    trials: Trials, remedies: tuple[Remedy, ...], answer: RehearsedMemory, budget: Budget
 ) -> tuple[JudgedConfig, Predicted]:
-    args, prediction = bench.args(fixes), bench.prediction
+    args, prediction = trials.args(remedies), trials.prediction
     # vLLM's budget omits modalities that it does not serve; a missing limit admits its maximum.
     limited = {m: 0 for m in MODALITIES if m in (args.get(LIMIT) or {})}
     counts = limited | budget.max_items_per_prompt
@@ -442,15 +421,15 @@ def _predict(
     return config, Predicted(prediction.gpu, None, answer, steps=steps, failure=failure)
 
 
-def observe_oom(bench: FixTrials, log: StartupLog) -> ObservedOom | None:
+def observe_oom(trials: Trials, log: StartupLog) -> ObservedOom | None:
     """Return the log's worst OOM, if any. Raises EngineError if it cannot be rehearsed."""
     errors = [(failure.oom, failure.phase) for failure in log.failures if failure.oom]
     if not errors:
         return None
-    answer = bench.rehearse(())
+    answer = trials.rehearse(())
     short, every = None, list[Demand]()
     if answer.budget is not None:
-        configuration, predicted = _predict(bench, (), answer, answer.budget)
+        configuration, predicted = _predict(trials, (), answer, answer.budget)
         short = predicted_shortfall(predicted, configuration)
         every = list(list_demands(configuration, answer, predicted.steps))
     if log.kv_cache_bytes is not None:
@@ -476,32 +455,28 @@ def describe_oom(oom: ObservedOom) -> str:
     return words
 
 
-def _mends(bench: FixTrials, judged: JudgedFixes) -> Iterator[Fix]:
+def _reserve(trials: Trials, chosen: tuple[Remedy, ...]) -> Iterator[Remedy]:
     """Yield engine values that make the reserve hold, or leave the log's shortfall free."""
-    before, now = judged.rehearsed, judged.configuration.budget
-    if bench.oom and not bench.oom.before_kv_cache and judged.lacking_bytes:
+    judged, oom = judge_remedies(trials, chosen), trials.oom
+    if judged is None:
+        return
+    if oom and not oom.before_kv_cache and judged.lacking_bytes:
+        before = judged.rehearsed
         room = before.requested_bytes - judged.lacking_bytes
         share = floor_utilization(room, before.total_bytes)
         less = before.requested_bytes - round(share * before.total_bytes)
         if share > 0:
             price = f"{gib(less)} less, which stays free for such a step"
-            yield set_argument(UTILIZATION, share, "KV cache", price)
-    short = judged.shortfall
-    if short is None or short.passes:
-        return
-    for remedy in find_remedies(short, judged.configuration, bench.prediction.rehearse_all):
-        less = before.kv_cache_bytes - remedy.rehearsed.kv_cache_bytes
-        seqs, batch = remedy.engine.max_num_seqs, remedy.engine.max_num_batched_tokens
-        prices = [] if seqs is None else [f"vLLM reserves for up to {seqs} requests at once"]
-        prices += [] if batch is None else [f"vLLM reads prompts {batch:,} tokens at a time"]
-        prices += [f"{gib(less)} less for the KV cache"] if less > 0 else []
-        yield Fix("reserve", remedy.engine.values, remedy.cost(now, less), "; ".join(prices))
+            yield set_argument(UTILIZATION, share, price, "KV cache")
+    if (short := judged.shortfall) and not short.passes:
+        rehearse = trials.prediction.rehearse_all
+        yield from (one for one, _ in find_remedies(short, judged.configuration, rehearse))
 
 
-def without_trap_hints(bench: FixTrials) -> FixTrials:
+def without_trap_hints(trials: Trials) -> Trials:
     """Drop size hints if they shrink vLLM's profile but not the items that it admits."""
-    for fix in drop_hints(bench.engine_args):
-        honest = replace(bench, required=(*bench.required, fix))
-        if bench.constraints.allows(fix) and not honest.outcome(()).refusal:
-            return honest if honest.largest_items() == bench.largest_items() else bench
-    return bench
+    for remedy in drop_hints(trials.engine_args):
+        honest = replace(trials, required=(*trials.required, remedy))
+        if allows(trials.kept, remedy) and not honest.outcome(()).refusal:
+            return honest if honest.largest_items() == trials.largest_items() else trials
+    return trials

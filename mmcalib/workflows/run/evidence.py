@@ -173,9 +173,9 @@ def evidence(
         for name, value in options.items():
             yield _user_evidence(f"media_io_kwargs.{media}.{name}", value, "--media-io-kwargs")
     remedied: dict[str, Evidence | None] = {
-        name: Evidence(setting=name, value=value, label="rehearsed", reason=remedy.reason)
+        name: Evidence(setting=name, value=value, label="rehearsed", reason=remedy.price)
         for remedy in decision.remedies
-        for name, value in remedy.values.items()
+        for name, value in remedy.changes.items()
     }
     yield remedied.pop("max_model_len", None) or _context(decision, policy)
     yield remedied.pop("max_num_batched_tokens", None) or _batched(decision, opened, policy, gpu)

@@ -16,10 +16,10 @@ from typing import Any, Final
 from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.catalogue import NOT_STARTED_WITH
 from mmcalib.checks.check import Check
-from mmcalib.checks.limits import CACHE, LIMIT, count_limits, limit_options, normalize_limits
+from mmcalib.checks.limits import CACHE, count_limits, limit_options, normalize_limits
 from mmcalib.configs.read import WrittenConfiguration, parse_configuration, read_configuration
 from mmcalib.decision.explore import BudgetSource
-from mmcalib.derive.limits import compute_reserve
+from mmcalib.derive.limits import LIMIT, compute_reserve
 from mmcalib.derive.policy import FIT, Policy
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.model import ModelInfo

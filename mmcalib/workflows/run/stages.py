@@ -133,7 +133,7 @@ def derive(session: Session, served: Prepared) -> Derived:
             serving.start(default)
     decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, judge, texts)
     for remedy in decision.remedies:
-        budgets = budgets.with_values(remedy.values)
+        budgets = budgets.with_values(remedy.changes)
     table, counts, floor = decision.table, decision.counts, decision.cache_floor()
     cache = size_cache(corpus.accesses, table, counts, floor, opened, job.policy)
     decision = decision.with_cache(cache)
@@ -289,9 +289,9 @@ def _reserve_checks(
     if short is None:
         return []
     # Only what the user has set stands against these: `decide` applies all others.
-    for remedy in find_remedies(short, decision, ask) if not short.holds else ():
+    for remedy, _ in find_remedies(short, decision, ask) if not short.holds else ():
         # `run` has these options, but for others vLLM's flags follow `--`.
-        values = dict(remedy.engine.values)
+        values = dict(remedy.changes)
         batch = values.pop("max_num_batched_tokens", None)
         own = f"--max-num-batched-tokens {batch} " if batch else ""
         flags = " ".join(f"{flag(name)} {value:g}" for name, value in values.items())

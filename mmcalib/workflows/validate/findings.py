@@ -17,7 +17,7 @@ from typing import Any, Final
 from mmcalib.census.census import choose_sample
 from mmcalib.checks import items, limits, reserve
 from mmcalib.checks.catalogue import MEDIA_INPUT, SETTINGS_EFFECT
-from mmcalib.checks.check import Check, RemedyStyle, Taken, yaml_line
+from mmcalib.checks.check import Check, RemedyStyle, Taken, yaml_lines
 from mmcalib.checks.facts import Alternatives, CheckFacts, LargestPrompt
 from mmcalib.checks.file import effect_checks
 from mmcalib.corpus.chat import PART_OF, text_part, url_part
@@ -26,9 +26,11 @@ from mmcalib.decision.measure import measure
 from mmcalib.decision.texts import Texts, longest_prompt
 from mmcalib.derive.effects import list_settings
 from mmcalib.derive.fit import Fit
+from mmcalib.derive.limits import LIMIT
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.derive.processor_cache import cache_floor, cut_to_context, largest_item_bytes
-from mmcalib.domain.knobs import Setting
+from mmcalib.derive.remedies import Remedy
+from mmcalib.domain.knobs import Knob, Setting, Value
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import Modality, VideoShape
@@ -78,7 +80,7 @@ def check_limits(subject: ValidatedConfig) -> Iterator[Check]:
         floor = cache_floor(admitted, subject.table, plain, limit)
         served = [m for m, count in subject.items_per_prompt.items() if count]
         largest = {m: largest_item_bytes(m, subject.table, plain, limit) for m in served}
-    cures = _find_cures(subject)
+    remedies = _find_remedies(subject)
     yield from judge(
         WRITTEN_RULES,
         CheckFacts(
@@ -87,7 +89,7 @@ def check_limits(subject: ValidatedConfig) -> Iterator[Check]:
             prompt=prompt,
             longer=longer,
             model=subject.opened,
-            tries=Alternatives(without, gain, cures, find_headroom(subject), floor, largest),
+            tries=Alternatives(without, gain, remedies, find_headroom(subject), floor, largest),
         ),
     )
 
@@ -101,7 +103,7 @@ def _fullest(
     return prompt, total > subject.budget.max_model_len and subject.takes_context(total)
 
 
-def _find_cures(subject: ValidatedConfig) -> list[str]:
+def _find_remedies(subject: ValidatedConfig) -> list[str]:
     """Return remedies for the reserve that vLLM's own budget confirms, the most harmless first."""
     args = subject.engine_args
     if reserve.embeddings_only_check(subject.budget) is not None:
@@ -110,65 +112,60 @@ def _find_cures(subject: ValidatedConfig) -> list[str]:
         return ["remove skip-mm-profiling"]
     if subject.adequacy.passes:
         return []
-    every = list(reserve.reserve_remedies(args, subject.budget, subject.opened)) or [
-        reserve.ReserveRemedy(args, "")
-    ]
-    confirmed = filter(None, (_with_whole_items(cure, subject) for cure in every))
-    priced = [_price_cure(cure, budget, subject) for cure, budget in confirmed]
+    hinted = list(reserve.reserve_remedies(args, subject.budget, subject.opened))
+    priced = list[tuple[tuple[float, int], str]]()
+    for remedy, knob in hinted or [(Remedy("whole items", {}, "KV cache", ""), None)]:
+        if whole := _with_whole_items(remedy, subject):
+            share, words = _count_smaller(knob, whole[1], subject)
+            lost, lines = _price_lines(whole[0], words, subject)
+            priced.append(((share, lost), lines))
     return [lines for _, lines in sorted(priced, key=itemgetter(0))]
 
 
-def _with_whole_items(
-    cure: reserve.ReserveRemedy, subject: ValidatedConfig
-) -> tuple[reserve.ReserveRemedy, Budget] | None:
-    """Return the cure, with a batch of whole items if it needs one, and its budget; else None."""
-    batch: dict[str, object] = {}
+def _with_whole_items(remedy: Remedy, subject: ValidatedConfig) -> tuple[Remedy, Budget] | None:
+    """Return the remedy, with a batch of whole items if it needs one, and its budget; else None."""
     for _ in range(2):
-        args = {**cure.engine_args, **batch}
+        args = {**subject.engine_args, **remedy.changes}
         budget = subject.accepts(args)
         if budget is None:
             return None
         if reserve.token_adequacy(args, budget, limits.count_limits(args, subject.opened)).passes:
-            lines = [cure.lines, *(yaml_line(name, value) for name, value in batch.items())]
-            whole = " and ".join(filter(None, lines))
-            return replace(cure, engine_args=args, lines=whole), budget
+            return remedy, budget
         largest = max(budget.max_tokens_per_item.values(), default=0)
         if not largest:
             return None
-        whole_items = max(1, budget.max_num_batched_tokens // largest) * largest
-        batch = {"max_num_batched_tokens": whole_items}
+        batch = max(1, budget.max_num_batched_tokens // largest) * largest
+        remedy = replace(remedy, changes={**remedy.changes, "max_num_batched_tokens": batch})
     return None
 
 
-def _price_cure(
-    cure: reserve.ReserveRemedy, budget: Budget, subject: ValidatedConfig
-) -> tuple[tuple[float, int], str]:
-    """Return the lines with their cost, after the share of items that shrink (1: unknown) and the
-    lost bytes of KV cache (0: not rehearsed).
-    """
-    memory = subject.memory
+def _price_lines(remedy: Remedy, shrinks: str, subject: ValidatedConfig) -> tuple[int, str]:
+    """Return the lost bytes of KV cache (0: not rehearsed), and the lines with what they cost."""
+    memory, lines = subject.memory, yaml_lines(remedy.changes)
     before = memory.config if memory else None
-    after = memory.prediction.rehearse_or_none(cure.engine_args) if memory else None
-    share, words = _count_smaller(cure, budget, subject)
+    args = {**subject.engine_args, **remedy.changes}
+    after = memory.prediction.rehearse_or_none(args) if memory else None
     if memory is None or before is None or after is None:
-        return (share, 0), f"{cure.lines}  # {words}"
+        return 0, f"{lines}  # {shrinks}"
     lost, costs = before.kv_cache_bytes - after.kv_cache_bytes, describe_kv_cache(before, after)
     if after.kv_cache_tokens is None:
-        return (share, lost), f"{plan_command(memory, subject)}  # {cure.lines} alone {costs}"
-    return (share, lost), f"{cure.lines}  # {costs}; {words}"
+        return lost, f"{plan_command(memory, subject)}  # {lines} alone {costs}"
+    return lost, f"{lines}  # {costs}; {shrinks}"
 
 
 def _count_smaller(
-    cure: reserve.ReserveRemedy, budget: Budget, subject: ValidatedConfig
+    knob: tuple[Knob, Value] | None, budget: Budget, subject: ValidatedConfig
 ) -> tuple[float, str]:
-    if cure.knob is None:
+    """Return the share of items that shrink at the knob's value (1: unknown), and the words."""
+    if knob is None:
         return 0, "shrinks no item"
-    modality, corpus = cure.knob.modality, subject.corpus
+    option, value = knob
+    modality, corpus = option.modality, subject.corpus
     counted = corpus.census.counts(modality) if corpus is not None else None
     if counted is None or not counted.item_count():
         most, now = (one.max_tokens_per_item.get(modality, 0) for one in (budget, subject.budget))
         return 1, f"shrinks {modality} items above {most:,} tokens (now up to {now:,})"
-    smaller = int(counted.counts[cure.knob.changed_mask(counted.shapes, cure.value)].sum())
+    smaller = int(counted.counts[option.changed_mask(counted.shapes, value)].sum())
     total = plural(counted.item_count(), modality)
     return smaller / counted.item_count(), f"shrinks {smaller:,} of {total}"
 
@@ -178,11 +175,11 @@ def _try_without_profiled(subject: ValidatedConfig) -> tuple[Budget | None, str]
     how much the KV cache grows, if known.
     """
     memory, worst = subject.memory, subject.budget.profiled_modality
-    written = subject.engine_args.get(limits.LIMIT) or {}
+    written = subject.engine_args.get(LIMIT) or {}
     others = [m for m, c in subject.counts.items() if c.value and m != worst]
     if worst is None or worst in written or not others:
         return None, ""
-    args, gain = {**subject.engine_args, limits.LIMIT: {**written, worst: 0}}, ""
+    args, gain = {**subject.engine_args, LIMIT: {**written, worst: 0}}, ""
     if memory and memory.config and (less := memory.prediction.rehearse_or_none(args)):
         now, then = gib(memory.config.kv_cache_bytes), gib(less.kv_cache_bytes)
         gain = f" and a KV cache on {memory.predicted.gpu.name} of {then} instead of {now}"

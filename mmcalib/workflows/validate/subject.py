@@ -14,14 +14,15 @@ import yaml
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks import limits, reserve
 from mmcalib.checks.catalogue import CONFIGURATION_ACCEPTED, ITEM_BATCH
-from mmcalib.checks.check import Check, yaml_line
+from mmcalib.checks.check import Check, yaml_line, yaml_lines
 from mmcalib.checks.facts import JudgedConfig, OptionFacts
 from mmcalib.checks.file import WrittenFile, check_file
-from mmcalib.checks.limits import LIMIT
 from mmcalib.configs.read import WrittenConfiguration, reject_unsafe_settings
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.demand import Headroom, Shortfall, WorstStep
+from mmcalib.derive.limits import LIMIT
 from mmcalib.derive.policy import Policy
+from mmcalib.derive.remedies import Remedy
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.model import ModelInfo
@@ -41,7 +42,6 @@ from mmcalib.errors import EngineDied, VllmMissing, VllmRefused
 from mmcalib.memory.checks import memory_checks, predicted_shortfall, reserved_check
 from mmcalib.memory.rehearse import MemoryPrediction, Predicted, Rehearsals, with_gpu_defaults
 from mmcalib.memory.worst_steps import (
-    Remedy,
     check_retention,
     encoder_steps,
     find_remedies,
@@ -350,7 +350,7 @@ def _remedy(memory: ConfigMemory, subject: ValidatedConfig) -> str:
     short, before, every = subject.shortfall, memory.config, memory.prediction.rehearse_all
     if short is None or before is None:
         return ""
-    remedies, found = list[str](), list[Remedy]()
+    remedies, found = list[str](), list[tuple[Remedy, RehearsedMemory]]()
     worst = short.worst.modality if isinstance(short.worst, WorstStep) else None
     if before.kv_cache_tokens is not None:
         if worst is not None and worst != subject.budget.profiled_modality:
@@ -360,14 +360,9 @@ def _remedy(memory: ConfigMemory, subject: ValidatedConfig) -> str:
         if subject.adequacy.passes:
             with subject.progress.step(f"rehearsing remedies on {memory.predicted.gpu.name}"):
                 found += find_remedies(short, subject, every)
-    found.sort(key=lambda one: -one.rehearsed.kv_cache_bytes)
-    remedies += [_lines(one, before) for one in found]
+    for remedy, after in sorted(found, key=lambda one: -one[1].kv_cache_bytes):
+        remedies.append(f"{yaml_lines(remedy.changes)}  # {describe_kv_cache(before, after)}")
     return "\n".join(remedies) or plan_command(memory, subject)
-
-
-def _lines(remedy: Remedy, before: RehearsedMemory) -> str:
-    lines = " and ".join(yaml_line(name, value) for name, value in remedy.engine.values.items())
-    return f"{lines}  # {describe_kv_cache(before, remedy.rehearsed)}"
 
 
 def describe_kv_cache(before: RehearsedMemory, after: RehearsedMemory) -> str:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from mmcalib.checks.facts import Applied, Decision
+from mmcalib.checks.facts import Decision
 from mmcalib.derive.policy import Policy
+from mmcalib.derive.remedies import Remedy
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from tests.workflows.corpora import corpus, decide
 
@@ -101,10 +102,10 @@ def test_a_cap_below_the_largest_item_is_not_made_up_for_by_a_larger_step() -> N
     assert replace(found, rounding="none").adequacy.ratio >= 1
 
 
-LOWER = Applied({"gpu_memory_utilization": 0.8}, "KV cache", "leaves memory")
-RAISED = Applied({"gpu_memory_utilization": 0.95}, "nothing", "free memory")
-FEWER = Applied({"max_num_seqs": 8}, "speed", "fewer at once")
-SHORTER = Applied({"max_model_len": 16_384}, "requests", "the longest that fits")
+LOWER = Remedy("", {"gpu_memory_utilization": 0.8}, "KV cache", "leaves memory")
+RAISED = Remedy("", {"gpu_memory_utilization": 0.95}, "nothing", "free memory")
+FEWER = Remedy("", {"max_num_seqs": 8}, "speed", "fewer at once")
+SHORTER = Remedy("", {"max_model_len": 16_384}, "requests", "the longest that fits")
 
 
 def lacks(**wanted: Any) -> Callable[[Decision], str]:
@@ -117,7 +118,7 @@ def lacks(**wanted: Any) -> Callable[[Decision], str]:
     return rejects
 
 
-def offers(*remedies: Applied) -> Callable[[Decision], Iterator[Applied]]:
+def offers(*remedies: Remedy) -> Callable[[Decision], Iterator[Remedy]]:
     """Offer these, each once in a configuration."""
     return lambda decision: (one for one in remedies if one not in decision.remedies)
 
@@ -135,7 +136,7 @@ def test_a_configuration_that_does_not_serve_gets_the_remedy_that_costs_least() 
 
 
 def test_of_remedies_at_one_cost_the_one_with_most_kv_cache_is_applied() -> None:
-    larger = replace(LOWER, values={"max_num_batched_tokens": 16_384})
+    larger = replace(LOWER, changes={"max_num_batched_tokens": 16_384})
 
     def tokens(decision: Decision) -> int:
         return 50_000 if decision.engine_args.get("gpu_memory_utilization") else 60_000

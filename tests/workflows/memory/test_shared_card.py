@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.derive.fixes import Goal
+from mmcalib.derive.remedies import Goal
 from mmcalib.domain.memory import GRAPHS, Allocation, PhasePeak, RehearsedMemory
 from mmcalib.errors import UsageError
 from mmcalib.memory.checks import outside_check

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from mmcalib.derive.fixes import NO_CONSTRAINTS, Fix, Goal, SearchResult, parse_constraints
-from mmcalib.derive.log_fixes import stated_fixes
+from mmcalib.derive.log_remedies import stated_remedies
 from mmcalib.derive.logs import Failure, OutOfMemory, Phase, StartupLog
+from mmcalib.derive.remedies import Goal, Remedy, SearchResult, parse_kept
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import ModelError, UsageError, VllmRefused
@@ -23,11 +23,11 @@ from mmcalib.progress import Silent
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 from mmcalib.workflows.plan import from_log
 from mmcalib.workflows.plan.plan import (
-    FixTrials,
-    JudgedFixes,
-    judge_fixes,
+    Judged,
+    Trials,
+    judge_remedies,
     observe_oom,
-    search_fixes,
+    search,
     without_trap_hints,
 )
 from tests.derive.costed import AREA
@@ -37,15 +37,15 @@ GPU = gpus.find_gpu("H100-80G")
 L4 = describe_gpu("22GiB", "8.9")
 ROOMY = {"model": "/m", "max_num_seqs": 256, "max_num_batched_tokens": 16_384}
 FOUR = {**ROOMY, "max_num_seqs": 4}
-SEQS = Fix("max_num_seqs", {"max_num_seqs": 4}, "speed", "at most 4 at once")
+SEQS = Remedy("max_num_seqs", {"max_num_seqs": 4}, "speed", "at most 4 at once")
 
 
 @dataclass
 class DeepStack:
-    """Qwen3-VL-8B, under-reserved at four sequences; else `mended_tokens` of KV cache are left."""
+    """Qwen3-VL-8B, under-reserved at four sequences; else it has `reserved_tokens` of KV cache."""
 
     steps: bool = True
-    mended_tokens: int = 305_832
+    reserved_tokens: int = 305_832
 
     def rehearse(
         self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
@@ -53,24 +53,24 @@ class DeepStack:
         if not self.steps and "limit_mm_per_prompt" in engine_args:
             raise VllmRefused("NotImplementedError: no kernel")
         seqs, batch = engine_args["max_num_seqs"], engine_args["max_num_batched_tokens"]
-        left = 305_832 if (seqs, batch) == (4, 16_384) else self.mended_tokens
+        left = 305_832 if (seqs, batch) == (4, 16_384) else self.reserved_tokens
         # Little stays free outside what vLLM takes.
         requested = 22 * GIB - (200 << 20)
         return deepstack(limits(batch, seqs), kv_cache_tokens=left, requested_bytes=requested)
 
 
-def searched(at: FixTrials) -> SearchResult:
-    return search_fixes(at, at.safe_outcome(()), Silent())
+def searched(at: Trials) -> SearchResult:
+    return search(at, at.outcome(()), Silent())
 
 
-def bench(args: Mapping[str, Any], goal: Goal | None = None, **how: Any) -> FixTrials:
-    found = FixTrials(MemoryPrediction(GPU, DeepStack(**how)), args, goal or Goal())
+def bench(args: Mapping[str, Any], goal: Goal | None = None, **how: Any) -> Trials:
+    found = Trials(MemoryPrediction(GPU, DeepStack(**how)), args, goal or Goal())
     found.rehearse(())
     return found
 
 
-def judge(at: FixTrials, *fixes: Fix) -> JudgedFixes:
-    found = judge_fixes(at, fixes)
+def judge(at: Trials, *remedies: Remedy) -> Judged:
+    found = judge_remedies(at, remedies)
     assert found is not None
     return found
 
@@ -94,18 +94,18 @@ def test_a_goal_that_is_reached_already_is_not_where_it_is_under_reserved() -> N
     """It would start, and may run out of memory under load: a setting that holds is proposed."""
     at = bench(FOUR)
     found = searched(at)
-    assert found.reached
-    (mend,) = found.best
-    assert mend.changes == {"max_num_seqs": 51}
-    assert mend.cost == "nothing"
-    assert judge(at, mend).check.status == "pass"
-    assert bench(ROOMY).safe_outcome(()).reached
+    assert found.outcome.reached
+    (remedy,) = found.best
+    assert remedy.changes == {"max_num_seqs": 51}
+    assert remedy.cost == "nothing"
+    assert judge(at, remedy).check.status == "pass"
+    assert bench(ROOMY).outcome(()).reached
 
 
-def test_what_no_setting_mends_is_said_and_is_no_success() -> None:
-    """With each cure the KV cache has less than the goal."""
-    at = bench(FOUR, Goal("kv_tokens", 300_000), mended_tokens=200_000)
-    assert not searched(at).reached
+def test_what_no_setting_makes_room_for_is_said_and_is_no_success() -> None:
+    """With each remedy the KV cache has less than the goal."""
+    at = bench(FOUR, Goal("kv_tokens", 300_000), reserved_tokens=200_000)
+    assert not searched(at).outcome.reached
 
 
 def test_where_steps_cannot_be_rehearsed_it_says_what_it_does_not_know() -> None:
@@ -116,7 +116,7 @@ def test_where_steps_cannot_be_rehearsed_it_says_what_it_does_not_know() -> None
         found.check.detail
     )
     assert found.check.remedy.startswith("mmcalib rehearse --model /m --gpu H100-80G --verbose")
-    assert at.safe_outcome(()).reached
+    assert at.outcome(()).reached
 
 
 @dataclass
@@ -162,11 +162,9 @@ class Qwen7B:
 HINTED: Mapping[str, Any] = {"count": 2, "width": 512, "height": 512}
 
 
-def served(image: Any, goal: Goal | None = None, **args: Any) -> FixTrials:
+def served(image: Any, goal: Goal | None = None, **args: Any) -> Trials:
     limits = {"limit_mm_per_prompt": {"image": image, "video": 0}}
-    at = FixTrials(
-        MemoryPrediction(L4, Qwen7B()), {"model": "/m", **limits, **args}, goal or Goal()
-    )
+    at = Trials(MemoryPrediction(L4, Qwen7B()), {"model": "/m", **limits, **args}, goal or Goal())
     at.rehearse(())
     return at
 
@@ -178,7 +176,7 @@ def test_a_hint_that_shrinks_the_profile_alone_is_dropped_and_that_has_a_price()
     (fix,) = honest.required
     assert fix.cost == "KV cache"
     assert honest.changes(()) == {"limit_mm_per_prompt": {"image": 2, "video": 0}}
-    assert honest.safe_outcome(()).reached
+    assert honest.outcome(()).reached
     plain = served(2)
     assert without_trap_hints(plain) is plain
 
@@ -187,13 +185,13 @@ def test_dropping_a_hint_is_combined_with_a_shorter_context_and_eight_bits() -> 
     at = served(HINTED, Goal("concurrency", 16))
     at = replace(without_trap_hints(at), knobs=(AREA,))
     found = searched(at)
-    assert found.reached
+    assert found.outcome.reached
     changes = at.changes(found.best)
     assert changes["limit_mm_per_prompt"] == {"image": 2, "video": 0}
     assert judge(at, *found.best).holds
     for fix in found.best:
         fewer = tuple(one for one in found.best if one != fix)
-        assert not at.safe_outcome(fewer).reached
+        assert not at.outcome(fewer).reached
 
 
 OOM = OutOfMemory(
@@ -206,7 +204,7 @@ OOM = OutOfMemory(
 )
 
 
-def exhausted(at: FixTrials, *, phase: Phase | None = "serving: encoder") -> FixTrials:
+def exhausted(at: Trials, *, phase: Phase | None = "serving: encoder") -> Trials:
     log = StartupLog(failures=(Failure("", phase, OOM),))
     return replace(at, oom=observe_oom(at, log))
 
@@ -229,17 +227,17 @@ def test_a_server_that_ran_out_of_memory_needs_more_room_whatever_is_reserved() 
     assert not found.holds
     assert found.lacking_bytes == at.oom.lacking_bytes
     assert at.oom.lacking_bytes == round(1.08 * GIB) - round(0.39 * GIB) + VLLM_SLACK_BYTES
-    (mend,) = searched(at).best
-    assert mend.changes == {"gpu_memory_utilization": 0.91}
-    assert mend.cost == "KV cache"
-    assert mend.price.startswith("0.88 GiB less")
-    assert judge(at, mend).holds
+    (remedy,) = searched(at).best
+    assert remedy.changes == {"gpu_memory_utilization": 0.91}
+    assert remedy.cost == "KV cache"
+    assert remedy.price.startswith("0.88 GiB less")
+    assert judge(at, remedy).holds
 
 
 def test_before_the_kv_cache_a_lower_utilization_makes_no_room() -> None:
     at = exhausted(served(2, gpu_memory_utilization=0.95), phase="profile: encoder")
     found = searched(replace(at, knobs=(AREA,)))
-    assert found.reached
+    assert found.outcome.reached
     assert "images_kwargs.size.longest_edge" in {fix.knob for fix in found.best}
     assert judge(at, *found.best).holds
 
@@ -262,9 +260,9 @@ class SharedCap:
 def test_a_cap_of_images_that_turns_videos_away_is_passed_over() -> None:
     args = {"model": "/m", "limit_mm_per_prompt": {"image": 1, "video": 1}}
     with MemoryPrediction(GPU, SharedCap()) as prediction:
-        at = FixTrials(prediction, args, Goal("kv_tokens", 200_000))
+        at = Trials(prediction, args, Goal("kv_tokens", 200_000))
         found = searched(replace(at, knobs=(AREA,)))
-    assert not found.reached
+    assert not found.outcome.reached
     refused = [result.refusal for fixes, result in found.tried if fixes[-1].knob == AREA.name]
     assert refused[0] == "rejects video items"
 
@@ -305,10 +303,10 @@ def test_what_the_engine_took_by_default_is_rehearsed_as_it_was(tmp_path: Path) 
 def test_no_plan_exceeds_the_sequences_that_the_log_allows(tmp_path: Path) -> None:
     line = "ValueError: max_num_seqs (256) exceeds available Mamba cache blocks (108). Please"
     found = written(tmp_path, f"{line} lower max_num_seqs to at most 108 or increase it.")
-    (fix,) = stated_fixes(found.log, NO_CONSTRAINTS)
+    (fix,) = stated_remedies(found.log)
     assert fix.changes == {"max_num_seqs": 108}
-    assert stated_fixes(found.log, parse_constraints(["max_num_seqs"])) == ()
-    at = FixTrials(MemoryPrediction(GPU, DeepStack()), ROOMY, Goal(), required=(fix,))
+    assert stated_remedies(found.log, parse_kept(["max_num_seqs"])) == ()
+    at = Trials(MemoryPrediction(GPU, DeepStack()), ROOMY, Goal(), required=(fix,))
     assert at.args(())["max_num_seqs"] == 108
 
 

@@ -10,24 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive import fixes as catalogue
-from mmcalib.derive.fixes import (
-    KEEPABLE,
+from mmcalib.derive import remedies as catalogue
+from mmcalib.derive.policy import COSTS
+from mmcalib.derive.remedies import (
     LAST_LEVERS,
     LEVERS,
-    Constraints,
-    Fix,
+    PRICES,
     Goal,
     Outcome,
+    Remedy,
     Search,
     SearchResult,
     Situation,
+    allows,
     changed_args,
-    parse_constraints,
     parse_goal,
-    with_fix,
+    parse_kept,
+    with_remedy,
 )
-from mmcalib.derive.policy import COSTS
 from mmcalib.domain import knobs
 from mmcalib.errors import UsageError
 from tests.workflows import rehearsals
@@ -55,29 +55,29 @@ def situation(args: dict[str, Any] | None = None, **changes: Any) -> Situation:
     return replace(now, **changes)
 
 
-def propose(now: Situation) -> list[Fix]:
+def propose(now: Situation) -> list[Remedy]:
     found = [fix for lever in (*sum(LEVERS, ()), *LAST_LEVERS[1:]) for fix in lever(now)]
-    return [fix for fix in found if now.kept.allows(fix)]
+    return [fix for fix in found if allows(now.kept, fix)]
 
 
-def fix(number: int, cost: int = 0, knob: str = "", value: int = 1) -> Fix:
+def fix(number: int, cost: int = 0, knob: str = "", value: int = 1) -> Remedy:
     name = f"fix {number}"
-    return Fix(knob or name, {knob or name: value}, COSTS[cost], "")
+    return Remedy(knob or name, {knob or name: value}, COSTS[cost], "")
 
 
-Toy = tuple[list[list[Fix]], Callable[[tuple[Fix, ...]], Outcome]]
+Toy = tuple[list[list[Remedy]], Callable[[tuple[Remedy, ...]], Outcome]]
 
 
 @st.composite
 def toys(draw: st.DrawFn) -> Toy:
     """Levers with levels, each of which gains as many bytes, and a goal of some."""
-    levers: list[list[Fix]] = []
+    levers: list[list[Remedy]] = []
     for knob in range(draw(st.integers(1, 6))):
         levels = sorted(draw(st.lists(st.integers(1, 9), min_size=1, max_size=3, unique=True)))
         levers.append([fix(knob, knob % len(COSTS), f"knob {knob}", level) for level in levels])
     need = draw(st.integers(1, 20))
 
-    def outcome(chosen: tuple[Fix, ...]) -> Outcome:
+    def outcome(chosen: tuple[Remedy, ...]) -> Outcome:
         gained = sum(int(v) for fix in chosen for v in fix.changes.values())
         return Outcome(gained >= need, max(0, need - gained))
 
@@ -86,20 +86,20 @@ def toys(draw: st.DrawFn) -> Toy:
 
 def search(
     toy: Toy, monkeypatch: pytest.MonkeyPatch, most: int = 10_000
-) -> tuple[SearchResult, list[tuple[Fix, ...]]]:
+) -> tuple[SearchResult, list[tuple[Remedy, ...]]]:
     levers, evaluate = toy
-    asked: list[tuple[Fix, ...]] = []
+    asked: list[tuple[Remedy, ...]] = []
 
-    def watched(chosen: tuple[Fix, ...]) -> Outcome:
+    def watched(chosen: tuple[Remedy, ...]) -> Outcome:
         asked.append(chosen)
         return evaluate(chosen)
 
-    def lever(fixes: list[Fix]) -> Callable[[Situation], Iterator[Fix]]:
+    def lever(fixes: list[Remedy]) -> Callable[[Situation], Iterator[Remedy]]:
         return lambda now: iter(fixes)
 
     monkeypatch.setattr(catalogue, "LEVERS", tuple((lever(fixes),) for fixes in levers))
     monkeypatch.setattr(catalogue, "LAST_LEVERS", ())
-    found = Search(watched, lambda *_: situation(), lambda _: iter(()), most)
+    found = Search(watched, lambda *_: situation(), lambda _: (), most)
     return found.run(evaluate(())), asked
 
 
@@ -108,10 +108,10 @@ def test_it_reaches_what_all_together_reach_and_nothing_can_be_left_out(toy: Toy
     levers, evaluate = toy
     with pytest.MonkeyPatch.context() as patched:
         found, asked = search(toy, patched)
-    assert found.reached == evaluate(tuple(fixes[-1] for fixes in levers)).reached
+    assert found.outcome.reached == evaluate(tuple(fixes[-1] for fixes in levers)).reached
     assert found.proven
     assert len(asked) == len(set(asked))
-    for one in found.best if found.reached else ():
+    for one in found.best if found.outcome.reached else ():
         assert not evaluate(tuple(f for f in found.best if f is not one)).reached
 
 
@@ -120,7 +120,7 @@ def test_it_never_asks_more_than_it_may(toy: Toy, most: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
         found, asked = search(toy, patched, most)
     assert len(asked) <= most
-    assert found.reached == toy[1](found.best).reached
+    assert found.outcome.reached == toy[1](found.best).reached
 
 
 def test_no_later_lever_is_pulled_where_earlier_ones_suffice() -> None:
@@ -137,7 +137,7 @@ def test_nothing_is_paid_that_does_not_suffice() -> None:
     free, speed, context = fix(1), fix(2, cost=2), fix(3, cost=3)
     gains = {free: 1, speed: 2, context: 9}
 
-    def evaluate(chosen: tuple[Fix, ...]) -> Outcome:
+    def evaluate(chosen: tuple[Remedy, ...]) -> Outcome:
         lacking = max(0, 9 - sum(map(gains.__getitem__, chosen)))
         return Outcome(lacking == 0, lacking)
 
@@ -149,7 +149,7 @@ def test_nothing_is_paid_that_does_not_suffice() -> None:
 def test_what_vllm_refuses_is_passed_over() -> None:
     refused, good = fix(1), fix(2)
 
-    def evaluate(chosen: tuple[Fix, ...]) -> Outcome:
+    def evaluate(chosen: tuple[Remedy, ...]) -> Outcome:
         if refused in chosen:
             return Outcome(False, 0, "no")
         return Outcome(good in chosen, 3)
@@ -160,11 +160,11 @@ def test_what_vllm_refuses_is_passed_over() -> None:
     assert dict(found.tried)[(refused,)].refusal == "no"
 
 
-def test_what_starts_without_room_for_its_steps_is_mended() -> None:
-    mend = fix(9)
-    outcomes = {(): Outcome(False, 5, starts=True), (mend,): Outcome(True, 0)}
-    found = Search(outcomes.__getitem__, lambda *_: None, lambda _: iter([mend]), 9)
-    assert found.run(outcomes[()]).best == (mend,)
+def test_what_starts_without_room_for_its_steps_gets_room() -> None:
+    room = fix(9)
+    outcomes = {(): Outcome(False, 5, starts=True), (room,): Outcome(True, 0)}
+    found = Search(outcomes.__getitem__, lambda *_: None, lambda _: [room], 9)
+    assert found.run(outcomes[()]).best == (room,)
 
 
 def test_the_order_of_levers_is_the_one_of_run() -> None:
@@ -230,22 +230,22 @@ def test_a_size_hint_can_be_dropped() -> None:
 
 
 def test_a_fix_replaces_those_of_its_arguments() -> None:
-    seqs, both = fix(1, knob="max_num_seqs"), Fix("reserve", {"max_num_seqs": 4}, "speed", "")
-    assert with_fix((seqs,), both) == (both,)
+    seqs, both = fix(1, knob="max_num_seqs"), Remedy("reserve", {"max_num_seqs": 4}, "speed", "")
+    assert with_remedy((seqs,), both) == (both,)
 
 
 def test_what_is_kept_no_fix_changes_and_what_has_a_least_goes_down_to_it() -> None:
-    assert {name for f in propose(situation()) for name in f.changes} <= set(KEEPABLE)
+    assert {name for f in propose(situation()) for name in f.changes} <= set(PRICES)
     words = ["--max-model-len=20k", "kv_cache_dtype", "max_num_seqs=32"]
-    kept = situation(kept=parse_constraints(words))
+    kept = situation(kept=parse_kept(words))
     fixes = propose(kept)
     assert not any("kv_cache_dtype" in f.changes for f in fixes)
     lengths = [f.changes["max_model_len"] for f in fixes if f.knob == "max_model_len"]
     assert lengths == [32_768, 20_000]
     assert [f.changes["max_num_seqs"] for f in fixes if f.knob == "max_num_seqs"] == [64, 32]
-    whole = propose(situation(kept=parse_constraints(["max_model_len"])))
+    whole = propose(situation(kept=parse_kept(["max_model_len"])))
     assert not any("max_model_len" in f.changes for f in whole)
-    assert Constraints().allows(fixes[0])
+    assert allows({}, fixes[0])
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_what_is_kept_no_fix_changes_and_what_has_a_least_goes_down_to_it() -> N
 )
 def test_what_cannot_be_kept_is_said(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        parse_constraints([text])
+        parse_kept([text])
 
 
 @pytest.mark.parametrize(
@@ -284,8 +284,8 @@ def test_other_goals_are_refused(text: str) -> None:
 
 
 def test_changes_are_merged_and_of_two_limits_the_lower_holds() -> None:
-    def of(name: str, changes: dict[str, object]) -> Fix:
-        return Fix(name, changes, "nothing", "")
+    def of(name: str, changes: dict[str, object]) -> Remedy:
+        return Remedy(name, changes, "nothing", "")
 
     given_args = {
         "limit_mm_per_prompt": {"image": {"count": 4, "width": 512}, "audio": 2},
@@ -336,7 +336,7 @@ GEMMA4 = knobs.TokenCap(
 )
 
 
-def caps(knob: knobs.Knob) -> list[Fix]:
+def caps(knob: knobs.Knob) -> list[Remedy]:
     """The fixes of one knob, mildest first."""
     return [f for f in propose(situation(knobs=(knob,))) if f.knob == knob.name]
 

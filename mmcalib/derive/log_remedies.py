@@ -1,7 +1,7 @@
-"""What a server's log answers by itself: the failure, its figures, and fixes that are arithmetic.
+"""What a server's log answers by itself: failure, figures, and remedies that are arithmetic.
 
-Nothing here knows the model or runs vLLM: each figure is the log's, and each fix is computed from
-them. A fix never goes beyond a number that the log states.
+Nothing here knows the model or runs vLLM: each figure is the log's, and each remedy is computed
+from them. A remedy never goes beyond a number that the log states.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mmcalib.derive.fixes import (
-    LIMIT,
+from mmcalib.derive.limits import LIMIT
+from mmcalib.derive.logs import OutOfMemory, Phase, StartupLog
+from mmcalib.derive.remedies import (
     MOST_UTILIZATION,
-    NO_CONSTRAINTS,
+    NOTHING_KEPT,
     SIXTEEN_BITS,
     UTILIZATION,
-    Constraints,
-    Fix,
+    Kept,
     Proposal,
+    Remedy,
+    allows,
     changed_args,
-    limit_sequences,
     propose,
     round_context,
     set_argument,
     unlisted,
 )
-from mmcalib.derive.logs import OutOfMemory, Phase, StartupLog
 from mmcalib.domain.memory import floor_utilization
 from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION, VLLM_SLACK_BYTES, default_utilization
 from mmcalib.text import flag, gib
@@ -112,11 +112,11 @@ def answer_log(
     starts: Sequence[StartupLog],
     log: StartupLog,
     total_bytes: int | None = None,
-    kept: Constraints = NO_CONSTRAINTS,
+    kept: Kept = NOTHING_KEPT,
 ) -> LogAnswer:
     """Answer from one of the starts; `total_bytes` are the GPU's if the log does not state them."""
     known = _measure(log, log.total_bytes or total_bytes)
-    found = (fix for lever in _LEVERS for fix in lever(known) if log.failures and kept.allows(fix))
+    found = (one for lever in _LEVERS for one in lever(known) if log.failures and allows(kept, one))
     values = {name: known.settings.get(name) for name in _NAMES}
     values |= {"total_bytes": known.total_bytes, "requested_bytes": known.requested_bytes}
     return LogAnswer(
@@ -130,13 +130,13 @@ def answer_log(
         failures=tuple(dict.fromkeys(one.text for one in log.failures)),
         missing_bytes=known.missing_bytes,
         figures={name: v for name, v in values.items() if isinstance(v, int | float)},
-        fixes=tuple(propose(changed_args(log.engine_args, [fix]), fix) for fix in found),
+        fixes=tuple(propose(changed_args(log.engine_args, [one]), one) for one in found),
         least=_least(known) if log.failures else "",
         notes=tuple(_notes(log)),
     )
 
 
-def _modality(known: _Measured) -> Iterator[Fix]:
+def _modality(known: _Measured) -> Iterator[Remedy]:
     """Turn off the modality that the profile reserved for, if nobody listed it."""
     log, modality = known.log, known.log.profiled_modality
     limits = log.engine_args.get(LIMIT)
@@ -147,7 +147,7 @@ def _modality(known: _Measured) -> Iterator[Fix]:
         yield unlisted(modality, log.engine_args, what)
 
 
-def _utilization(known: _Measured) -> Iterator[Fix]:
+def _utilization(known: _Measured) -> Iterator[Remedy]:
     """Ask for what is free: more for the KV cache, less where something else ran out of memory."""
     log, total, requested = known.log, known.total_bytes, known.requested_bytes
     missing, cache = known.missing_bytes, log.kv_cache_bytes
@@ -156,7 +156,7 @@ def _utilization(known: _Measured) -> Iterator[Fix]:
     free = floor_utilization(log.free_bytes, total) if log.free_bytes else None
     if known.phase == "start" and free:
         price = f"{gib(requested - round(free * total))} less: the most that was free"
-        yield set_argument(UTILIZATION, free, "KV cache", price)
+        yield set_argument(UTILIZATION, free, price, "KV cache")
     elif known.lacks_cache:
         share = math.ceil(100 * (requested + max(missing, 1)) / total) / 100
         most = MOST_UTILIZATION if free is None else free
@@ -166,7 +166,7 @@ def _utilization(known: _Measured) -> Iterator[Fix]:
             more = gib((cache or 0) + round(share * total) - requested)
             whose = "free at the start" if free else "free, if nothing else uses the GPU"
             price = f"a KV cache of {more}, from memory that is {whose}"
-            yield set_argument(UTILIZATION, share, "nothing", price)
+            yield set_argument(UTILIZATION, share, price)
     elif known.phase in ("cuda graphs", "warm-up", "serving", "serving: encoder") or (
         known.phase == "profile: sampler" and log.warmed_sequences is not None
     ):
@@ -176,16 +176,16 @@ def _utilization(known: _Measured) -> Iterator[Fix]:
         if share > 0 and (cache is None or cache - less > (log.needed_bytes or 0)):
             left = "" if cache is None else f", {gib(cache - less)} remain"
             price = f"{gib(less)} less for the KV cache{left}: such a step needs them"
-            yield set_argument(UTILIZATION, share, "KV cache", price)
+            yield set_argument(UTILIZATION, share, price, "KV cache")
 
 
-def _batch(known: _Measured) -> Iterator[Fix]:
+def _batch(known: _Measured) -> Iterator[Remedy]:
     """Take the batch that the error names, or shrink the step whose peak and size are stated."""
     log, name, oom = known.log, "max_num_batched_tokens", known.oom
     batch, peak, missing = known.settings.get(name), log.activation_bytes, known.missing_bytes
     if (least := log.least_batched_tokens) is not None:
         price = f"vLLM reserves for steps of {least:,} tokens, the least that the error allows"
-        yield set_argument(name, least, "KV cache", price)
+        yield set_argument(name, least, price, "KV cache")
         return
     room = 0 if missing is None else (peak or 0) - missing
     if known.phase in ("profile", "profile: language model") and oom and log.weights_bytes:
@@ -198,30 +198,33 @@ def _batch(known: _Measured) -> Iterator[Fix]:
     if isinstance(batch, int) and log.encoder_budget_tokens in (None, batch) and peak:
         fewer = int(batch * room / peak) // _STEP * _STEP
         if 0 < fewer < batch:
-            price = f"vLLM reads prompts {fewer:,} tokens at a time: slower first answers"
-            yield set_argument(name, fewer, "speed", price)
+            yield set_argument(name, fewer)
 
 
-def stated_fixes(log: StartupLog, kept: Constraints = NO_CONSTRAINTS) -> tuple[Fix, ...]:
-    """Return the fix that the log's own error names: a measured limit, which no plan exceeds."""
+def _limit_sequences(count: int, why: str) -> Remedy:
+    return set_argument("max_num_seqs", count, f"at most {count} requests run at once: {why}")
+
+
+def stated_remedies(log: StartupLog, kept: Kept = NOTHING_KEPT) -> tuple[Remedy, ...]:
+    """Return the remedy that the log's own error names: a measured limit, which no plan exceeds."""
     if log.most_sequences is None:
         return ()
-    fix = limit_sequences(log.most_sequences, ": the log's server has a block for each")
-    return (fix,) if kept.allows(fix) else ()
+    remedy = _limit_sequences(log.most_sequences, "the log's server has a block for each")
+    return (remedy,) if allows(kept, remedy) else ()
 
 
-def _sequences(known: _Measured) -> Iterator[Fix]:
+def _sequences(known: _Measured) -> Iterator[Remedy]:
     """Take the number that vLLM names, or half of what had room in its warm-up."""
     log, oom = known.log, known.oom
-    if stated := stated_fixes(log):
+    if stated := stated_remedies(log):
         yield from stated
     elif log.warmed_sequences and oom and oom.tried_bytes and oom.free_bytes:
         fitting = min(1, oom.free_bytes / oom.tried_bytes) * log.warmed_sequences / 2
         count = 2 ** int(math.log2(max(1, fitting)))
-        yield limit_sequences(count, ": the warm-up runs as many")
+        yield _limit_sequences(count, "the warm-up runs as many")
 
 
-def _context(known: _Measured) -> Iterator[Fix]:
+def _context(known: _Measured) -> Iterator[Remedy]:
     """Take the longest context that vLLM names, or that the stated bytes have room for."""
     log, tokens = known.log, known.log.longest_context
     cache, length = log.kv_cache_bytes or 0, known.settings.get("max_model_len")
@@ -230,19 +233,18 @@ def _context(known: _Measured) -> Iterator[Fix]:
             tokens = max(0, int(length * min(1, cache / log.needed_bytes) * 0.97))
         tokens = round_context(tokens or 0)
     if tokens:
-        price = f"prompt and answer have at most {tokens:,} tokens together"
-        yield set_argument("max_model_len", tokens, "requests", price)
+        yield set_argument("max_model_len", tokens)
 
 
-def _eight_bits(known: _Measured) -> Iterator[Fix]:
+def _eight_bits(known: _Measured) -> Iterator[Remedy]:
     cache, needed = known.log.kv_cache_bytes, known.log.needed_bytes
     now = str(known.log.engine_args.get("kv_cache_dtype", "auto"))
     if now in SIXTEEN_BITS and cache and needed and needed / 2 <= cache:
         price = f"8-bit values: one request takes {gib(needed // 2)}, and {gib(cache)} are there"
-        yield set_argument("kv_cache_dtype", "fp8", "quality", price)
+        yield set_argument("kv_cache_dtype", "fp8", price)
 
 
-_LEVERS: Final[tuple[Callable[[_Measured], Iterator[Fix]], ...]] = (
+_LEVERS: Final[tuple[Callable[[_Measured], Iterator[Remedy]], ...]] = (
     *(_modality, _utilization, _batch, _sequences, _context, _eight_bits),
 )
 
