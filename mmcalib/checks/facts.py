@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from mmcalib.checks.check import RemedyStyle
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.demand import Headroom
+from mmcalib.derive.demand import Shortfall
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.frontier import Point, compute_retention
@@ -161,7 +161,7 @@ class Alternatives:
     without: Budget | None = None
     gain: str = ""
     remedies: Sequence[str] = ()
-    room: Headroom | None = None
+    short: Shortfall | None = None
     cache_floor: CacheFloor | None = None
     largest_bytes: Mapping[Modality, int] = field(default_factory=dict)
 

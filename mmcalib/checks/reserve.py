@@ -14,7 +14,7 @@ from mmcalib.derive.limits import LIMIT, Count, ProfileReserve, compute_reserve
 from mmcalib.derive.processor_cache import describe_floor, round_up_gib
 from mmcalib.derive.remedies import Remedy
 from mmcalib.domain.knobs import Knob, Value, merge_nested
-from mmcalib.domain.memory import Budget, Dummy
+from mmcalib.domain.memory import Budget, Dummy, floor_utilization
 from mmcalib.domain.model import BODY_BYTES, ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, SHM_OBJECT_MIB
@@ -75,13 +75,15 @@ def reserved_check(
 
 def check_skipped_profile(facts: CheckFacts) -> Iterator[Check]:
     """Fail for `skip_mm_profiling`, which reserves nothing for the encoder."""
-    judged, room = facts.configuration, facts.tries.room
+    judged, short = facts.configuration, facts.tries.short
     if not judged.engine_args.get("skip_mm_profiling"):
         return
     size, lower = "", ""
-    if room is not None:
-        size = f" and take {gib(room.peak_bytes)}"
-        lower = f", or {yaml_line('gpu_memory_utilization', room.reserving_utilization)}"
+    if short is not None:
+        room = short.requested_bytes - max(0, short.nbytes)
+        share = floor_utilization(room, short.total_bytes)
+        size = f" and take {gib(short.worst.nbytes)}"
+        lower = f", or {yaml_line('gpu_memory_utilization', share)}"
     yield Check(
         ids.ENCODER_RESERVE,
         "fail",

@@ -476,11 +476,6 @@ class Headroom:
         return self.nbytes + VLLM_SLACK_BYTES + self.outside_bytes >= 0
 
     @property
-    def reserving_utilization(self) -> float:
-        """The `gpu_memory_utilization` that leaves room for the excess, in hundredths."""
-        return floor_utilization(self.requested_bytes - max(0, -self.nbytes), self.total_bytes)
-
-    @property
     def fitting_utilization(self) -> float | None:
         """The `gpu_memory_utilization` in hundredths that fits the highest step, if any does."""
         room = self.requested_bytes + self.outside_bytes + self.nbytes + VLLM_SLACK_BYTES

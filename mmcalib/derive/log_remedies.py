@@ -56,12 +56,24 @@ class LogAnswer:
     notes: tuple[str, ...] = ()
 
 
-_NAMES: Final = (
-    *("total_bytes", "free_bytes", UTILIZATION, "requested_bytes", "weights_bytes"),
-    *("consumed_bytes", "non_torch_bytes", "activation_bytes", "graphs_bytes", "kv_cache_bytes"),
-    *("needed_bytes", "kv_cache_tokens", "max_model_len", "max_num_batched_tokens"),
-    "encoder_budget_tokens",
-)
+# A log's figures, and what they are called.
+FIGURES: Final = {
+    "total_bytes": "GPU",
+    "free_bytes": "free at the start",
+    "gpu_memory_utilization": "utilization",
+    "requested_bytes": "share of vLLM",
+    "weights_bytes": "weights",
+    "consumed_bytes": "weights and non-torch",
+    "non_torch_bytes": "non-torch",
+    "activation_bytes": "activation peak",
+    "graphs_bytes": "CUDA graphs",
+    "kv_cache_bytes": "KV cache",
+    "needed_bytes": "one request needs",
+    "kv_cache_tokens": "KV cache, tokens",
+    "max_model_len": "context, tokens",
+    "max_num_batched_tokens": "batch, tokens",
+    "encoder_budget_tokens": "encoder budget, tokens",
+}
 # vLLM's steps are multiples of this.
 _STEP: Final = 256
 
@@ -85,7 +97,7 @@ class _Measured:
 
 
 def _measure(log: StartupLog, total: int | None) -> _Measured:
-    printed = {name: getattr(log, name, None) for name in _NAMES}
+    printed = {name: getattr(log, name, None) for name in FIGURES}
     settings = {**log.engine_args, **{n: v for n, v in printed.items() if v is not None}}
     share = settings.get(UTILIZATION)
     if not isinstance(share, int | float) or isinstance(share, bool):
@@ -117,7 +129,7 @@ def answer_log(
     """Answer from one of the starts; `total_bytes` are the GPU's if the log does not state them."""
     known = _measure(log, log.total_bytes or total_bytes)
     found = (one for lever in _LEVERS for one in lever(known) if log.failures and allows(kept, one))
-    values = {name: known.settings.get(name) for name in _NAMES}
+    values = {name: known.settings.get(name) for name in FIGURES}
     values |= {"total_bytes": known.total_bytes, "requested_bytes": known.requested_bytes}
     return LogAnswer(
         line=log.line,

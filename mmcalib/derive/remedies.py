@@ -107,15 +107,10 @@ def format_flags(changes: Mapping[str, Any]) -> str:
 
 def changed_args(engine_args: Mapping[str, Any], remedies: Iterable[Remedy]) -> dict[str, Any]:
     """The engine arguments that the remedies change, with their new values."""
-    args = dict(engine_args)
-    touched: dict[str, None] = {}
+    args, touched = dict(engine_args), dict[str, None]()
     for remedy in remedies:
-        touched.update(dict.fromkeys(remedy.changes))
-        for name, value in remedy.changes.items():
-            if name == LIMIT:
-                args[name] = _lower_limits(args.get(name), value)
-            else:
-                args = merge_nested(args, {name: value})
+        args = merge_nested(args, remedy.changes)
+        touched |= dict.fromkeys(remedy.changes)
     return {name: args[name] for name in touched}
 
 
@@ -129,26 +124,6 @@ def with_remedy(remedies: tuple[Remedy, ...], more: Remedy) -> tuple[Remedy, ...
     """Add a remedy in place of those of its knob, or of an argument that it sets."""
     replaced = {more.knob, *(name for name in more.changes if name != LIMIT)}
     return (*(one for one in remedies if one.knob not in replaced), more)
-
-
-def _lower_limits(old: Any, new: Mapping[str, Any]) -> dict[str, Any]:
-    """Take the lower of two limits, with the options of both unless `new` sets them to None."""
-    limits = dict(old) if isinstance(old, Mapping) else {}
-    for modality, value in new.items():
-        both = [_options(limits[modality])] if modality in limits else []
-        both.append(_options(value))
-        counts = [options["count"] for options in both if "count" in options]
-        options = {name: v for one in both for name, v in one.items() if name != "count"}
-        options = {name: value for name, value in options.items() if value is not None}
-        if counts and (not options or min(counts) == 0):
-            limits[modality] = min(counts)
-        else:
-            limits[modality] = {**({"count": min(counts)} if counts else {}), **options}
-    return limits
-
-
-def _options(limit: Any) -> dict[str, Any]:
-    return dict(limit) if isinstance(limit, Mapping) else {"count": limit}
 
 
 _TIMES = {"": 1, "k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
@@ -313,7 +288,7 @@ def drop_hints(engine_args: Mapping[str, Any]) -> Iterator[Remedy]:
     """Drop size hints: most shrink vLLM's profile, but not the items that it admits."""
     limits = engine_args.get(LIMIT) or {}
     hints = {
-        modality: {"count": limit.get("count", 1), **dict.fromkeys(limit.keys() - {"count"})}
+        modality: limit.get("count", 1)
         for modality, limit in limits.items()
         if isinstance(limit, Mapping) and limit.keys() - {"count"}
     }

@@ -245,11 +245,9 @@ class RehearsalJudge(MemoryJudge):
         except MmcalibError:
             return None
 
-    def _rehearse_all(
-        self, every: Sequence[EngineArgs], first: Steps
-    ) -> list[RehearsedMemory | None]:
-        with self.progress.step(f"rehearsing on {self.prediction.gpu.name}"):
-            return self.prediction.rehearse_all(every, first)
+    @property
+    def _rehearse_all(self) -> RehearseAll:
+        return rehearse_with_progress(self.prediction, self.progress)
 
     def _rehearse(self, engine_args: EngineArgs) -> RehearsedMemory | None:
         with self.progress.step(f"rehearsing on {self.prediction.gpu.name}"):

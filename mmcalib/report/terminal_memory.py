@@ -14,7 +14,7 @@ from rich.text import Text
 
 from mmcalib import text
 from mmcalib.checks.check import yaml_value
-from mmcalib.derive.log_remedies import LogAnswer
+from mmcalib.derive.log_remedies import FIGURES, LogAnswer
 from mmcalib.derive.remedies import Proposal
 from mmcalib.domain.memory import LiveTensor
 from mmcalib.report import rows
@@ -138,26 +138,6 @@ def print_traffic(traffic: TrafficFigures, gpu: str, console: Console) -> None:
     console.print(Text(rows.traffic_line(traffic), style=rows.STYLES[traffic.status]))
 
 
-# What a log's figures are called.
-_FIGURES: Final = {
-    "total_bytes": "GPU",
-    "free_bytes": "free at the start",
-    "gpu_memory_utilization": "utilization",
-    "requested_bytes": "share of vLLM",
-    "weights_bytes": "weights",
-    "consumed_bytes": "weights and non-torch",
-    "non_torch_bytes": "non-torch",
-    "activation_bytes": "activation peak",
-    "graphs_bytes": "CUDA graphs",
-    "kv_cache_bytes": "KV cache",
-    "needed_bytes": "one request needs",
-    "kv_cache_tokens": "KV cache, tokens",
-    "max_model_len": "context, tokens",
-    "max_num_batched_tokens": "batch, tokens",
-    "encoder_budget_tokens": "encoder budget, tokens",
-}
-
-
 def _figure(name: str, value: float) -> str:
     return text.gib(int(value)) if name.endswith("_bytes") else text.number(value)
 
@@ -178,7 +158,7 @@ def print_log(answer: LogAnswer, console: Console) -> None:
         known = "needed_bytes" in answer.figures or answer.phase != "kv cache"
         words = f"missing: {'' if known else 'more than '}{text.gib(answer.missing_bytes)}"
         console.print(line(words, "bold red"))
-    cells = [(_FIGURES[name], _figure(name, v)) for name, v in answer.figures.items()]
+    cells = [(FIGURES[name], _figure(name, v)) for name, v in answer.figures.items()]
     pairs = [(*left, *right) for left, right in zip_longest(cells[::2], cells[1::2], fillvalue=())]
     console.print(plain_table([fold(), fold("", "right"), fold(), fold("", "right")], pairs))
     _print_fixes(answer.fixes, "; computed from the log", console)
@@ -229,7 +209,7 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
 def _print_logged(logged: Memory, figures: Mapping[str, float], console: Console) -> None:
     """Print the log's own figures beside those of its rehearsal."""
     shown = [
-        (_FIGURES[name], _figure(name, figures[name]), _figure(name, ours))
+        (FIGURES[name], _figure(name, figures[name]), _figure(name, ours))
         for name in ("weights_bytes", "kv_cache_bytes", "kv_cache_tokens")
         if name in figures and (ours := getattr(logged, name)) is not None
     ]

@@ -13,10 +13,8 @@ from typing import Final
 from mmcalib.checks import corpus as data
 from mmcalib.checks import file, items, limits, options, reserve
 from mmcalib.checks.catalogue import MEMORY_RESERVE, SIZE_HINT
-from mmcalib.checks.check import Check
-from mmcalib.checks.facts import CheckFacts, CorpusFacts, ExcessRequests, JudgedConfig
-from mmcalib.checks.reserve import embeddings_only_check
-from mmcalib.checks.reserve import reserved_check as reserved_in_tokens
+from mmcalib.checks.check import Check, RemedyStyle
+from mmcalib.checks.facts import Alternatives, CheckFacts, CorpusFacts, ExcessRequests, JudgedConfig
 from mmcalib.derive.costs import CostTable
 from mmcalib.domain.items import Skipped
 from mmcalib.memory.checks import Unrehearsed, not_rehearsed, qualify_tokens_only, reserved_check
@@ -95,12 +93,9 @@ def corpus_facts(
 
 def judge_reserve(predicted: Predicted, config: JudgedConfig, rehearse: str) -> Check:
     """Check the reserve in bytes, else in tokens; `rehearse` is the command for a rehearsal."""
-    check = reserved_check(predicted, config, allow_under_reserve=False)
-    if check is not None:
+    if check := reserved_check(predicted, config, allow_under_reserve=False):
         return check
-    tokens = embeddings_only_check(config.budget) or reserved_in_tokens(
-        config.adequacy, config.budget.profiled_modality, ()
-    )
+    (tokens,) = reserve.check_reserved(CheckFacts(RemedyStyle.LINES, config, tries=Alternatives()))
     (check,) = qualify_tokens_only([tokens], config, not_rehearsed(predicted, rehearse))
     return check
 

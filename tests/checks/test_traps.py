@@ -14,7 +14,7 @@ from mmcalib.checks.check import Check, RemedyStyle
 from mmcalib.checks.facts import Alternatives, CheckFacts, JudgedConfig, LargestPrompt
 from mmcalib.checks.file import WrittenFile, check_file
 from mmcalib.derive.costs import CostTable, ItemCost
-from mmcalib.derive.demand import Headroom
+from mmcalib.derive.demand import Shortfall, WorstStep
 from mmcalib.derive.effects import Effect, Footprint, ItemOutcome
 from mmcalib.derive.limits import ProfileReserve
 from mmcalib.derive.processor_cache import CacheFloor
@@ -228,11 +228,9 @@ def test_a_hint_that_shrinks_the_cache_makes_larger_items_impossible() -> None:
 
 def test_a_skipped_profile_reserves_nothing() -> None:
     args = {"skip_mm_profiling": True, "limit_mm_per_prompt": {"image": 1, "video": 0}}
-    judged = facts(
-        args,
-        PLAIN,
-        tries=Alternatives(room=Headroom(20 * GIB, 18 * GIB, 2 * GIB, 3 * GIB, GIB)),
-    )
+    step = WorstStep("image", 16_384, 3 * GIB)
+    short = Shortfall(GIB, step, 2 * GIB, requested_bytes=18 * GIB, total_bytes=20 * GIB)
+    judged = facts(args, PLAIN, tries=Alternatives(short=short))
     assert judged.configuration.adequacy == ProfileReserve(0, 16_384)
     (check,) = reserve.check_skipped_profile(judged)
     assert "16,384 tokens and take 3.00 GiB" in check.detail

@@ -283,7 +283,7 @@ def test_other_goals_are_refused(text: str) -> None:
         parse_goal(text)
 
 
-def test_changes_are_merged_and_of_two_limits_the_lower_holds() -> None:
+def test_changes_are_merged_into_what_is_set() -> None:
     def of(name: str, changes: dict[str, object]) -> Remedy:
         return Remedy(name, changes, "nothing", "")
 
@@ -294,11 +294,11 @@ def test_changes_are_merged_and_of_two_limits_the_lower_holds() -> None:
     }
     fixes = [
         of("none", {"limit_mm_per_prompt": {"video": 0}}),
-        of("one", {"limit_mm_per_prompt": {"image": 1, "video": 1}}),
+        of("one", {"limit_mm_per_prompt": {"image": 1}}),
         of("cap", {"mm_processor_kwargs": {"images_kwargs": {"size": {"longest_edge": 8}}}}),
     ]
     assert changed_args(given_args, fixes) == {
-        "limit_mm_per_prompt": {"image": {"count": 1, "width": 512}, "audio": 2, "video": 0},
+        "limit_mm_per_prompt": {"image": 1, "audio": 2, "video": 0},
         "mm_processor_kwargs": {
             "videos_kwargs": {"size": {"longest_edge": 7}},
             "images_kwargs": {"size": {"longest_edge": 8}},

@@ -55,7 +55,6 @@ from mmcalib.workflows.validate.subject import (
     add_own_items,
     add_worst_steps,
     describe_kv_cache,
-    find_headroom,
     option_facts,
     plan_command,
 )
@@ -89,7 +88,7 @@ def check_limits(subject: ValidatedConfig) -> Iterator[Check]:
             prompt=prompt,
             longer=longer,
             model=subject.opened,
-            tries=Alternatives(without, gain, remedies, find_headroom(subject), floor, largest),
+            tries=Alternatives(without, gain, remedies, subject.shortfall, floor, largest),
         ),
     )
 

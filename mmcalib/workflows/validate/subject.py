@@ -19,7 +19,7 @@ from mmcalib.checks.facts import JudgedConfig, OptionFacts
 from mmcalib.checks.file import WrittenFile, check_file
 from mmcalib.configs.read import WrittenConfiguration, reject_unsafe_settings
 from mmcalib.decision.explore import BudgetSource
-from mmcalib.derive.demand import Headroom, Shortfall, WorstStep
+from mmcalib.derive.demand import Shortfall, WorstStep
 from mmcalib.derive.limits import LIMIT
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.remedies import Remedy
@@ -306,20 +306,6 @@ def add_own_items(subject: ValidatedConfig) -> ValidatedConfig:
     with subject.progress.step(f"rehearsing the corpus' items on {gpu}"):
         rehearsed = memory.prediction.rehearse_or_none(subject.engine_args, steps)
     return subject.with_rehearsal(calibrated=rehearsed or memory.config)
-
-
-def find_headroom(subject: ValidatedConfig) -> Headroom | None:
-    """Return the costliest step and the reserve on the whole GPU, or None if not rehearsed."""
-    short, config = subject.shortfall, subject.memory.config if subject.memory else None
-    if config is None or short is None:
-        return None
-    return Headroom(
-        config.total_bytes,
-        config.requested_bytes,
-        config.outside_for_steps_bytes,
-        short.worst.nbytes,
-        short.reserved_bytes,
-    )
 
 
 def checks_in_bytes(
