@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Callable
 from decimal import Decimal
@@ -67,6 +68,26 @@ def reason_kind(reason: str) -> str:
 def flag(name: str) -> str:
     """The option for an argument of vLLM: --max-model-len for max_model_len."""
     return f"--{name.replace('_', '-')}"
+
+
+def serve_option(name: str, value: Any) -> list[str]:
+    """Return one option and its values."""
+    option = flag(name)
+    match value:
+        case True:
+            return [option]
+        case False:
+            return [f"--no-{option[2:]}"]
+        case list() | tuple():
+            return [option, *map(plain_value, value)]
+    text = plain_value(value)
+    # After a space, the parser would read a leading dash as another option.
+    return [f"{option}={text}"] if text.startswith("-") else [option, text]
+
+
+def plain_value(value: Any) -> str:
+    """Return a string unchanged, and anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def one_line(text: str) -> str:

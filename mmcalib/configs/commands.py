@@ -15,8 +15,8 @@ from typing import Any, Final
 import yaml
 
 from mmcalib.errors import UsageError
-from mmcalib.results.engine_yaml import serve_option, yaml_entry
-from mmcalib.text import one_line
+from mmcalib.results.engine_yaml import yaml_entry
+from mmcalib.text import one_line, serve_option
 
 _SERVER: Final = "vllm.entrypoints.openai.api_server"
 _PROGRAMS: Final = ("vllm", "vllm.entrypoints.cli.main")

@@ -11,7 +11,7 @@ import yaml
 
 from mmcalib.configs.commands import Command, Span, argument, mark_unknown
 from mmcalib.configs.shell import ORPHANS, Script
-from mmcalib.results.engine_yaml import serve_option
+from mmcalib.text import serve_option
 
 # KServe's runtime handles these itself and passes the others on to vLLM.
 _KSERVE: Final = {"model_id": "--model", "model_name": "--served-model-name", "backend": ""}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mmcalib.configs.commands import Command, Span
-from mmcalib.results.engine_yaml import serve_option
+from mmcalib.text import serve_option
 
 _CALLS: Final = ("LLM", "EngineArgs", "AsyncEngineArgs")
 # Its default depends on `UsageContext` (vllm/engine/arg_utils.py, 0.32).

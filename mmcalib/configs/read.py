@@ -39,8 +39,7 @@ from mmcalib.files import read_document
 from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
 from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
 from mmcalib.progress import Progress
-from mmcalib.results.engine_yaml import serve_option
-from mmcalib.text import describe_releases, one_line
+from mmcalib.text import describe_releases, one_line, serve_option
 
 _STARTERS: Final = re.compile(
     r"docker|podman|nerdctl|jobs|kubectl|env|sudo|exec|nohup|uvx?|vllm|python[\d.]*"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -288,15 +289,10 @@ def bound_retained_storage(
     return RetainedStorage(max(tokens + rest, cache_tokens), cache_tokens, batches, known)
 
 
-def find_repeated_items(requests: Iterable[Sequence[int]]) -> Iterator[int]:
-    """Yield the items that more than one request names."""
-    seen, yielded = set[int](), set[int]()
-    for request in requests:
-        for item in set(request):
-            if item in seen and item not in yielded:
-                yielded.add(item)
-                yield item
-            seen.add(item)
+def find_repeated_items(requests: Iterable[Sequence[int]]) -> list[int]:
+    """The items that more than one request names."""
+    counts = Counter(item for request in requests for item in set(request))
+    return [item for item, count in counts.items() if count > 1]
 
 
 @dataclass(frozen=True, slots=True)

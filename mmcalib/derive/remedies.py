@@ -6,7 +6,6 @@ drops every remedy that the goal does not need.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shlex
@@ -22,7 +21,7 @@ from mmcalib.domain.knobs import Knob, merge_nested
 from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.errors import UsageError
 from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION, SMALL_GPU_BATCHED_TOKENS
-from mmcalib.text import GIB, flag, gib
+from mmcalib.text import GIB, flag, gib, serve_option
 
 UTILIZATION: Final = "gpu_memory_utilization"
 _BATCH: Final = "max_num_batched_tokens"
@@ -94,15 +93,7 @@ class Outcome:
 
 def format_flags(changes: Mapping[str, Any]) -> str:
     """Write whole values of engine arguments as flags of `vllm serve`."""
-    words = []
-    for name, value in changes.items():
-        if value is True:
-            words.append(flag(name))
-        elif isinstance(value, Mapping | list):
-            words.append(f"{flag(name)} {shlex.quote(json.dumps(value))}")
-        else:
-            words.append(f"{flag(name)} {value}")
-    return " ".join(words)
+    return " ".join(shlex.join(serve_option(*change)) for change in changes.items())
 
 
 def changed_args(engine_args: Mapping[str, Any], remedies: Iterable[Remedy]) -> dict[str, Any]:

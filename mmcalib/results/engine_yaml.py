@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ import yaml
 from mmcalib import text as wording
 from mmcalib.results.calibration import CalibrationDocument, Evidence, group_evidence
 from mmcalib.storage.tables import row_of
-from mmcalib.text import flag
+from mmcalib.text import serve_option
 
 
 def serve_arguments(config: Mapping[str, Any]) -> Iterator[list[str]]:
@@ -28,26 +27,6 @@ def serve_arguments(config: Mapping[str, Any]) -> Iterator[list[str]]:
 def serve_words(config: Mapping[str, Any]) -> list[str]:
     """Return the arguments of `vllm serve` as one list."""
     return [word for option in serve_arguments(config) for word in option]
-
-
-def serve_option(name: str, value: Any) -> list[str]:
-    """Return one option and its values."""
-    option = flag(name)
-    match value:
-        case True:
-            return [option]
-        case False:
-            return [f"--no-{option[2:]}"]
-        case list() | tuple():
-            return [option, *map(plain, value)]
-    text = plain(value)
-    # After a space, the parser would read a leading dash as another option.
-    return [f"{option}={text}"] if text.startswith("-") else [option, text]
-
-
-def plain(value: Any) -> str:
-    """Return a string unchanged, and anything else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 _WIDTH = 100

@@ -16,7 +16,8 @@ import yaml
 from mmcalib.configs.read import WrittenConfiguration, read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ParseServeConfig
-from mmcalib.results.engine_yaml import serve_arguments, serve_option
+from mmcalib.results.engine_yaml import serve_arguments
+from mmcalib.text import serve_option
 
 pytestmark = pytest.mark.engine
 

@@ -132,7 +132,7 @@ def plan(
                 notes = [*about, *notes]
                 known = replace(trials, engine_args=logged) if measured else trials
                 trials = replace(trials, oom=observe_oom(known, server_log.log))
-            now, judged = trials.outcome(()), judge_remedies(trials, ())
+            now, judged = trials.outcome(()), trials.judge((), base)
             trials = trials if now.reached else without_trap_hints(trials)
         search = _search(trials, resolved, model_config, progress)
         verdict: Verdict = "out of reach"
@@ -231,7 +231,7 @@ def _combine(search: SearchResult, trials: Trials) -> Combination | None:
         flags=format_flags(changes),
         changes=changes,
         proven=search.proven,
-        reserved=reserve_result(judge_remedies(trials, search.best)),
+        reserved=reserve_result(trials.judge(search.best, memory)),
         memory=memory_figures(memory, trials.prediction.gpu),
     )
 
@@ -257,6 +257,25 @@ def _least(best: Outcome, quantized: Sequence[str]) -> str:
     whole = (best.memory.requested_bytes + best.lacking_bytes) / GPU_MEMORY_UTILIZATION
     others = "".join(f", or --model {name}" for name in quantized)
     return f"a GPU with about {gib(round(whole))}{others}"
+
+
+_REMEDY: Final = (
+    "another --gpu, a lower --goal, or `mmcalib run --gpu`, which caps items by your own"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One configuration's reserve check; `lacking_bytes` is the shortfall after the log's OOM."""
+
+    check: Check
+    shortfall: Shortfall | None
+    configuration: JudgedConfig
+    lacking_bytes: int = 0
+
+    @property
+    def holds(self) -> bool:
+        return self.check.status != "fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +319,7 @@ class Trials:
         lacking = self.goal.lacking_bytes(memory)
         if rejected := self._find_rejected(remedies):
             return Outcome(False, lacking, f"rejects {', '.join(rejected)} items", memory=memory)
-        judged = None if lacking else judge_remedies(self, remedies)
+        judged = None if lacking else self.judge(remedies, memory)
         if judged is None or judged.holds:
             return Outcome(not lacking, lacking, memory=memory)
         short = judged.shortfall.nbytes if judged.shortfall else 0
@@ -327,15 +346,66 @@ class Trials:
         served = self.largest_items(remedies)
         return [m for m, most in without.items() if m not in caps and 0 < served.get(m, 0) < most]
 
-    def find_rehearsal(self, remedies: tuple[Remedy, ...] = ()) -> RehearsedMemory | None:
-        """Return the rehearsal of these remedies; None if vLLM rejected them or it never ran."""
-        answer = self.prediction.find_result(self.args(remedies))
-        return answer if isinstance(answer, RehearsedMemory) else None
-
     def largest_items(self, remedies: tuple[Remedy, ...] = ()) -> Mapping[Modality, int]:
         """Tokens of vLLM's largest item per served modality, if known."""
-        answer = self.find_rehearsal(remedies)
-        return answer.budget.max_tokens_per_item if answer and answer.budget else {}
+        answer = self.prediction.find_result(self.args(remedies))
+        budget = answer.budget if isinstance(answer, RehearsedMemory) else None
+        return budget.max_tokens_per_item if budget else {}
+
+    def judge(self, remedies: tuple[Remedy, ...], memory: RehearsedMemory) -> Judged | None:
+        """Check the reserve of this rehearsal with vLLM's dummies; None without media."""
+        if memory.budget is None:
+            return None
+        config, predicted, short = self.predict(remedies, memory, memory.budget)
+        command = shlex.join(["mmcalib", "rehearse", "--model", str(self.engine_args["model"])])
+        check, missing = judge_reserve(predicted, config, command), 0
+        if (oom := self.oom) is not None:
+            # The log's shortfall decides if the reserve check alone passes.
+            missing = oom.missing_bytes(memory, short)
+            if missing > 0:
+                need = f"{gib(missing)} more must stay free"
+                detail = f"{need}; {check.detail}" if check.status == "fail" else need
+                check = replace(check, status="fail", detail=detail)
+            else:
+                more, was = gib(oom.lacking_bytes - missing), gib(oom.lacking_bytes)
+                detail = f"{check.detail}; {more} more stay free than on the log's server"
+                check = replace(check, detail=f"{detail}, which was short of {was}")
+        if check.status == "fail":
+            check = replace(check, remedy=_REMEDY)
+        return Judged(check, short, config, max(0, missing))
+
+    def predict(
+        self, remedies: tuple[Remedy, ...], memory: RehearsedMemory, budget: Budget
+    ) -> tuple[JudgedConfig, Predicted, Shortfall | None]:
+        """Return the configuration, its worst steps, and the shortfall of its reserve, if known."""
+        args, prediction = self.args(remedies), self.prediction
+        # vLLM's budget omits modalities that it does not serve; a missing limit admits its maximum.
+        limited = {m: 0 for m in MODALITIES if m in (args.get(LIMIT) or {})}
+        every = (limited | budget.max_items_per_prompt).items()
+        counts = {m: Count(count, "", "computed") for m, count in every}
+        adequacy = rehearsed_adequacy(memory, budget)
+        config = JudgedConfig(args, counts, budget, plain=budget, adequacy=adequacy)
+        steps = rehearse_worst_steps(config, prediction.rehearse_all)
+        failure = prediction.failure
+        predicted = Predicted(prediction.gpu, None, memory, steps=steps, failure=failure)
+        return config, predicted, predicted_shortfall(predicted, config)
+
+    def reserve(self, remedies: tuple[Remedy, ...]) -> Iterator[Remedy]:
+        """Yield engine values that make the reserve hold, or leave the log's shortfall free."""
+        before, oom = self.rehearse(remedies), self.oom
+        judged = self.judge(remedies, before)
+        if judged is None:
+            return
+        if oom and not oom.before_kv_cache and judged.lacking_bytes:
+            room = before.requested_bytes - judged.lacking_bytes
+            share = floor_utilization(room, before.total_bytes)
+            less = before.requested_bytes - round(share * before.total_bytes)
+            if share > 0:
+                price = f"{gib(less)} less, which stays free for such a step"
+                yield set_argument(UTILIZATION, share, price, "KV cache")
+        if (short := judged.shortfall) and not short.passes:
+            rehearse = self.prediction.rehearse_all
+            yield from (one for one, _ in find_remedies(short, judged.configuration, rehearse))
 
 
 # A rehearsal takes about two seconds, and users wait for about a minute. Worst steps add to that.
@@ -351,74 +421,10 @@ def search(trials: Trials, base: Outcome, progress: Progress) -> SearchResult:
             return trials.outcome(chosen)
 
         def reserving(chosen: tuple[Remedy, ...]) -> list[Remedy]:
-            found = (one for one in _reserve(trials, chosen) if allows(trials.kept, one))
+            found = (one for one in trials.reserve(chosen) if allows(trials.kept, one))
             return sorted(found, key=lambda one: COSTS.index(one.cost))
 
         return Search(evaluate, trials.look, reserving, MOST_REHEARSALS).run(base)
-
-
-_REMEDY: Final = (
-    "another --gpu, a lower --goal, or `mmcalib run --gpu`, which caps items by your own"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """One configuration's reserve check; `lacking_bytes` is the shortfall after the log's OOM."""
-
-    check: Check
-    shortfall: Shortfall | None
-    configuration: JudgedConfig
-    rehearsed: RehearsedMemory
-    lacking_bytes: int = 0
-
-    @property
-    def holds(self) -> bool:
-        return self.check.status != "fail"
-
-
-def judge_remedies(trials: Trials, remedies: tuple[Remedy, ...] = ()) -> Judged | None:
-    """Check the reserve under these with vLLM's dummies; None if unrehearsed or no media."""
-    answer = trials.find_rehearsal(remedies)
-    if answer is None or answer.budget is None:
-        return None
-    config, predicted = _predict(trials, remedies, answer, answer.budget)
-    command = shlex.join(["mmcalib", "rehearse", "--model", str(trials.engine_args["model"])])
-    check = judge_reserve(predicted, config, command)
-    short, missing = predicted_shortfall(predicted, config), 0
-    if (oom := trials.oom) is not None:
-        # The log's shortfall decides if the reserve check alone passes.
-        missing = oom.missing_bytes(answer, short)
-        if missing > 0:
-            need = f"{gib(missing)} more must stay free"
-            detail = f"{need}; {check.detail}" if check.status == "fail" else need
-            check = replace(check, status="fail", detail=detail)
-        else:
-            more = gib(oom.lacking_bytes - missing)
-            detail = f"{check.detail}; {more} more stay free than on the log's server"
-            check = replace(check, detail=f"{detail}, which was short of {gib(oom.lacking_bytes)}")
-    if check.status == "fail":
-        check = replace(check, remedy=_REMEDY)
-    return Judged(check, short, config, answer, max(0, missing))
-
-
-def _predict(
-    trials: Trials, remedies: tuple[Remedy, ...], answer: RehearsedMemory, budget: Budget
-) -> tuple[JudgedConfig, Predicted]:
-    args, prediction = trials.args(remedies), trials.prediction
-    # vLLM's budget omits modalities that it does not serve; a missing limit admits its maximum.
-    limited = {m: 0 for m in MODALITIES if m in (args.get(LIMIT) or {})}
-    counts = limited | budget.max_items_per_prompt
-    config = JudgedConfig(
-        engine_args=args,
-        counts={m: Count(count, "", "computed") for m, count in counts.items()},
-        budget=budget,
-        plain=budget,
-        adequacy=rehearsed_adequacy(answer, budget),
-    )
-    steps = rehearse_worst_steps(config, prediction.rehearse_all)
-    failure = prediction.failure
-    return config, Predicted(prediction.gpu, None, answer, steps=steps, failure=failure)
 
 
 def observe_oom(trials: Trials, log: StartupLog) -> ObservedOom | None:
@@ -429,9 +435,8 @@ def observe_oom(trials: Trials, log: StartupLog) -> ObservedOom | None:
     answer = trials.rehearse(())
     short, every = None, list[Demand]()
     if answer.budget is not None:
-        configuration, predicted = _predict(trials, (), answer, answer.budget)
-        short = predicted_shortfall(predicted, configuration)
-        every = list(list_demands(configuration, answer, predicted.steps))
+        config, predicted, short = trials.predict((), answer, answer.budget)
+        every = list(list_demands(config, answer, predicted.steps))
     if log.kv_cache_bytes is not None:
         answer = replace(answer, kv_cache_bytes=log.kv_cache_bytes)
     observed = (compare_oom(cause, phase, answer, short, every) for cause, phase in errors)
@@ -453,24 +458,6 @@ def describe_oom(oom: ObservedOom) -> str:
     if oom.outside_torch_bytes is not None:
         words += f"; {gib(oom.outside_torch_bytes)} were outside PyTorch"
     return words
-
-
-def _reserve(trials: Trials, chosen: tuple[Remedy, ...]) -> Iterator[Remedy]:
-    """Yield engine values that make the reserve hold, or leave the log's shortfall free."""
-    judged, oom = judge_remedies(trials, chosen), trials.oom
-    if judged is None:
-        return
-    if oom and not oom.before_kv_cache and judged.lacking_bytes:
-        before = judged.rehearsed
-        room = before.requested_bytes - judged.lacking_bytes
-        share = floor_utilization(room, before.total_bytes)
-        less = before.requested_bytes - round(share * before.total_bytes)
-        if share > 0:
-            price = f"{gib(less)} less, which stays free for such a step"
-            yield set_argument(UTILIZATION, share, price, "KV cache")
-    if (short := judged.shortfall) and not short.passes:
-        rehearse = trials.prediction.rehearse_all
-        yield from (one for one, _ in find_remedies(short, judged.configuration, rehearse))
 
 
 def without_trap_hints(trials: Trials) -> Trials:

@@ -24,6 +24,7 @@ from mmcalib.decision.measure import Sample
 from mmcalib.derive.admission import ChatText
 from mmcalib.derive.demand import FixedKvCache
 from mmcalib.derive.policy import Policy
+from mmcalib.derive.remedies import format_flags
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import Modality
@@ -59,7 +60,6 @@ from mmcalib.proof.prove import (
 )
 from mmcalib.proof.start import Launch
 from mmcalib.results.memory import EncoderBudget, ServedTraffic
-from mmcalib.text import flag
 from mmcalib.workflows.corpus import LoadedCorpus
 from mmcalib.workflows.judging import DECIDED_RULES, corpus_facts, judge, judge_memory
 from mmcalib.workflows.run.evidence import cache_checks
@@ -294,8 +294,7 @@ def _reserve_checks(
         values = dict(remedy.changes)
         batch = values.pop("max_num_batched_tokens", None)
         own = f"--max-num-batched-tokens {batch} " if batch else ""
-        flags = " ".join(f"{flag(name)} {value:g}" for name, value in values.items())
-        remedies.append(f"{own}{'-- ' if flags else ''}{flags}".strip())
+        remedies.append(f"{own}{'-- ' if values else ''}{format_flags(values)}".strip())
     allowed = policy.allow_under_reserve
     reserved = reserved_check(predicted, decision, allow_under_reserve=allowed, remedies=remedies)
     retention = check_retention(predicted, decision, accesses)

@@ -25,7 +25,6 @@ from mmcalib.workflows.plan import from_log
 from mmcalib.workflows.plan.plan import (
     Judged,
     Trials,
-    judge_remedies,
     observe_oom,
     search,
     without_trap_hints,
@@ -70,7 +69,7 @@ def bench(args: Mapping[str, Any], goal: Goal | None = None, **how: Any) -> Tria
 
 
 def judge(at: Trials, *remedies: Remedy) -> Judged:
-    found = judge_remedies(at, remedies)
+    found = at.judge(remedies, at.rehearse(remedies))
     assert found is not None
     return found
 
@@ -80,8 +79,7 @@ def test_a_configuration_is_judged_as_run_and_validate_do() -> None:
     found = judge(at)
     assert found.check.status == "fail"
     assert "under-reserved by 0.46 GiB: the language model's step" in found.check.detail
-    after = at.find_rehearsal()
-    assert isinstance(after, RehearsedMemory)
+    after = at.rehearse(())
     same = Predicted(GPU, None, after, steps={"image": after})
     assert found.shortfall == predicted_shortfall(same, found.configuration)
     theirs = reserved_check(same, found.configuration, allow_under_reserve=False)
