@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, Literal
 
 from mmcalib.checks import catalogue as ids
@@ -50,14 +50,18 @@ def check_items_admitted(facts: CheckFacts) -> Iterator[Check]:
 
 def _room(item: ItemCost, facts: CheckFacts) -> str:
     """Lines that enlarge the encoder cache to hold such an item, or that shrink the item."""
-    judged, knobs = facts.configuration, facts.model.knobs
-    most, modality = judged.budget.encoder_budget_tokens, item.shape.modality
-    caps = [
-        f"{knob_line(knob, value, judged.engine_args)}  # shrinks larger items to {most:,} tokens"
-        for knob in knobs
-        if knob.modality == modality and (value := knob.value_for_item(most)) is not None
-    ]
-    return "\n".join([*_larger(item.embeds, judged.budget), *caps]) or "make such items smaller"
+    budget, most = facts.configuration.budget, facts.configuration.budget.encoder_budget_tokens
+    caps = _caps(item.shape.modality, most, "item", facts)
+    return "\n".join([*_larger(item.embeds, budget), *caps]) or "make such items smaller"
+
+
+def _caps(modality: Modality, tokens: int, items: str, facts: CheckFacts) -> Iterator[str]:
+    """Lines that shrink items of the modality to at most so many tokens."""
+    for knob in facts.model.knobs:
+        value = knob.value_for_item(tokens) if knob.modality == modality and tokens > 0 else None
+        if value is not None:
+            line = knob_line(knob, value, facts.configuration.engine_args)
+            yield f"{line}  # shrinks larger {items}s to {tokens:,} tokens"
 
 
 def _larger(embeds: int, budget: Budget) -> list[str]:
@@ -271,13 +275,7 @@ def _fullest_fits(prompt: LargestPrompt, facts: CheckFacts) -> Check:
         fewer, kept = left // each, size_hint(limits, modality)
         limit = {"count": fewer, **kept} if kept else fewer
         remedies.append(yaml_line(LIMIT, {**limits, modality: limit}))
-    share = left // count
-    for knob in facts.model.knobs:
-        value = knob.value_for_item(share) if knob.modality == modality and share > 0 else None
-        if value is not None:
-            capped = knob_line(knob, value, engine_args)
-            remedies.append(f"{capped}  # shrinks larger {modality}s to {share:,} tokens")
-            break
+    remedies += islice(_caps(modality, left // count, modality, facts), 1)
     remedies.append(
         "--requests FILE checks your requests" if own else "--data DIR checks your own media"
     )

@@ -56,8 +56,7 @@ def plan(options: PlanOptions) -> None:
     if options.log is not None:
         # At once: all else imports much, and rehearsals take half a minute.
         server_log = read_server_log(options.log)
-        device = find_gpu(gpu) if isinstance(gpu, str) and gpu != "auto" else gpu
-        known = None if isinstance(device, str) else device
+        known = gpu if not isinstance(gpu, str) else None if gpu == "auto" else find_gpu(gpu)
         answer = server_log.answer(known, parse_kept(kept))
         if not options.quiet:
             print_log(answer, console)

@@ -7,27 +7,13 @@ from them. A remedy never goes beyond a number that the log states.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mmcalib.derive import remedies as r
 from mmcalib.derive.limits import LIMIT
 from mmcalib.derive.logs import OutOfMemory, Phase, StartupLog
-from mmcalib.derive.remedies import (
-    MOST_UTILIZATION,
-    NOTHING_KEPT,
-    SIXTEEN_BITS,
-    UTILIZATION,
-    Kept,
-    Proposal,
-    Remedy,
-    allows,
-    changed_args,
-    propose,
-    round_context,
-    set_argument,
-    unlisted,
-)
 from mmcalib.domain.memory import floor_utilization
 from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION, VLLM_SLACK_BYTES, default_utilization
 from mmcalib.text import flag, gib
@@ -51,7 +37,7 @@ class LogAnswer:
     failures: tuple[str, ...]
     missing_bytes: int | None
     figures: Mapping[str, float]
-    fixes: tuple[Proposal, ...]
+    fixes: tuple[r.Proposal, ...]
     least: str
     notes: tuple[str, ...] = ()
 
@@ -99,10 +85,10 @@ class _Measured:
 def _measure(log: StartupLog, total: int | None) -> _Measured:
     printed = {name: getattr(log, name, None) for name in FIGURES}
     settings = {**log.engine_args, **{n: v for n, v in printed.items() if v is not None}}
-    share = settings.get(UTILIZATION)
+    share = settings.get(r.UTILIZATION)
     if not isinstance(share, int | float) or isinstance(share, bool):
         share = default_utilization(log.vllm_version or "")
-    settings[UTILIZATION] = float(share)
+    settings[r.UTILIZATION] = float(share)
     requested = log.wanted_bytes
     if requested is None and total is not None:
         requested = round(share * total)
@@ -124,11 +110,12 @@ def answer_log(
     starts: Sequence[StartupLog],
     log: StartupLog,
     total_bytes: int | None = None,
-    kept: Kept = NOTHING_KEPT,
+    kept: r.Kept = r.NOTHING_KEPT,
 ) -> LogAnswer:
     """Answer from one of the starts; `total_bytes` are the GPU's if the log does not state them."""
     known = _measure(log, log.total_bytes or total_bytes)
-    found = (one for lever in _LEVERS for one in lever(known) if log.failures and allows(kept, one))
+    levers = _LEVERS if log.failures else ()
+    found = (one for lever in levers for one in lever(known) if r.allows(kept, one))
     values = {name: known.settings.get(name) for name in FIGURES}
     values |= {"total_bytes": known.total_bytes, "requested_bytes": known.requested_bytes}
     return LogAnswer(
@@ -142,13 +129,13 @@ def answer_log(
         failures=tuple(dict.fromkeys(one.text for one in log.failures)),
         missing_bytes=known.missing_bytes,
         figures={name: v for name, v in values.items() if isinstance(v, int | float)},
-        fixes=tuple(propose(changed_args(log.engine_args, [one]), one) for one in found),
+        fixes=tuple(r.propose(r.changed_args(log.engine_args, [one]), one) for one in found),
         least=_least(known) if log.failures else "",
         notes=tuple(_notes(log)),
     )
 
 
-def _modality(known: _Measured) -> Iterator[Remedy]:
+def _modality(known: _Measured) -> Iterator[r.Remedy]:
     """Turn off the modality that the profile reserved for, if nobody listed it."""
     log, modality = known.log, known.log.profiled_modality
     limits = log.engine_args.get(LIMIT)
@@ -156,10 +143,10 @@ def _modality(known: _Measured) -> Iterator[Remedy]:
     if modality and not listed and not str(known.phase).startswith(("serving", "start", "weights")):
         tokens = f" of {log.encoder_budget_tokens:,} tokens" if log.encoder_budget_tokens else ""
         what = f"the profile reserved for {log.profiled_items} {modality}{tokens}"
-        yield unlisted(modality, log.engine_args, what)
+        yield r.unlisted(modality, log.engine_args, what)
 
 
-def _utilization(known: _Measured) -> Iterator[Remedy]:
+def _utilization(known: _Measured) -> Iterator[r.Remedy]:
     """Ask for what is free: more for the KV cache, less where something else ran out of memory."""
     log, total, requested = known.log, known.total_bytes, known.requested_bytes
     missing, cache = known.missing_bytes, log.kv_cache_bytes
@@ -168,17 +155,17 @@ def _utilization(known: _Measured) -> Iterator[Remedy]:
     free = floor_utilization(log.free_bytes, total) if log.free_bytes else None
     if known.phase == "start" and free:
         price = f"{gib(requested - round(free * total))} less: the most that was free"
-        yield set_argument(UTILIZATION, free, price, "KV cache")
+        yield r.set_value(r.UTILIZATION, free, price, "KV cache")
     elif known.lacks_cache:
         share = math.ceil(100 * (requested + max(missing, 1)) / total) / 100
-        most = MOST_UTILIZATION if free is None else free
+        most = r.MOST_UTILIZATION if free is None else free
         if share <= most:
             # Without the need of a request, only the most is sure to be no less.
             share = share if log.needed_bytes else most
             more = gib((cache or 0) + round(share * total) - requested)
             whose = "free at the start" if free else "free, if nothing else uses the GPU"
             price = f"a KV cache of {more}, from memory that is {whose}"
-            yield set_argument(UTILIZATION, share, price)
+            yield r.set_value(r.UTILIZATION, share, price)
     elif known.phase in ("cuda graphs", "warm-up", "serving", "serving: encoder") or (
         known.phase == "profile: sampler" and log.warmed_sequences is not None
     ):
@@ -188,16 +175,16 @@ def _utilization(known: _Measured) -> Iterator[Remedy]:
         if share > 0 and (cache is None or cache - less > (log.needed_bytes or 0)):
             left = "" if cache is None else f", {gib(cache - less)} remain"
             price = f"{gib(less)} less for the KV cache{left}: such a step needs them"
-            yield set_argument(UTILIZATION, share, price, "KV cache")
+            yield r.set_value(r.UTILIZATION, share, price, "KV cache")
 
 
-def _batch(known: _Measured) -> Iterator[Remedy]:
+def _batch(known: _Measured) -> Iterator[r.Remedy]:
     """Take the batch that the error names, or shrink the step whose peak and size are stated."""
     log, name, oom = known.log, "max_num_batched_tokens", known.oom
     batch, peak, missing = known.settings.get(name), log.activation_bytes, known.missing_bytes
     if (least := log.least_batched_tokens) is not None:
         price = f"vLLM reserves for steps of {least:,} tokens, the least that the error allows"
-        yield set_argument(name, least, price, "KV cache")
+        yield r.set_value(name, least, price, "KV cache")
         return
     room = 0 if missing is None else (peak or 0) - missing
     if known.phase in ("profile", "profile: language model") and oom and log.weights_bytes:
@@ -210,22 +197,21 @@ def _batch(known: _Measured) -> Iterator[Remedy]:
     if isinstance(batch, int) and log.encoder_budget_tokens in (None, batch) and peak:
         fewer = int(batch * room / peak) // _STEP * _STEP
         if 0 < fewer < batch:
-            yield set_argument(name, fewer)
+            yield r.set_value(name, fewer)
 
 
-def _limit_sequences(count: int, why: str) -> Remedy:
-    return set_argument("max_num_seqs", count, f"at most {count} requests run at once: {why}")
+def _limit_sequences(count: int, why: str) -> r.Remedy:
+    return r.set_value("max_num_seqs", count, f"at most {count} requests run at once: {why}")
 
 
-def stated_remedies(log: StartupLog, kept: Kept = NOTHING_KEPT) -> tuple[Remedy, ...]:
+def stated_remedies(log: StartupLog, kept: r.Kept = r.NOTHING_KEPT) -> r.Remedies:
     """Return the remedy that the log's own error names: a measured limit, which no plan exceeds."""
-    if log.most_sequences is None:
-        return ()
-    remedy = _limit_sequences(log.most_sequences, "the log's server has a block for each")
-    return (remedy,) if allows(kept, remedy) else ()
+    why = "the log's server has a block for each"
+    found = [_limit_sequences(log.most_sequences, why)] if log.most_sequences else []
+    return tuple(one for one in found if r.allows(kept, one))
 
 
-def _sequences(known: _Measured) -> Iterator[Remedy]:
+def _sequences(known: _Measured) -> Iterator[r.Remedy]:
     """Take the number that vLLM names, or half of what had room in its warm-up."""
     log, oom = known.log, known.oom
     if stated := stated_remedies(log):
@@ -236,29 +222,27 @@ def _sequences(known: _Measured) -> Iterator[Remedy]:
         yield _limit_sequences(count, "the warm-up runs as many")
 
 
-def _context(known: _Measured) -> Iterator[Remedy]:
+def _context(known: _Measured) -> Iterator[r.Remedy]:
     """Take the longest context that vLLM names, or that the stated bytes have room for."""
     log, tokens = known.log, known.log.longest_context
     cache, length = log.kv_cache_bytes or 0, known.settings.get("max_model_len")
     if known.phase != "start":
         if not tokens and known.lacks_cache and log.needed_bytes and isinstance(length, int):
             tokens = max(0, int(length * min(1, cache / log.needed_bytes) * 0.97))
-        tokens = round_context(tokens or 0)
+        tokens = r.round_context(tokens or 0)
     if tokens:
-        yield set_argument("max_model_len", tokens)
+        yield r.set_value("max_model_len", tokens)
 
 
-def _eight_bits(known: _Measured) -> Iterator[Remedy]:
+def _eight_bits(known: _Measured) -> Iterator[r.Remedy]:
     cache, needed = known.log.kv_cache_bytes, known.log.needed_bytes
     now = str(known.log.engine_args.get("kv_cache_dtype", "auto"))
-    if now in SIXTEEN_BITS and cache and needed and needed / 2 <= cache:
+    if now in r.SIXTEEN_BITS and cache and needed and needed / 2 <= cache:
         price = f"8-bit values: one request takes {gib(needed // 2)}, and {gib(cache)} are there"
-        yield set_argument("kv_cache_dtype", "fp8", price)
+        yield r.set_value("kv_cache_dtype", "fp8", price)
 
 
-_LEVERS: Final[tuple[Callable[[_Measured], Iterator[Remedy]], ...]] = (
-    *(_modality, _utilization, _batch, _sequences, _context, _eight_bits),
-)
+_LEVERS: Final = (_modality, _utilization, _batch, _sequences, _context, _eight_bits)
 
 
 def _least(known: _Measured) -> str:
@@ -269,7 +253,7 @@ def _least(known: _Measured) -> str:
     if not known.lacks_cache or total is None or requested is None or missing is None:
         return ""
     whole = round((requested + missing) / GPU_MEMORY_UTILIZATION)
-    if whole <= total * MOST_UTILIZATION / GPU_MEMORY_UTILIZATION:
+    if whole <= total * r.MOST_UTILIZATION / GPU_MEMORY_UTILIZATION:
         return ""
     of = ""
     if weights := known.log.weights_bytes:

@@ -54,7 +54,10 @@ class Remedy:
     price: str
 
 
-def set_argument(name: str, value: Any, price: str = "", cost: Cost | None = None) -> Remedy:
+Remedies = tuple[Remedy, ...]
+
+
+def set_value(name: str, value: Any, price: str = "", cost: Cost | None = None) -> Remedy:
     """Make a remedy that gives one engine argument this value, for its own price if given."""
     usual, words = PRICES[name]
     return Remedy(name, {name: value}, cost or usual, price or words.format(value))
@@ -111,7 +114,7 @@ def propose(whole: Mapping[str, Any], remedy: Remedy) -> Proposal:
     return Proposal(format_flags(changes), changes, remedy.cost, remedy.price)
 
 
-def with_remedy(remedies: tuple[Remedy, ...], more: Remedy) -> tuple[Remedy, ...]:
+def with_remedy(remedies: Remedies, more: Remedy) -> Remedies:
     """Add a remedy in place of those of its knob, or of an argument that it sets."""
     replaced = {more.knob, *(name for name in more.changes if name != LIMIT)}
     return (*(one for one in remedies if one.knob not in replaced), more)
@@ -297,11 +300,11 @@ def _utilization(now: Situation) -> Iterator[Remedy]:
         free = max(0, round((share - value) * memory.total_bytes) + memory.outside_bytes)
         if value > share:
             price = f"if nothing else starts on the GPU: {gib(free)} stay free"
-            yield set_argument(UTILIZATION, value, price)
+            yield set_value(UTILIZATION, value, price)
     if 0 < most < share and memory.most_utilization < share:
         free = max(0, round((share - most) * memory.total_bytes) + memory.outside_bytes)
         price = f"the most that starts next to the other processes: {gib(free)} stay free"
-        yield set_argument(UTILIZATION, most, price, "KV cache")
+        yield set_value(UTILIZATION, most, price, "KV cache")
 
 
 def _batched_tokens(now: Situation) -> Iterator[Remedy]:
@@ -309,7 +312,7 @@ def _batched_tokens(now: Situation) -> Iterator[Remedy]:
     for tokens in now.clip(_BATCH, _BATCHED_TOKENS):
         needed = max(tokens, now.budget.max_num_seqs, 0 if now.chunks_mm_input else largest)
         if needed < now.budget.max_num_batched_tokens:
-            yield set_argument(_BATCH, needed)
+            yield set_value(_BATCH, needed)
             return
 
 
@@ -318,16 +321,16 @@ def _seqs(now: Situation) -> Iterator[Remedy]:
     most = read_problem(now.memory).most_sequences
     for count in now.clip("max_num_seqs", (*_SEQS, most or _SEQS[0])):
         if least <= count < now.budget.max_num_seqs:
-            yield set_argument("max_num_seqs", count)
+            yield set_value("max_num_seqs", count)
 
 
 def _graphs(now: Situation) -> Iterator[Remedy]:
     if now.engine_args.get("enforce_eager"):
         return
+    fewer = set_value("max_cudagraph_capture_size", _GRAPH_SIZE)
     if not now.engine_args.keys() & {"cudagraph_capture_sizes", "compilation_config"}:
-        smaller = set_argument("max_cudagraph_capture_size", _GRAPH_SIZE)
-        yield replace(smaller, knob="cuda graphs")
-    yield replace(set_argument("enforce_eager", True), knob="cuda graphs")
+        yield replace(fewer, knob="cuda graphs")
+    yield replace(set_value("enforce_eager", True), knob="cuda graphs")
 
 
 def _context(now: Situation) -> Iterator[Remedy]:
@@ -339,12 +342,12 @@ def _context(now: Situation) -> Iterator[Remedy]:
         longest = round_context(int(_ROUNDED * now.memory.kv_cache_tokens / now.goal.at_least))
     for tokens in now.clip("max_model_len", [longest] if longest else _MODEL_LENS):
         if least <= tokens < now.budget.max_model_len:
-            yield set_argument("max_model_len", tokens)
+            yield set_value("max_model_len", tokens)
 
 
 def _eight_bits(now: Situation) -> Iterator[Remedy]:
     if str(now.engine_args.get("kv_cache_dtype", "auto")) in SIXTEEN_BITS:
-        yield set_argument("kv_cache_dtype", "fp8")
+        yield set_value("kv_cache_dtype", "fp8")
 
 
 def _caps(now: Situation) -> Iterator[Remedy]:
@@ -364,7 +367,7 @@ def _ranks(now: Situation) -> Iterator[Remedy]:
     heads = now.attention_heads or max(_RANKS)
     for ranks in _RANKS:
         if ranks > now.memory.tensor_parallel_size and heads % ranks == 0:
-            yield set_argument("tensor_parallel_size", ranks)
+            yield set_value("tensor_parallel_size", ranks)
 
 
 def _offload(now: Situation) -> Iterator[Remedy]:
@@ -372,7 +375,7 @@ def _offload(now: Situation) -> Iterator[Remedy]:
     before = float(now.engine_args.get("cpu_offload_gb") or 0)
     sizes = {math.ceil(now.memory.weights_bytes / share / GIB) for share in _OFFLOADED}
     for size in sorted(size for size in sizes if size > before > 0):
-        yield set_argument("cpu_offload_gb", size)
+        yield set_value("cpu_offload_gb", size)
 
 
 # The order in which `plan` and `run` spend what users have, see `COSTS`; a group has one cost.
@@ -388,10 +391,10 @@ LAST_LEVERS: Final[tuple[Lever, ...]] = (_context, _ranks, _offload)
 class SearchResult:
     """The remedies found, their outcome, and all that was tried. `proven`: the search ended."""
 
-    best: tuple[Remedy, ...]
+    best: Remedies
     outcome: Outcome
     proven: bool
-    tried: tuple[tuple[tuple[Remedy, ...], Outcome], ...] = ()
+    tried: tuple[tuple[Remedies, Outcome], ...] = ()
 
 
 # Of what is left when the evaluations are used up.
@@ -406,11 +409,11 @@ class Search:
     of one that starts but whose steps lack room.
     """
 
-    evaluate: Callable[[tuple[Remedy, ...]], Outcome]
-    look: Callable[[tuple[Remedy, ...], Outcome], Situation | None]
-    reserving: Callable[[tuple[Remedy, ...]], Iterable[Remedy]]
+    evaluate: Callable[[Remedies], Outcome]
+    look: Callable[[Remedies, Outcome], Situation | None]
+    reserving: Callable[[Remedies], Iterable[Remedy]]
     most: int
-    tried: dict[tuple[Remedy, ...], Outcome] = field(default_factory=dict)
+    tried: dict[Remedies, Outcome] = field(default_factory=dict)
     spent: bool = False
 
     def run(self, base: Outcome) -> SearchResult:
@@ -430,7 +433,7 @@ class Search:
         tried = tuple((remedies, outcome) for remedies, outcome in self.tried.items() if remedies)
         return SearchResult(chosen, self.tried[chosen], not self.spent, tried)
 
-    def _pull(self, lever: Lever, chosen: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
+    def _pull(self, lever: Lever, chosen: Remedies) -> Remedies:
         """Add the lever's remedy that reaches the goal, or the last one that helps."""
         reached = self.tried[chosen].reached
         situation = None if reached else self.look(chosen, self.tried[chosen])
@@ -443,7 +446,7 @@ class Search:
                     chosen = self._reserve(more)
         return chosen
 
-    def _reserve(self, chosen: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
+    def _reserve(self, chosen: Remedies) -> Remedies:
         """Add what makes room for the steps of a configuration that starts, if anything does."""
         for remedy in self.reserving(chosen) if self.tried[chosen].starts else ():
             reserved = with_remedy(chosen, remedy)
@@ -451,7 +454,7 @@ class Search:
                 return reserved
         return chosen
 
-    def _drop_unneeded(self, chosen: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
+    def _drop_unneeded(self, chosen: Remedies) -> Remedies:
         """Leave out what the goal does not need, the dearest first."""
         for remedy in sorted(chosen, key=lambda one: COSTS.index(one.cost), reverse=True):
             fewer = tuple(one for one in chosen if one != remedy)
@@ -459,7 +462,7 @@ class Search:
                 chosen = fewer
         return chosen
 
-    def _try(self, remedies: tuple[Remedy, ...]) -> Outcome:
+    def _try(self, remedies: Remedies) -> Outcome:
         if remedies not in self.tried and len(self.tried) < self.most:
             self.tried[remedies] = self.evaluate(remedies)
         self.spent |= remedies not in self.tried

@@ -15,13 +15,7 @@ from mmcalib.checks.facts import Decision, Explored, JudgedConfig
 from mmcalib.decision.decide import MemoryJudge
 from mmcalib.derive.demand import FixedKvCache, Shortfall, fix_kv_cache_size
 from mmcalib.derive.policy import Cost
-from mmcalib.derive.remedies import (
-    MOST_UTILIZATION,
-    UTILIZATION,
-    Remedy,
-    read_problem,
-    set_argument,
-)
+from mmcalib.derive.remedies import MOST_UTILIZATION, UTILIZATION, Remedy, read_problem, set_value
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.errors import MmcalibError, VerdictError
 from mmcalib.memory.checks import predicted_shortfall, serves_worse, steps_are_larger
@@ -164,19 +158,19 @@ class RehearsalJudge(MemoryJudge):
         gpu, budget = self.prediction.gpu.name, decision.budget
         if fewer := read_problem(rehearsed).most_sequences:
             why = "vLLM would not start with more: recurrent layers need a block per sequence"
-            yield set_argument("max_num_seqs", fewer, why)
+            yield set_value("max_num_seqs", fewer, why)
             return
         if UTILIZATION not in self.given and (share := self._fitting_utilization(decision)):
             why = f"vLLM would not start on {gpu} with less; nothing else may use that memory"
-            yield set_argument(UTILIZATION, share, why)
+            yield set_value(UTILIZATION, share, why)
         largest = max(decision.table.largest_embeds, *budget.max_tokens_per_item.values(), 0)
         batch = max(SMALL_GPU_BATCHED_TOKENS, largest)
         if batch < budget.max_num_batched_tokens:
             why = f"a larger step leaves too little KV cache on {gpu}: slower first answers"
-            yield set_argument("max_num_batched_tokens", batch, why)
+            yield set_value("max_num_batched_tokens", batch, why)
         if longest := self._fitting_context(decision, rehearsed):
             why = f"the longest that fits on {gpu}; the model's own is {budget.max_model_len:,}"
-            yield set_argument("max_model_len", longest, why)
+            yield set_value("max_model_len", longest, why)
 
     def would_serve(self, decision: Decision) -> str:
         """Name the utilization, the context or the memory of a GPU with which it would serve."""

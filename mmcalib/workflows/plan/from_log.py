@@ -112,14 +112,16 @@ def read_server_log(path: Path) -> ServerLog:
     picked = [one for one in starts if line and one.line <= line]
     if line and not picked:
         raise UsageError(
-            f"--log {path}: no server starts by line {line}",
-            hint=f"--log {path}:{starts[0].line}",
+            f"--log {path}: no server starts by line {line}", hint=f"--log {path}:{starts[0].line}"
         )
     return ServerLog(starts, picked[-1] if picked else last_failed(starts))
 
 
-def find_subject(log: StartupLog, gpu: Gpu | None, find: Callable[[], T]) -> tuple[Gpu, T]:
+def find_subject(log: StartupLog | None, gpu: Gpu | None, find: Callable[[], T]) -> tuple[Gpu, T]:
     """Return the GPU and what `find` finds. Raises UsageError that asks for both at once."""
+    if log is None:
+        found = find()
+        return gpu or gpus.resolve_gpu(gpus.AUTO), found
     missing = list[MmcalibError]()
     if gpu is None and log.platform in _MAKERS:
         raise UsageError(

@@ -13,39 +13,17 @@ from typing import Any, Final
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.configs.read import find_configuration, read_configuration
+from mmcalib.derive import remedies as r
 from mmcalib.derive.demand import Demand, ObservedOom, Shortfall, compare_oom
 from mmcalib.derive.limits import LIMIT, Count
 from mmcalib.derive.log_remedies import stated_remedies
 from mmcalib.derive.logs import StartupLog
 from mmcalib.derive.policy import COSTS
-from mmcalib.derive.remedies import (
-    UTILIZATION,
-    Goal,
-    Kept,
-    Outcome,
-    Remedy,
-    Search,
-    SearchResult,
-    Situation,
-    allows,
-    changed_args,
-    drop_hints,
-    format_flags,
-    parse_goal,
-    parse_kept,
-    propose,
-    set_argument,
-)
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.memory import Budget, RehearsedMemory, floor_utilization
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.vllm_config import (
-    add_config_hints,
-    loading_args,
-    open_model,
-    text_only_error,
-)
+from mmcalib.engine.vllm_config import add_config_hints, loading_args, open_model, text_only_error
 from mmcalib.errors import EngineError
 from mmcalib.memory.checks import predicted_shortfall
 from mmcalib.memory.figures import memory_figures, rehearsed_adequacy
@@ -53,7 +31,7 @@ from mmcalib.memory.rehearse import MemoryPrediction, Predicted, Rehearsals
 from mmcalib.memory.worst_steps import find_remedies, list_demands, rehearse_worst_steps
 from mmcalib.models.catalogue import quantized_twins
 from mmcalib.models.cut import read_config, text_sections
-from mmcalib.models.gpus import AUTO, Gpu, resolve_gpu
+from mmcalib.models.gpus import Gpu, resolve_gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Progress, Silent
 from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION
@@ -93,20 +71,17 @@ def plan(
     value (`max_model_len=32k`). Raises `mmcalib.errors.MmcalibError`.
     """
     progress = progress or Silent()
-    target, kept = parse_goal(goal), parse_kept(keep)
+    target, kept = r.parse_goal(goal), r.parse_kept(keep)
     if log is not None:
         server_log = server_log or from_log.read_server_log(Path(log))
     device = resolve_gpu(gpu) if isinstance(gpu, str) else gpu
     written = read_configuration(None if config is None else Path(config), flags, model)
-    of_log = (server_log.log.model, server_log.log.architecture) if server_log else None
-    find = partial(find_configuration, written, progress, of_log)
+    start = server_log.log if server_log else None
+    named = (start.model, start.architecture) if start else None
+    find = partial(find_configuration, written, progress, named)
     # At once: vLLM takes long to import.
-    if server_log is not None:
-        device, found = from_log.find_subject(server_log.log, device, find)
-    else:
-        found = find()
+    device, found = from_log.find_subject(start, device, find)
     resolved = found.resolved
-    device = device or resolve_gpu(AUTO)
     with (
         Rehearsals(device, on_note=progress.note, on_log=progress.log) as rehearsals,
         add_config_hints(written.source, flags, device),
@@ -114,24 +89,22 @@ def plan(
     ):
         args = {**rehearsals.parse(written).engine_args, "model": resolved.path}
         logged, measured, notes = dict[str, Any](), None, list[str]()
-        ignored, required = tuple[str, ...](), tuple[Remedy, ...]()
+        ignored, required = tuple[str, ...](), r.Remedies()
         model_config = read_config(Path(resolved.path))
-        twins = quantized_twins(model_config)
-        if server_log is not None:
+        if server_log and start:
             logged, ignored = server_log.engine_args(rehearsals.list_options().engine)
             logged["model"] = resolved.path
-            args, required = {**logged, **args}, stated_remedies(server_log.log, kept)
-            if from_log.is_comparable(server_log.log, device):
+            args, required = {**logged, **args}, stated_remedies(start, kept)
+            if from_log.is_comparable(start, device):
                 with progress.step(f"rehearsing the log's configuration on {device.name}"):
-                    measured, notes = _measure(server_log.log, rehearsals, logged, twins)
+                    measured, notes = _measure(start, rehearsals, logged, model_config)
         trials = Trials(prediction, args, target, kept, required)
         with progress.step(f"rehearsing on {device.name}"):
             base = trials.rehearse(())
-            if server_log is not None:
-                about = from_log.notes_of(server_log.log, device, base.vllm, ignored, args)
-                notes = [*about, *notes]
+            if start is not None:
+                notes = [*from_log.notes_of(start, device, base.vllm, ignored, args), *notes]
                 known = replace(trials, engine_args=logged) if measured else trials
-                trials = replace(trials, oom=observe_oom(known, server_log.log))
+                trials = replace(trials, oom=observe_oom(known, start))
             now, judged = trials.outcome(()), trials.judge((), base)
             trials = trials if now.reached else without_trap_hints(trials)
         search = _search(trials, resolved, model_config, progress)
@@ -150,7 +123,7 @@ def plan(
             lacking_bytes=now.lacking_bytes,
             tried=[_tried(remedies, result, trials) for remedies, result in search.tried],
             combination=best,
-            least="" if best else _least(search.outcome, [t for t in twins if t != resolved.id]),
+            least="" if best else _least(search.outcome, resolved, model_config),
             log=server_log.answer(device, kept) if server_log else None,
             oom=trials.oom,
             logged=memory_figures(measured, device) if measured else None,
@@ -169,7 +142,7 @@ def plan(
 
 
 def _measure(
-    log: StartupLog, rehearsals: Rehearsals, args: Mapping[str, Any], twins: Sequence[str]
+    log: StartupLog, rehearsals: Rehearsals, args: Mapping[str, Any], config: Mapping[str, Any]
 ) -> tuple[RehearsedMemory | None, list[str]]:
     """Rehearse the log's configuration, and anchor all rehearsals to what the log states; return
     None if it fails, and what differs. Raises ModelError if the log is of another model.
@@ -178,6 +151,7 @@ def _measure(
         first = rehearsals.rehearse(args)
     except EngineError as error:
         return None, [f"the log's configuration cannot be rehearsed: {error.message}"]
+    twins = quantized_twins(config)
     notes = from_log.compare(log, first.weights_bytes, first.kv_cache_bytes, twins)
     if log.kv_cache_bytes is not None and not args.get("kv_cache_memory_bytes"):
         beside = first.kv_cache_bytes - log.kv_cache_bytes
@@ -190,27 +164,29 @@ def _measure(
 
 def _search(
     trials: Trials, resolved: ResolvedModel, config: dict[str, Any], progress: Progress
-) -> SearchResult:
+) -> r.SearchResult:
     """Search for remedies unless the goal is reached."""
     base = trials.outcome(())
     if base.reached:
-        return SearchResult((), base, proven=True)
+        return r.SearchResult((), base, proven=True)
     if base.memory is not None and base.memory.budget is None:
         raise text_only_error(resolved)
     # A separate child process finds the processor's options.
     with EngineHost(on_note=progress.note, on_log=progress.log) as host:
         opened = open_model(host, resolved, progress, engine_args=loading_args(trials.engine_args))
     *_, text = text_sections(config)
+    heads = text.get("num_attention_heads")
     trials = replace(trials, knobs=opened.knobs, chunks_mm_input=opened.chunks_mm_input)
-    return search(replace(trials, attention_heads=text.get("num_attention_heads")), base, progress)
+    trials = replace(trials, attention_heads=heads if isinstance(heads, int) else None)
+    return search(trials, base, progress)
 
 
-def _tried(remedies: tuple[Remedy, ...], result: Outcome, trials: Trials) -> TriedFixes:
+def _tried(remedies: r.Remedies, result: r.Outcome, trials: Trials) -> TriedFixes:
     """Report one rehearsed combination."""
     memory, changes = result.memory, trials.changes(remedies)
     return TriedFixes.from_value(
         remedies[-1],
-        flags=format_flags(changes),
+        flags=r.format_flags(changes),
         changes=changes,
         reaches=result.reached,
         lacking_bytes=result.lacking_bytes,
@@ -220,15 +196,15 @@ def _tried(remedies: tuple[Remedy, ...], result: Outcome, trials: Trials) -> Tri
     )
 
 
-def _combine(search: SearchResult, trials: Trials) -> Combination | None:
+def _combine(search: r.SearchResult, trials: Trials) -> Combination | None:
     """Report the remedies as a proposal; None without any."""
     every, memory = (*trials.required, *search.best), search.outcome.memory
     if not every or memory is None:
         return None
     changes = trials.changes(search.best)
     return Combination(
-        fixes=[propose(changes, remedy) for remedy in every],
-        flags=format_flags(changes),
+        fixes=[r.propose(changes, remedy) for remedy in every],
+        flags=r.format_flags(changes),
         changes=changes,
         proven=search.proven,
         reserved=reserve_result(trials.judge(search.best, memory)),
@@ -250,11 +226,12 @@ def reserve_result(
     return result.model_copy(update={"detail": detail, "remedy": remedy})
 
 
-def _least(best: Outcome, quantized: Sequence[str]) -> str:
+def _least(best: r.Outcome, resolved: ResolvedModel, config: Mapping[str, Any]) -> str:
     """Name the least hardware, or the checkpoints, with which the goal may be reached."""
     if best.memory is None:
         return ""
     whole = (best.memory.requested_bytes + best.lacking_bytes) / GPU_MEMORY_UTILIZATION
+    quantized = [name for name in quantized_twins(config) if name != resolved.id]
     others = "".join(f", or --model {name}" for name in quantized)
     return f"a GPU with about {gib(round(whole))}{others}"
 
@@ -286,57 +263,57 @@ class Trials:
 
     prediction: MemoryPrediction
     engine_args: Mapping[str, Any]
-    goal: Goal
-    kept: Kept = field(default_factory=dict)
-    required: tuple[Remedy, ...] = ()
+    goal: r.Goal
+    kept: r.Kept = field(default_factory=dict)
+    required: r.Remedies = ()
     oom: ObservedOom | None = None
     knobs: tuple[Knob, ...] = ()
     chunks_mm_input: bool = True
     attention_heads: int | None = None
 
-    def changes(self, remedies: tuple[Remedy, ...]) -> dict[str, Any]:
+    def changes(self, remedies: r.Remedies) -> dict[str, Any]:
         """Return the engine arguments that the remedies change, each with its whole new value."""
-        values = changed_args(self.engine_args, (*self.required, *remedies))
+        values = r.changed_args(self.engine_args, (*self.required, *remedies))
         names = [name for remedy in (*remedies, *self.required) for name in remedy.changes]
         return {name: values[name] for name in dict.fromkeys(names)}
 
-    def args(self, remedies: tuple[Remedy, ...]) -> dict[str, Any]:
+    def args(self, remedies: r.Remedies) -> dict[str, Any]:
         """Return all engine arguments with the remedies applied."""
         return {**self.engine_args, **self.changes(remedies)}
 
-    def rehearse(self, remedies: tuple[Remedy, ...]) -> RehearsedMemory:
+    def rehearse(self, remedies: r.Remedies) -> RehearsedMemory:
         """Raises EngineError if vLLM rejects the remedies or the rehearsal fails."""
         return self.prediction.rehearse(self.args(remedies))
 
-    def outcome(self, remedies: tuple[Remedy, ...]) -> Outcome:
+    def outcome(self, remedies: r.Remedies) -> r.Outcome:
         """Return an outcome that is reached only if the startup reserve holds too. A remedy that
         makes vLLM reject other items than its own counts as refused.
         """
         try:
             memory = self.rehearse(remedies)
         except EngineError as error:
-            return Outcome(False, 0, error.message)
+            return r.Outcome(False, 0, error.message)
         lacking = self.goal.lacking_bytes(memory)
         if rejected := self._find_rejected(remedies):
-            return Outcome(False, lacking, f"rejects {', '.join(rejected)} items", memory=memory)
+            return r.Outcome(False, lacking, f"rejects {', '.join(rejected)} items", memory=memory)
         judged = None if lacking else self.judge(remedies, memory)
         if judged is None or judged.holds:
-            return Outcome(not lacking, lacking, memory=memory)
+            return r.Outcome(not lacking, lacking, memory=memory)
         short = judged.shortfall.nbytes if judged.shortfall else 0
         lacking = max(1, short, judged.lacking_bytes)
-        return Outcome(False, lacking, starts=True, memory=memory)
+        return r.Outcome(False, lacking, starts=True, memory=memory)
 
-    def look(self, remedies: tuple[Remedy, ...], now: Outcome) -> Situation | None:
+    def look(self, remedies: r.Remedies, now: r.Outcome) -> r.Situation | None:
         """Describe these remedies for the levers; None if they were not rehearsed."""
         if now.memory is None or now.memory.budget is None:
             return None
         args, lacking = self.args(remedies), 0 if now.starts else now.lacking_bytes
-        return Situation(
+        return r.Situation(
             *(args, now.memory, now.memory.budget, self.goal, lacking, self.knobs),
             *(self.chunks_mm_input, self.attention_heads, self.kept),
         )
 
-    def _find_rejected(self, remedies: tuple[Remedy, ...]) -> list[Modality]:
+    def _find_rejected(self, remedies: r.Remedies) -> list[Modality]:
         """Return served modalities whose items a cap of another modality's makes vLLM reject."""
         capped = {knob.name: knob.modality for knob in self.knobs}
         caps = {capped[one.knob] for one in remedies if one.knob in capped}
@@ -346,13 +323,13 @@ class Trials:
         served = self.largest_items(remedies)
         return [m for m, most in without.items() if m not in caps and 0 < served.get(m, 0) < most]
 
-    def largest_items(self, remedies: tuple[Remedy, ...] = ()) -> Mapping[Modality, int]:
+    def largest_items(self, remedies: r.Remedies = ()) -> Mapping[Modality, int]:
         """Tokens of vLLM's largest item per served modality, if known."""
         answer = self.prediction.find_result(self.args(remedies))
         budget = answer.budget if isinstance(answer, RehearsedMemory) else None
         return budget.max_tokens_per_item if budget else {}
 
-    def judge(self, remedies: tuple[Remedy, ...], memory: RehearsedMemory) -> Judged | None:
+    def judge(self, remedies: r.Remedies, memory: RehearsedMemory) -> Judged | None:
         """Check the reserve of this rehearsal with vLLM's dummies; None without media."""
         if memory.budget is None:
             return None
@@ -375,7 +352,7 @@ class Trials:
         return Judged(check, short, config, max(0, missing))
 
     def predict(
-        self, remedies: tuple[Remedy, ...], memory: RehearsedMemory, budget: Budget
+        self, remedies: r.Remedies, memory: RehearsedMemory, budget: Budget
     ) -> tuple[JudgedConfig, Predicted, Shortfall | None]:
         """Return the configuration, its worst steps, and the shortfall of its reserve, if known."""
         args, prediction = self.args(remedies), self.prediction
@@ -390,7 +367,7 @@ class Trials:
         predicted = Predicted(prediction.gpu, None, memory, steps=steps, failure=failure)
         return config, predicted, predicted_shortfall(predicted, config)
 
-    def reserve(self, remedies: tuple[Remedy, ...]) -> Iterator[Remedy]:
+    def reserve(self, remedies: r.Remedies) -> Iterator[r.Remedy]:
         """Yield engine values that make the reserve hold, or leave the log's shortfall free."""
         before, oom = self.rehearse(remedies), self.oom
         judged = self.judge(remedies, before)
@@ -402,7 +379,7 @@ class Trials:
             less = before.requested_bytes - round(share * before.total_bytes)
             if share > 0:
                 price = f"{gib(less)} less, which stays free for such a step"
-                yield set_argument(UTILIZATION, share, price, "KV cache")
+                yield r.set_value(r.UTILIZATION, share, price, "KV cache")
         if (short := judged.shortfall) and not short.passes:
             rehearse = self.prediction.rehearse_all
             yield from (one for one, _ in find_remedies(short, judged.configuration, rehearse))
@@ -412,19 +389,19 @@ class Trials:
 MOST_REHEARSALS: Final = 25
 
 
-def search(trials: Trials, base: Outcome, progress: Progress) -> SearchResult:
+def search(trials: Trials, base: r.Outcome, progress: Progress) -> r.SearchResult:
     """Return the least remedies that reach the goal safely."""
     with progress.step("rehearsing fixes", MOST_REHEARSALS) as task:
 
-        def evaluate(chosen: tuple[Remedy, ...]) -> Outcome:
+        def evaluate(chosen: r.Remedies) -> r.Outcome:
             task.advance()
             return trials.outcome(chosen)
 
-        def reserving(chosen: tuple[Remedy, ...]) -> list[Remedy]:
-            found = (one for one in trials.reserve(chosen) if allows(trials.kept, one))
+        def reserving(chosen: r.Remedies) -> list[r.Remedy]:
+            found = (one for one in trials.reserve(chosen) if r.allows(trials.kept, one))
             return sorted(found, key=lambda one: COSTS.index(one.cost))
 
-        return Search(evaluate, trials.look, reserving, MOST_REHEARSALS).run(base)
+        return r.Search(evaluate, trials.look, reserving, MOST_REHEARSALS).run(base)
 
 
 def observe_oom(trials: Trials, log: StartupLog) -> ObservedOom | None:
@@ -462,8 +439,8 @@ def describe_oom(oom: ObservedOom) -> str:
 
 def without_trap_hints(trials: Trials) -> Trials:
     """Drop size hints if they shrink vLLM's profile but not the items that it admits."""
-    for remedy in drop_hints(trials.engine_args):
+    for remedy in r.drop_hints(trials.engine_args):
         honest = replace(trials, required=(*trials.required, remedy))
-        if allows(trials.kept, remedy) and not honest.outcome(()).refusal:
+        if r.allows(trials.kept, remedy) and not honest.outcome(()).refusal:
             return honest if honest.largest_items() == trials.largest_items() else trials
     return trials

@@ -64,11 +64,7 @@ from mmcalib.workflows.corpus import LoadedCorpus
 from mmcalib.workflows.judging import DECIDED_RULES, corpus_facts, judge, judge_memory
 from mmcalib.workflows.run.evidence import cache_checks
 from mmcalib.workflows.run.prepare import Prepared, check_server, check_sizes, required_environment
-from mmcalib.workflows.run.session import (
-    Session,
-    budget_your_config,
-    check_unstarted_flags,
-)
+from mmcalib.workflows.run.session import Session, budget_your_config, check_unstarted_flags
 from mmcalib.workflows.traffic.rehearse import (
     MOST_IN_A_RUN,
     BackgroundTraffic,
@@ -254,12 +250,10 @@ def predict_memory(session: Session, reviewed: Review, proof: Proof) -> Predicte
         replaced = {MEMORY_RESERVE, *rehearsed_inputs(served.calibrated)}
         checks = [check for check in checks if check.id not in replaced]
     memory += memory_checks(predicted, proof.started, job.policy.concurrency)
-    rehearse = ["mmcalib", "rehearse", "--model", job.model]
-    if job.config.source is not None:
-        rehearse += ["--config", str(job.config.source)]
-    if job.config.flags:
-        rehearse += ["--", *job.config.flags]
-    unrehearsed = not_rehearsed(served, shlex.join(rehearse))
+    file = ["--config", str(job.config.source)] if job.config.source else []
+    flags = ["--", *job.config.flags] if job.config.flags else []
+    command = shlex.join(["mmcalib", "rehearse", "--model", job.model, *file, *flags])
+    unrehearsed = not_rehearsed(served, command)
     checks = judge_memory(checks, memory, decision, unrehearsed)
     if pinned is not None:
         checks.append(pinned.check)
