@@ -179,8 +179,6 @@ RehearseAll = Callable[
 
 # The arithmetic assumes that all else stays the same; a rehearsal corrects it for the next try.
 _TRIES: Final = 3
-
-
 # The first two cost KV cache, the last one speed.
 _REMEDIES: Final = (demand.raise_reserve, demand.leave_room, demand.shrink_step)
 

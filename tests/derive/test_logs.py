@@ -235,6 +235,8 @@ def test_a_message_alone_is_enough(
 def test_the_sequences_that_vllm_allows_are_a_fact_of_the_log() -> None:
     line = "Please lower max_num_seqs to at most 108 or increase gpu_memory_utilization."
     assert read_log([line]).most_sequences == 108
+    needed = "with the models's max seq len (9), (4.43 GB KV cache is needed, which is larger than"
+    assert read_log([needed]).needed_bytes == round(4.43 * GIB)
 
 
 def test_a_message_that_was_wrapped_is_put_together() -> None:

@@ -429,9 +429,8 @@ def describe_oom(oom: ObservedOom) -> str:
     if oom.step_bytes is not None:
         words += f": its step took {gib(oom.step_bytes)} above the model and the KV cache"
     if oom.step_modality is not None:
-        words += f", as much as {oom.step_tokens:,} tokens of {oom.step_modality} ("
-        words += f"{oom.step_items} of the largest); one step encodes at most "
-        words += f"{oom.step_limit_tokens:,}"
+        words += f", as much as {oom.step_tokens:,} tokens of {oom.step_modality} ({oom.step_items}"
+        words += f" of the largest); one step encodes at most {oom.step_limit_tokens:,}"
     if oom.outside_torch_bytes is not None:
         words += f"; {gib(oom.outside_torch_bytes)} were outside PyTorch"
     return words

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.catalogue import NOT_STARTED_WITH
@@ -28,6 +27,7 @@ from mmcalib.engine.helpers import CachingHost
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ServeConfig
 from mmcalib.engine.vllm_config import (
+    NOT_QUANTIZED,
     configured_context,
     refusal_text,
     reject_unknown_arguments,
@@ -134,10 +134,6 @@ def read_job_corpus(job: Job, progress: Progress, *, sound: bool = False) -> Loa
     )
 
 
-# vLLM's error (0.32) for a checkpoint that is not quantised with the given method.
-_NOT_QUANTISED: Final = re.compile(r"Cannot find the config file for (\w+)")
-
-
 @dataclass(frozen=True, slots=True)
 class YourConfiguration:
     """The user's configuration: `engine_args` without the model and defaults, `values` with all.
@@ -242,8 +238,8 @@ def refuse_unusable(
         return
     arguments = shlex.join(flags) or ", ".join(given)
     hint = refused.hint or "change the flag that vLLM names, or leave it out"
-    if not_quantised := _NOT_QUANTISED.search(refused.reason):
-        sibling = f"{resolved.id}-{not_quantised[1].upper()}"
+    if not_quantized := NOT_QUANTIZED.search(refused.reason):
+        sibling = f"{resolved.id}-{(not_quantized[1] or not_quantized[2]).upper()}"
         other = f"--model {sibling}" if find_model(sibling) else "--model with a checkpoint that is"
         hint = f"this checkpoint is not quantized: {other}, or -- --quantization fp8"
     words = f"vLLM rejects {resolved.id} with {arguments}: {one_line(refusal_text(refused))}"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
+from mmcalib.engine.vllm_config import add_config_hints
 from mmcalib.errors import EngineDied, EngineError, UsageError, VllmRefused
 from mmcalib.memory.rehearse import MemoryPrediction
 from mmcalib.models import gpus
@@ -57,6 +58,15 @@ def test_a_checkpoint_that_is_not_quantized_says_which_is(model: str) -> None:
         f"vLLM rejects {model} with --quantization awq: Cannot find the config file for awq"
     )
     assert f"--model {model}-AWQ, or -- " in error.value.hint
+
+
+def test_a_plan_for_a_checkpoint_without_quantization_says_so() -> None:
+    missing = "TypeError: CompressedTensorsConfig.__init__() missing 3 required arguments"
+    with (
+        pytest.raises(UsageError, match="no config for that --quantization"),
+        add_config_hints(None, FLAGS, L4),
+    ):
+        raise refused(missing)
 
 
 def test_a_process_that_dies_or_rejects_more_says_nothing_of_the_flags() -> None:
