@@ -61,12 +61,8 @@ def test_a_checkpoint_that_is_not_quantized_says_which_is(model: str) -> None:
 
 
 def test_a_plan_for_a_checkpoint_without_quantization_says_so() -> None:
-    missing = "TypeError: CompressedTensorsConfig.__init__() missing 3 required arguments"
-    with (
-        pytest.raises(UsageError, match="no config for that --quantization"),
-        add_config_hints(None, FLAGS, L4),
-    ):
-        raise refused(missing)
+    with pytest.raises(UsageError, match="has no config"), add_config_hints(None, FLAGS, L4):
+        raise refused("TypeError: CompressedTensorsConfig.__init__() missing 3 required arguments")
 
 
 def test_a_process_that_dies_or_rejects_more_says_nothing_of_the_flags() -> None:
