@@ -149,20 +149,6 @@ class Shortfall:
         return nbytes if self.nbytes - nbytes <= self.slack_bytes else 0
 
 
-def worst_step(
-    modality: Modality,
-    peak_bytes: int,
-    profiled_tokens: int,
-    limit_tokens: int,
-    resident: Resident | None = None,
-    kept_bytes: int = 0,
-) -> WorstStep:
-    """A step full to the encoder budget: smaller items take no more per token than the largest."""
-    share = limit_tokens / profiled_tokens if profiled_tokens else 1.0
-    peak = round(peak_bytes * max(1.0, share))
-    return WorstStep(modality, limit_tokens, peak, resident or Resident(), kept_bytes=kept_bytes)
-
-
 # Phases before vLLM allocates the KV cache: a smaller cache does not help them.
 _BEFORE_KV_CACHE: frozenset[Phase | None] = frozenset(
     {"start", "weights", "profile", "profile: encoder", "profile: language model"}

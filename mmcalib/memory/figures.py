@@ -33,12 +33,13 @@ def memory_figures(result: RehearsedMemory, gpu: Gpu) -> Memory:
         phases["language model, served"] = result.prefill.phase.peak_bytes
     total: Label = "given" if gpu.total_status == "given" else "assumed"
     most = result.max_concurrency
+    room, (low, high) = result.kv_cache_bytes + result.non_torch_bytes, UNIFIED_NON_TORCH_BYTES
     return Memory.from_value(
         result,
         phases=phases,
         max_concurrency=None if most is None else round(most, 2),
         label="rehearsed",
-        kv_cache_range_bytes=_kv_cache_range(result, gpu),
+        kv_cache_range_bytes=(room - high, room - low) if gpu.unified else None,
         labels={
             "total_bytes": total,
             **_LABELS,
@@ -48,13 +49,6 @@ def memory_figures(result: RehearsedMemory, gpu: Gpu) -> Memory:
         ranks=result.tensor_parallel_size,
         note=result.start_problem or result.problem,
     )
-
-
-def _kv_cache_range(result: RehearsedMemory, gpu: Gpu) -> tuple[int, int] | None:
-    if not gpu.unified:
-        return None
-    room, (least, most) = result.kv_cache_bytes + result.non_torch_bytes, UNIFIED_NON_TORCH_BYTES
-    return room - most, room - least
 
 
 def budget_figures(

@@ -136,15 +136,11 @@ def list_demands(
         return demand.Resident(max(0, budget.encoder_cache_size - tokens), width)
 
     for modality, step in steps.items():
-        limit = _step_tokens(modality, decision)  # Scaled to a full step.
-        yield demand.worst_step(
-            modality,
-            step.encoder_peak_bytes or 0,
-            profiled_tokens=step.encoder_tokens,
-            limit_tokens=limit,
-            resident=rest_of_cache(limit),
-            kept_bytes=calibrated.kept_bytes,
-        )
+        # Scaled to a full step: smaller items take no more per token than the largest.
+        limit, tokens = _step_tokens(modality, decision), step.encoder_tokens
+        peak = round((step.encoder_peak_bytes or 0) * max(1.0, limit / tokens if tokens else 1.0))
+        rest, kept = rest_of_cache(limit), calibrated.kept_bytes
+        yield demand.WorstStep(modality, limit, peak, rest, kept_bytes=kept)
     excess = find_excess_items(decision)
     for ran in calibrated.steps:
         excess_item, tokens, peak = excess.get(ran.step.shape.modality), ran.tokens, ran.peak_bytes

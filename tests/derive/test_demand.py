@@ -24,7 +24,6 @@ from mmcalib.derive.demand import (
     fix_kv_cache_size,
     raise_reserve,
     shrink_step,
-    worst_step,
 )
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
@@ -55,12 +54,6 @@ def test_bytes_decide_with_the_slack_that_is_left_outside_the_reserve(
     assert found.nbytes == worst - 1000
     roomy = replace(found, reserved_bytes=1000 + worst + VLLM_SLACK_BYTES)
     assert (roomy.passes, roomy.is_tight) == (True, False)
-
-
-def test_a_step_of_whole_items_is_scaled_to_a_full_one_and_never_down() -> None:
-    assert worst_step("image", 600, 6 * 1280, 8192) == WorstStep("image", 8192, 640)
-    assert worst_step("image", 600, 8192, 4096).peak_bytes == 600
-    assert worst_step("image", 600, 0, 4096).peak_bytes == 600
 
 
 MIB = 1 << 20

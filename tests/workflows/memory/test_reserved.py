@@ -37,7 +37,7 @@ from mmcalib.domain.memory import (
 )
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.errors import VllmRefused
-from mmcalib.memory import checks
+from mmcalib.memory import checks, worst_steps
 from mmcalib.memory.figures import rehearsal_document
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.memory.worst_steps import RehearseAll, check_retention, encoder_steps, find_remedies
@@ -155,6 +155,14 @@ def test_what_stays_resident_beside_the_language_model_decides() -> None:
         "encoder cache (0.50 GiB)" in check.detail
     )
     assert check.remedy == "--one, or --allow-under-reserve"
+
+
+@pytest.mark.parametrize(("profiled", "peak"), [(6 * 1280, 640), (16_384, 600), (0, 600)])
+def test_a_step_of_whole_items_is_scaled_up_to_a_full_one(profiled: int, peak: int) -> None:
+    full = config_of(limits(8192, 64, 1280))
+    step = rehearsed(phases=peaks(600, 0), encoder_tokens=profiled)
+    first = next(worst_steps.list_demands(full, step, {"image": step}))
+    assert (first.tokens, first.peak_bytes) == (8192, peak)
 
 
 def test_the_merge_decides_where_it_takes_the_most() -> None:
