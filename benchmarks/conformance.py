@@ -5,9 +5,9 @@
 Each model is calibrated for a small corpus, cut to one layer with dummy weights, and served by
 `vllm serve --config engine.yaml` on this machine's CPU. Every request is given to `check` and then
 to the server. Results are appended to --results as they come, and the same command goes on with
-what is missing; --examples keeps each disagreement as small as it could be made, and is asked
-first. Exits 1 where `check` let in what the server refused, where the server failed, or where more
-than one in a hundred was refused by `check` alone.
+what is missing; the page has the last hearing of every model. --examples keeps each disagreement
+as small as it could be made, and is asked first. Exits 1 where `check` let in what the server
+refused, where the server failed, or where more than one in a hundred was refused by `check` alone.
 """
 
 from __future__ import annotations
@@ -37,17 +37,16 @@ def main() -> int:
         deadline=time.monotonic() + given.seconds,
         shrink=not given.no_shrink,
     )
-    rows, died, fields = [], [], set[str]()
-    about = run.about(given.seed)
     for key in given.model or [one.key for one in SUBJECTS]:
-        heard = run.hear_one(key, hearing, _say)
-        rows += heard.rows
-        died += heard.died
-        about += heard.notes
-        fields |= set(heard.fields)
+        run.hear_one(key, hearing, _say)
+        every = run.last_heard(hearing)
+        rows = [row for heard in every for row in heard.rows(hearing)]
+        about = [*run.about(given.seed), *(note for heard in every for note in heard.notes)]
+        died = [one for heard in every for one in heard.died]
+        text = page.page(rows, about, died, {name for heard in every for name in heard.fields})
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(page.page(rows, about, died, fields), "utf-8")
-    print(page.page(rows, about, died, fields))
+        given.out.write_text(text, "utf-8")
+    print(text)
     print(f"wrote {given.out}")
     return 0 if page.passes(rows) else 1
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from judging.composition import Composition
 from judging.drawing import drawn, shrunk
 from judging.pool import Pool
-from judging.request import Order, summary
+from judging.request import Order, innocent, summary
 from judging.results import Example, Result, Results, keep_example, kept_examples
 from judging.subject import Subject
 from judging.verdict import Verdict
@@ -49,6 +49,8 @@ class Asks(Protocol):
     def forget(self) -> None: ...
 
     def in_order(self, order: Order) -> list[Verdict]: ...
+
+    def after(self, order: Order) -> Verdict: ...
 
 
 def hear(
@@ -99,7 +101,8 @@ def _asked(
     say: Callable[[str], None],
 ) -> list[Result]:
     """First what `check` lets in, as a server behind it has it; then the rest, one at a time and
-    each of a fresh server, since what vLLM refuses leaves its caches unlike each other.
+    each of a fresh server, since what vLLM refuses leaves its caches unlike each other. What a
+    server refuses and `check` does not is followed by a plain request with the same medium.
     """
 
     def known(number: int, order: Order) -> Result | None:
@@ -112,9 +115,15 @@ def _asked(
             return None
         if fresh:
             judge.forget()
-        verdicts = tuple(judge.in_order(order))
+        verdicts = judge.in_order(order)
+        last, next_one = verdicts[-1], innocent(order[-1])
+        if last.status != 200 and last.answer != "no" and next_one:
+            order = (*order, next_one)
+            verdicts.append(judge.after(order))
         took = time.monotonic() - started
-        return Result(subject.key, series, number, results.made_of, order, verdicts, round(took, 3))
+        return Result(
+            subject.key, series, number, results.made_of, order, tuple(verdicts), round(took, 3)
+        )
 
     def lets_in(numbered: tuple[int, Order]) -> bool:
         return time.monotonic() < plan.deadline and judge.lets_in(numbered[1])
