@@ -37,7 +37,8 @@ HABITS: Mapping[str, str] = {
         "else messages[0]['content'][0]['text'] %}{% set turns = messages[1:] %}"
         "{% else %}{% set head = '' %}{% set turns = messages %}{% endif %}"
         "{% for message in turns %}<open>"
-        "{% if loop.first and head %}{{ head + '\\n\\n' }}{% endif %}<media><close>{% endfor %}<answer>"
+        "{% if loop.first and head %}{{ head + '\\n\\n' }}{% endif %}"
+        "<media><close>{% endfor %}<answer>"
     ),
     # Qwen2-Audio; Qwen2.5-VL with `add_vision_id`.
     "items numbered": _EACH.replace("<media>", "<numbered>"),

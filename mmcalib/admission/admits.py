@@ -319,8 +319,13 @@ def admit_request(
         if isinstance(tokens, str):
             return tuple(files), answer_unusable(tokens)
         if tokens is not None:
-            text = TokenRange.exactly(min(tokens, most_tokens or tokens))
+            kept = tokens if files else min(tokens, most_tokens or tokens)
+            text = TokenRange.exactly(kept)
             answer = admit_prompt(gate, files, wants, text)
+    whole_tokens = (answer.tokens or 0) + (text.most or 0 if text else 0)
+    if answer.fits and files and most_tokens and whole_tokens > most_tokens:
+        why = f"truncation to {most_tokens} tokens may cut an item off"
+        return tuple(files), leave_unknown(why, "leave out truncate_prompt_tokens")
     if answer.fits and prompt.doubt:
         return tuple(files), leave_unknown(prompt.doubt, _ASK)
     return tuple(files), add_prompt_remedy(gate, files, wants, answer, text)

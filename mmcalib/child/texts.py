@@ -157,6 +157,11 @@ class TextRenderer:
         )
 
     @property
+    def structured_outputs(self) -> str:
+        """The backend of structured outputs that the server is to use."""
+        return str(self._model.engine_config.structured_outputs_config.backend)
+
+    @property
     def content(self) -> str:
         """The template's content format. Raises ValueError without a template."""
         return str(processors.content_format(self.renderer, self.prompting))
@@ -220,6 +225,7 @@ def find_grammar(texts: TextRenderer, modalities: Sequence[Modality]) -> m.Gramm
     # Mistral's tool calls are parsed without a configured parser (`OnlineRenderer.render_chat` in
     # vllm/renderers/online_renderer.py, 0.32).
     rules["tools"] = getattr(texts.renderer.get_tokenizer(), "IS_MISTRAL_TOKENIZER", False)
+    rules["structured_outputs"] = texts.structured_outputs
     try:
         rules["content"] = texts.content
     except ValueError:
