@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from mmcalib.models.catalogue import Geometry
-from mmcalib.models.checkpoint import chat_slots
+from mmcalib.models.checkpoint import chat_template
 
 _WORDS = (
     "{% if message['content'] is string %}{{ message['content'] }}"
@@ -14,7 +14,7 @@ _WORDS = (
     "{% if 'text' in part %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
 )
 _EACH = "<start>{% for message in messages %}<open><media><close>{% endfor %}<answer>"
-# Habit → template; `chat_slots` and `_WORDS` fill what stands in angle brackets.
+# Habit → template; `_slots` and `_WORDS` fill what stands in angle brackets.
 HABITS: Mapping[str, str] = {
     # Qwen3-VL.
     "media of user and tool only": (
@@ -91,12 +91,25 @@ def template(habit: str, geometry: Geometry) -> str:
     """Jinja with the model's own marks of turns and items."""
     chat, items = geometry.values("chat"), geometry.values("placeholders")
     numbered = {kind: f"{kind.title()} {{n}}: {mark}" for kind, mark in items.items()}
-    slots = {
-        **chat_slots(chat, items),
-        "words": _WORDS,
-        "numbered": chat_slots(chat, numbered)["media"],
-    }
+    slots = {**_slots(chat, items), "words": _WORDS, "numbered": _slots(chat, numbered)["media"]}
     text = HABITS[habit]
     for name, slot in slots.items():
         text = text.replace(f"<{name}>", slot)
     return text
+
+
+def _slots(chat: Mapping[str, str], items: Mapping[str, str]) -> dict[str, str]:
+    """The parts of the model's bundled template, by name."""
+    whole = chat_template({**chat, "content": "openai"}, items)
+    start, turn = whole.split("{% for message in messages %}", 1)
+    turn, answer = turn.rsplit("{% endfor %}", 1)
+    begins, last = turn.index("{% if message['content'] is string %}"), "{% endfor %}{% endif %}"
+    ends = turn.rindex(last) + len(last)
+    media = turn[begins:ends]
+    return {
+        "start": start,
+        "open": turn[:begins],
+        "media": media,
+        "close": turn[ends:],
+        "answer": answer,
+    }

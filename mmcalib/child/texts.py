@@ -144,6 +144,7 @@ class TextRenderer:
         self._model = model
         self.prompting = model.prompting
         self.renderer = processors.renderer(model.engine_config)
+        self.constraints = str(model.engine_config.structured_outputs_config.backend)
         self._media: dict[Modality, Any] = {}
 
     @property
@@ -155,11 +156,6 @@ class TextRenderer:
         return processors.render_prompt(
             self.renderer, request.messages, request.fields, self.prompting
         )
-
-    @property
-    def structured_outputs(self) -> str:
-        """The backend of structured outputs that the server is to use."""
-        return str(self._model.engine_config.structured_outputs_config.backend)
 
     @property
     def content(self) -> str:
@@ -225,7 +221,7 @@ def find_grammar(texts: TextRenderer, modalities: Sequence[Modality]) -> m.Gramm
     # Mistral's tool calls are parsed without a configured parser (`OnlineRenderer.render_chat` in
     # vllm/renderers/online_renderer.py, 0.32).
     rules["tools"] = getattr(texts.renderer.get_tokenizer(), "IS_MISTRAL_TOKENIZER", False)
-    rules["structured_outputs"] = texts.structured_outputs
+    rules["structured_outputs"] = texts.constraints
     try:
         rules["content"] = texts.content
     except ValueError:

@@ -82,15 +82,13 @@ def _is_usual_regex(text: str) -> bool:
     return len(text) <= _MAX_CHARS and _REGEX.fullmatch(text) is not None
 
 
-def _list_refs(schema: Any) -> list[str]:
-    """Return how a JSON schema may refer to its definitions."""
-    return [f"#/$defs/{name}" for name in schema.get("$defs", ())]
-
-
-def _is_usual_schema(schema: object, refs: Collection[str], deep: int = _MAX_DEPTH) -> bool:
+def _is_usual_schema(
+    schema: object, refs: Collection[str] | None = None, deep: int = _MAX_DEPTH
+) -> bool:
     """Return whether it is a JSON schema such as pydantic's, which vLLM compiles."""
     if not isinstance(schema, dict) or not deep:
         return False
+    refs = [f"#/$defs/{name}" for name in schema.get("$defs", ())] if refs is None else refs
     inner = list[object]()
     for name, value in schema.items():
         match name, value:
@@ -98,7 +96,7 @@ def _is_usual_schema(schema: object, refs: Collection[str], deep: int = _MAX_DEP
                 inner += value.values()
             case (("items" | "additionalProperties"), dict()):
                 inner.append(value)
-            case (("anyOf" | "oneOf" | "prefixItems"), [_, *_]):
+            case (("anyOf" | "prefixItems"), [_, *_]):
                 inner += value
             case _ if name not in _USUAL_VALUES or not _USUAL_VALUES[name](value, refs):
                 return False
@@ -260,9 +258,9 @@ class Grammar:
             return False
         match values:
             case {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}:
-                usual = _is_usual_schema(schema, _list_refs(schema))
+                usual = _is_usual_schema(schema)
             case {"structured_outputs": {"json": schema}}:
-                usual = _is_usual_schema(schema, _list_refs(schema))
+                usual = _is_usual_schema(schema)
             case {"structured_outputs": {"regex": regex}}:
                 usual = _is_usual_regex(regex)
             case _:

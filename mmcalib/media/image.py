@@ -168,7 +168,7 @@ _JPEG_END, _JPEG_SCAN, _JPEG_BARE = 0xD9, 0xDA, (0x01, *range(0xD0, 0xD9))
 _MOST_PARTS = 1 << 18
 # Bytes that deflate makes of one at most (RFC 1951), and channels by PNG's color type.
 _DEFLATE_RATIO, _PNG_CHANNELS = 1032, {2: 3, 4: 2, 6: 4}
-_GIF_EXTENSION = ord("!")
+_GIF_END = b";"
 # TIFF tags with the offsets and sizes of strips and of tiles.
 _PARTS = ((273, 279), (324, 325))
 
@@ -183,7 +183,7 @@ def is_truncated(file: BinaryIO, size_bytes: int) -> bool | None:
     if head.startswith(b"\x89PNG"):
         return not _png_ends(file, size_bytes)
     if head.startswith(b"GIF8"):
-        return None if _gif_ends(read_at(file, 0, size_bytes)) else True
+        return None if read_at(file, size_bytes - 1, 1) == _GIF_END else True
     if head.startswith(b"RIFF"):
         return 8 + int.from_bytes(head[4:8], "little") > size_bytes
     if head.startswith(b"BM"):
@@ -236,25 +236,6 @@ def _png_ends(file: BinaryIO, size_bytes: int) -> bool:
     bits = width * height * depth * _PNG_CHANNELS.get(color, 1)
     whole = ended or len(pixels) == 1 or pixels[-1:] < pixels[:1]
     return whole and sum(pixels) * _DEFLATE_RATIO * 8 >= bits
-
-
-def _gif_ends(data: bytes) -> bool:
-    """True if the blocks of the first picture end before the file does."""
-    at = 13 + _colors_bytes(data, 10)
-    while at < len(data) - 1 and (kind := data[at]) in b"!,":
-        at += 2 if kind == _GIF_EXTENSION else 11 + _colors_bytes(data, at + 9)
-        while at < len(data) and data[at]:
-            at += data[at] + 1
-        at += 1
-        if kind != _GIF_EXTENSION:
-            return at <= len(data)
-    return False
-
-
-def _colors_bytes(data: bytes, at: int) -> int:
-    """Bytes of the color table that the flags at this offset announce."""
-    flags = data[at] if at < len(data) else 0
-    return 6 << (flags & 7) if flags & 0x80 else 0
 
 
 def _boxes_end(file: BinaryIO, size_bytes: int) -> bool:

@@ -89,12 +89,6 @@ def is_video_truncated(file: BinaryIO) -> bool:
     if head.startswith(b"RIFF"):
         listed = int.from_bytes(head[4:8], "little")
         return head[8:12] == b"AVI " and size_bytes < 8 + listed < 8 + _OPEN_RIFF
-    return is_mov_truncated(file)
-
-
-def is_mov_truncated(file: BinaryIO) -> bool:
-    """True if an MP4 or QuickTime file ends before its media data do."""
-    size_bytes = file.seek(0, os.SEEK_END)
     return any(kind == b"mdat" and end > size_bytes for kind, _, end in _boxes(file, 0, size_bytes))
 
 

@@ -18,24 +18,21 @@ def chat_template(chat: Mapping[str, str], placeholders: Mapping[str, str]) -> s
     marker is the message's role; `{n}` in a placeholder counts the items of its modality. Without
     `assistant_start` and `assistant_end`, the assistant's turns have the same markers as others.
     """
-    slots = chat_slots(chat, placeholders)
-    body = slots["media"] if chat["content"] == "openai" else "{{ message['content'] }}"
-    turn = f"{slots['open']}{body}{slots['close']}"
-    return f"{slots['start']}{{% for message in messages %}}{turn}{{% endfor %}}{slots['answer']}"
-
-
-def chat_slots(chat: Mapping[str, str], placeholders: Mapping[str, str]) -> dict[str, str]:
-    """Return the Jinja of what every template of a model has, by name."""
+    body = _parts(placeholders) if chat["content"] == "openai" else "{{ message['content'] }}"
     start, end = chat["turn_start"], chat["turn_end"]
     answer_start = chat.get("assistant_start", start.replace("{role}", "assistant"))
-    return {
-        "start": "{% set count = namespace(image=0, video=0, audio=0) %}"
-        + _marker(chat.get("start", "")),
-        "open": _by_role(start, chat.get("assistant_start", start)),
-        "media": _parts(placeholders),
-        "close": _by_role(end, chat.get("assistant_end", end)),
-        "answer": f"{{% if add_generation_prompt %}}{_marker(answer_start)}{{% endif %}}",
-    }
+    return "".join(
+        (
+            "{% set count = namespace(image=0, video=0, audio=0) %}",
+            _marker(chat.get("start", "")),
+            "{% for message in messages %}",
+            _by_role(start, chat.get("assistant_start", start)),
+            body,
+            _by_role(end, chat.get("assistant_end", end)),
+            "{% endfor %}",
+            f"{{% if add_generation_prompt %}}{_marker(answer_start)}{{% endif %}}",
+        )
+    )
 
 
 def _by_role(others: str, assistant: str) -> str:
