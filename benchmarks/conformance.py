@@ -37,18 +37,28 @@ def main() -> int:
         deadline=time.monotonic() + given.seconds,
         shrink=not given.no_shrink,
     )
-    for key in given.model or [one.key for one in SUBJECTS]:
+    keys = () if given.no_requests else given.model or [one.key for one in SUBJECTS]
+    text, rows = _write_page(hearing, given.out)
+    for key in keys:
         run.hear_one(key, hearing, _say)
-        every = run.last_heard(hearing)
-        rows = [row for heard in every for row in heard.rows(hearing)]
-        about = [*run.about(given.seed), *(note for heard in every for note in heard.notes)]
-        died = [one for heard in every for one in heard.died]
-        text = page.page(rows, about, died, {name for heard in every for name in heard.fields})
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(text, "utf-8")
+        text, rows = _write_page(hearing, given.out)
     print(text)
     print(f"wrote {given.out}")
     return 0 if page.passes(rows) else 1
+
+
+def _write_page(hearing: run.Hearing, out: Path) -> tuple[str, list[page.Asked]]:
+    """The page of the last hearing of every model, and its rows."""
+    every = run.last_heard(hearing)
+    rows = {heard.key: heard.rows(hearing) for heard in every}
+    about = run.about(hearing.seed)
+    about += [f"- {heard.note}: {len(rows[heard.key])} requests." for heard in every]
+    died = [one for heard in every for one in heard.died]
+    flat = [row for each in rows.values() for row in each]
+    text = page.page(flat, about, died, {name for heard in every for name in heard.fields})
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, "utf-8")
+    return text, flat
 
 
 def _say(line: str) -> None:
@@ -71,6 +81,7 @@ def _arguments() -> argparse.Namespace:
     add("--results", type=Path, help="JSONL of raw results (in --cache)")
     add("--examples", type=Path, default=ROOT / "tests" / "conformance" / "examples.jsonl")
     add("--cache", type=Path, default=cache_dir() / "conformance", help="media, calibrations, logs")
+    add("--no-requests", action="store_true", help="make the page of what is kept, and no request")
     add("--no-shrink", action="store_true", help="make no failing request smaller")
     return parser.parse_args()
 

@@ -39,14 +39,14 @@ class Hearing:
 
 @dataclass(slots=True)
 class Heard:
-    """One subject's last hearing, as it is kept in the folder; `notes` are for the head of the
-    page, `fields` those of its schema.
+    """One subject's last hearing, as it is kept in the folder; `note` is for the head of the page,
+    `fields` are those of its schema.
     """
 
     key: str
     made_of: str = ""
     died: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    note: str = ""
     fields: list[str] = field(default_factory=list)
 
     def rows(self, hearing: Hearing) -> list[Asked]:
@@ -76,6 +76,10 @@ def last_heard(hearing: Hearing) -> list[Heard]:
     return [_HEARD.validate_json(path.read_bytes()) for path in paths if path.exists()]
 
 
+def _keep(heard: Heard, hearing: Hearing) -> None:
+    _kept(hearing, heard.key).write_bytes(_HEARD.dump_json(heard))
+
+
 def _kept(hearing: Hearing, key: str) -> Path:
     return hearing.folder / f"{key}.json"
 
@@ -87,7 +91,7 @@ def hear_one(key: str, hearing: Hearing, say: Callable[[str], None]) -> None:
         _hear(heard, one, hearing, say)
     except MmcalibError as error:
         heard.died.append(f"{key}: {error.message}")
-    _kept(hearing, key).write_bytes(_HEARD.dump_json(heard))
+    _keep(heard, hearing)
 
 
 def _hear(heard: Heard, one: Subject, hearing: Hearing, say: Callable[[str], None]) -> None:
@@ -107,15 +111,16 @@ def _hear(heard: Heard, one: Subject, hearing: Hearing, say: Callable[[str], Non
         up_s = time.monotonic() - started
         schema = made.calibration.costs.grammar.get("schema", {})
         heard.fields += sorted(schema.get("properties", {}))
+        heard.note = (
+            f"`{key}` is {one.model}{f' with the template *{habit}*' if habit else ''}, judged by "
+            f"the sources of {made.commit}; up after {up_s:.0f} s"
+            f"{f'; {made.note}' if made.note else ''}"
+        )
+        # A page may be made before the end.
+        _keep(heard, hearing)
         hear(one, judge, pool, heard.fields, results, plan, say)
         heard.died += [f"{key}: after {summary(d.asked[0])}\n{d.log}" for d in judge.died]
-    took_s = time.monotonic() - started - up_s
-    heard.notes.append(
-        f"- `{key}` is {one.model}{f' with the template *{habit}*' if habit else ''}: "
-        f"{len(heard.rows(hearing))} requests, to the sources of {made.commit}; up after "
-        f"{up_s:.0f} s, heard in {took_s:.0f} s{f'; {made.note}' if made.note else ''}."
-    )
-    say(heard.notes[-1])
+    say(f"{heard.note}: {len(heard.rows(hearing))} requests")
 
 
 def _vllm() -> str:

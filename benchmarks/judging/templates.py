@@ -100,7 +100,8 @@ def template(habit: str, geometry: Geometry) -> str:
 
 def _slots(chat: Mapping[str, str], items: Mapping[str, str]) -> dict[str, str]:
     """The parts of the model's bundled template, by name."""
-    whole = chat_template({**chat, "content": "openai"}, items)
+    plain = {name: text for name, text in chat.items() if name not in ("media_roles", "alternates")}
+    whole = chat_template({**plain, "content": "openai"}, items)
     start, turn = whole.split("{% for message in messages %}", 1)
     turn, answer = turn.rsplit("{% endfor %}", 1)
     begins, last = turn.index("{% if message['content'] is string %}"), "{% endfor %}{% endif %}"

@@ -24,7 +24,7 @@ _AT_ONCE = 4
 # Of all requests about so many stand in an order of several.
 _SHARE_IN_ORDER = 0.1
 # And so many are every medium by itself, every field, and every part, message and URL.
-_SHARE_OF_EACH = 0.2
+_SHARE_OF_EACH = 0.15
 _MEAN_ORDER = 3
 # The model may be shrunk to the same example by many ways.
 _SHRINK_S = 45.0
@@ -75,10 +75,10 @@ def hear(
     drawn_alone = drawn(composition.alone(), alone, seed)
     series: list[tuple[str, Sequence[Order], int]] = [
         ("kept", [e.order for e in kept_examples(plan.examples) if e.subject == subject.key], 1),
-        ("each", each, _AT_ONCE),
-        ("fields", of_fields, _AT_ONCE),
-        ("tables", of_tables, _AT_ONCE),
         ("alone", [one for one in drawn_alone if one not in each], _AT_ONCE),
+        ("tables", of_tables, _AT_ONCE),
+        ("fields", of_fields, _AT_ONCE),
+        ("each", each, _AT_ONCE),
         ("order", drawn(composition.orders(), max(1, in_order), seed), 1),
     ]
     found: list[Result] = []

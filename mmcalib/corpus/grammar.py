@@ -48,7 +48,7 @@ _IDLE_IF_EMPTY = (
 _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 _FORMATS = ("date", "date-time", "time", "duration", "email", "uuid", "uri")
 _BOUNDS = (("minimum", "maximum"), ("minLength", "maxLength"), ("minItems", "maxItems"))
-_MAX_DEPTH, _MAX_CHARS, _MOST = 24, 200, 1 << 31
+_MAX_DEPTH, _MAX_CHARS, _MAX_BOUND = 24, 200, 1000
 # Other keywords of a JSON schema → whether a value, of a schema with these `$defs`, is usual.
 _USUAL_VALUES: Mapping[str, Callable[[Any, Collection[str]], bool]] = {
     "type": lambda value, _: value in _TYPES,
@@ -59,10 +59,9 @@ _USUAL_VALUES: Mapping[str, Callable[[Any, Collection[str]], bool]] = {
     "const": lambda value, _: isinstance(value, str | int),
     "additionalProperties": lambda value, _: isinstance(value, bool),
     **dict.fromkeys(("title", "description", "default"), lambda *_: True),
-    **dict.fromkeys(_BOUNDS[0], lambda value, _: isinstance(value, int) and abs(value) < _MOST),
     **dict.fromkeys(
-        (*_BOUNDS[1], *_BOUNDS[2]),
-        lambda value, _: isinstance(value, int) and 0 <= value <= _MAX_CHARS,
+        itertools.chain(*_BOUNDS),
+        lambda value, _: isinstance(value, int) and abs(value) <= _MAX_BOUND,
     ),
 }
 # Literals, classes, groups and repeats; no look-around, back-references, anchors or lazy repeats.

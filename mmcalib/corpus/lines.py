@@ -86,9 +86,8 @@ class UnknownPart(BadRequest):
 
 
 def parse_line(line: bytes, *, as_sent: bool = False) -> tuple[ChatRequest, float | None]:
-    """Return a line's request, and when it was sent in seconds if known. Raises `BadRequest`.
-
-    `as_sent` ignores media columns beside messages without marks for them, as a server does.
+    """Return a line's request, and when it was sent in seconds if known; `as_sent` ignores columns
+    beside messages without marks for them, as a server does. Raises `BadRequest`.
     """
     if len(line) > LONGEST_LINE_BYTES:
         raise BadRequest(f"line is longer than {LONGEST_LINE_BYTES >> 20} MiB")

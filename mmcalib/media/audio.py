@@ -89,8 +89,6 @@ _MPEG_FRAME_BYTES = 2048
 # An encoder's padding at start and end, which headers may count or not.
 _MPEG_PADDING_SAMPLES = 4 * 1152
 
-_BLOCK_SAMPLES = 1 << 16
-
 # Most packets read to find a length that is not in the header; about six hours of AAC.
 PACKET_LIMIT = 1_000_000
 
@@ -142,7 +140,7 @@ def is_audio_truncated(medium: Medium, seen: EncodedItem, file: BinaryIO) -> boo
             return False
         try:
             if tagged:  # libsndfile cannot seek behind such tags
-                return sum(map(len, sound.blocks(_BLOCK_SAMPLES))) < seen.shape.num_samples
+                return sum(map(len, sound.blocks(1 << 16))) < seen.shape.num_samples
             sound.seek(seen.shape.num_samples - 1)
             return len(sound.read(1)) < 1
         except soundfile.SoundFileError:

@@ -168,7 +168,6 @@ _JPEG_END, _JPEG_SCAN, _JPEG_BARE = 0xD9, 0xDA, (0x01, *range(0xD0, 0xD9))
 _MOST_PARTS = 1 << 18
 # Bytes that deflate makes of one at most (RFC 1951), and channels by PNG's color type.
 _DEFLATE_RATIO, _PNG_CHANNELS = 1032, {2: 3, 4: 2, 6: 4}
-_GIF_END = b";"
 # TIFF tags with the offsets and sizes of strips and of tiles.
 _PARTS = ((273, 279), (324, 325))
 
@@ -183,7 +182,7 @@ def is_truncated(file: BinaryIO, size_bytes: int) -> bool | None:
     if head.startswith(b"\x89PNG"):
         return not _png_ends(file, size_bytes)
     if head.startswith(b"GIF8"):
-        return None if read_at(file, size_bytes - 1, 1) == _GIF_END else True
+        return None if read_at(file, size_bytes - 1, 1) == b";" else True
     if head.startswith(b"RIFF"):
         return 8 + int.from_bytes(head[4:8], "little") > size_bytes
     if head.startswith(b"BM"):

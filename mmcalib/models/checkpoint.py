@@ -17,8 +17,11 @@ def chat_template(chat: Mapping[str, str], placeholders: Mapping[str, str]) -> s
     vLLM detects the format by whether the template loops over the content. `{role}` in a turn
     marker is the message's role; `{n}` in a placeholder counts the items of its modality. Without
     `assistant_start` and `assistant_end`, the assistant's turns have the same markers as others.
+    With `media_roles` the media of other roles are dropped; `alternates` is a refusal's words.
     """
-    body = _parts(placeholders) if chat["content"] == "openai" else "{{ message['content'] }}"
+    body = "{{ message['content'] }}"
+    if chat["content"] == "openai":
+        body = _parts(placeholders, chat.get("media_roles", ""))
     start, end = chat["turn_start"], chat["turn_end"]
     answer_start = chat.get("assistant_start", start.replace("{role}", "assistant"))
     return "".join(
@@ -26,6 +29,7 @@ def chat_template(chat: Mapping[str, str], placeholders: Mapping[str, str]) -> s
             "{% set count = namespace(image=0, video=0, audio=0) %}",
             _marker(chat.get("start", "")),
             "{% for message in messages %}",
+            _alternation(chat["alternates"]) if "alternates" in chat else "",
             _by_role(start, chat.get("assistant_start", start)),
             body,
             _by_role(end, chat.get("assistant_end", end)),
@@ -33,6 +37,14 @@ def chat_template(chat: Mapping[str, str], placeholders: Mapping[str, str]) -> s
             f"{{% if add_generation_prompt %}}{_marker(answer_start)}{{% endif %}}",
         )
     )
+
+
+def _alternation(refusal: str) -> str:
+    """Return Jinja that rejects other orders than user and assistant in turn, after a system."""
+    first = "(1 if messages[0]['role'] == 'system' else 0)"
+    right = f"(message['role'] == 'user') == ((loop.index0 - {first}) % 2 == 0)"
+    wrong = f"loop.index0 >= {first} and not ({right})"
+    return f"{{% if {wrong} %}}{{{{ raise_exception({refusal!r}) }}}}{{% endif %}}"
 
 
 def _by_role(others: str, assistant: str) -> str:
@@ -49,9 +61,10 @@ def _marker(text: str) -> str:
     return text.replace("\n", "{{ '\\n' }}").replace("{role}", "{{ message['role'] }}")
 
 
-def _parts(placeholders: Mapping[str, str]) -> str:
+def _parts(placeholders: Mapping[str, str], roles: str) -> str:
+    given = f"message['role'] in {roles.split()} and " if roles else ""
     branches = "".join(
-        f"{{% {'elif' if index else 'if'} {_is(modality)} %}}"
+        f"{{% {'elif' if index else 'if'} {given}{_is(modality)} %}}"
         f"{{% set count.{modality} = count.{modality} + 1 %}}"
         + placeholder.replace("{n}", f"{{{{ count.{modality} }}}}")
         for index, (modality, placeholder) in enumerate(placeholders.items())
@@ -69,7 +82,7 @@ def _parts(placeholders: Mapping[str, str]) -> str:
 
 def _is(modality: str) -> str:
     """Return a Jinja test for an item of the modality, in all spellings of clients."""
-    return f"part['type'] == '{modality}' or '{modality}' in part or '{modality}_url' in part"
+    return f"(part['type'] == '{modality}' or '{modality}' in part or '{modality}_url' in part)"
 
 
 # Bytes that a byte-level BPE keeps; the others move to U+0100 and up.
