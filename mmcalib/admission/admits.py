@@ -319,8 +319,7 @@ def admit_request(
         if isinstance(tokens, str):
             return tuple(files), answer_unusable(tokens)
         if tokens is not None:
-            kept = tokens if files else min(tokens, most_tokens or tokens)
-            text = TokenRange.exactly(kept)
+            text = TokenRange.exactly(tokens if files else min(tokens, most_tokens or tokens))
             answer = admit_prompt(gate, files, wants, text)
     whole_tokens = (answer.tokens or 0) + (text.most or 0 if text else 0)
     if answer.fits and files and most_tokens and whole_tokens > most_tokens:

@@ -10,6 +10,7 @@ import pickletools
 import re
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -39,16 +40,12 @@ _ANSWER_ONLY = frozenset(
 )
 # Fields that have no effect if they are empty.
 _IDLE_IF_EMPTY = (
-    "logit_bias",
-    "bad_words",
-    "kv_transfer_params",
-    "ec_transfer_params",
-    "vllm_xargs",
+    *("logit_bias", "bad_words", "kv_transfer_params", "ec_transfer_params", "vllm_xargs"),
 )
 _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 _FORMATS = ("date", "date-time", "time", "duration", "email", "uuid", "uri")
 _BOUNDS = (("minimum", "maximum"), ("minLength", "maxLength"), ("minItems", "maxItems"))
-_MAX_DEPTH, _MAX_CHARS, _MAX_BOUND = 24, 200, 1000
+_SMALL, _MAX_DEPTH, _MAX_CHARS = range(-1000, 1001), 24, 200
 # Other keywords of a JSON schema → whether a value, of a schema with these `$defs`, is usual.
 _USUAL_VALUES: Mapping[str, Callable[[Any, Collection[str]], bool]] = {
     "type": lambda value, _: value in _TYPES,
@@ -59,10 +56,7 @@ _USUAL_VALUES: Mapping[str, Callable[[Any, Collection[str]], bool]] = {
     "const": lambda value, _: isinstance(value, str | int),
     "additionalProperties": lambda value, _: isinstance(value, bool),
     **dict.fromkeys(("title", "description", "default"), lambda *_: True),
-    **dict.fromkeys(
-        itertools.chain(*_BOUNDS),
-        lambda value, _: isinstance(value, int) and abs(value) <= _MAX_BOUND,
-    ),
+    **dict.fromkeys(itertools.chain(*_BOUNDS), lambda value, _: value in _SMALL),
 }
 # Literals, classes, groups and repeats; no look-around, back-references, anchors or lazy repeats.
 _REGEX = re.compile(
@@ -74,16 +68,13 @@ _REGEX = re.compile(
 
 def _is_usual_regex(text: str) -> bool:
     """Return whether vLLM compiles it, as far as mmcalib knows."""
-    try:
+    with suppress(re.error):
         re.compile(text)
-    except re.error:
-        return False
-    return len(text) <= _MAX_CHARS and _REGEX.fullmatch(text) is not None
+        return len(text) <= _MAX_CHARS and _REGEX.fullmatch(text) is not None
+    return False
 
 
-def _is_usual_schema(
-    schema: object, refs: Collection[str] | None = None, deep: int = _MAX_DEPTH
-) -> bool:
+def _is_usual_schema(schema: object, refs: Any = None, deep: int = _MAX_DEPTH) -> bool:
     """Return whether it is a JSON schema such as pydantic's, which vLLM compiles."""
     if not isinstance(schema, dict) or not deep:
         return False
@@ -157,6 +148,7 @@ _LAX: Mapping[str, TypeAdapter[Any]] = {
     "number": TypeAdapter(float),
     "boolean": TypeAdapter(bool),
 }
+_INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 _NUMBERS = _LAX["integer"], _LAX["number"]
 _MAX_ERROR_CHARS = 80
 
@@ -226,8 +218,8 @@ class Grammar:
         # (vllm/entrypoints/openai/chat_completion/serving.py:1132, 0.32).
         if fields.get("echo"):
             plain = request.is_plain and not request.items() and not fields.get("stream")
-            other = request.messages[-1]["role"] != "assistant"
-            other &= fields.get("add_generation_prompt", True) is True
+            prompted = fields.get("add_generation_prompt", True) is True
+            other = prompted and request.messages[-1]["role"] != "assistant"
             known |= {"echo"} if plain or other else set()
         for name in sorted(schema.keys() & fields.keys() - known):
             idle = name in _IDLE_IF_EMPTY and not fields[name]
@@ -270,14 +262,10 @@ class Grammar:
     def _validate_bias(self, bias: Mapping[str, Any]) -> set[str]:
         """Return the field's name if its token IDs are known to be in the vocabulary."""
         ids = self._grammar["schema"]["properties"].get("stop_token_ids", {}).get("items", {})
-        try:
-            numbers = list(map(int, bias))
-        except ValueError as error:
-            raise BadRequest("vLLM rejects logit_bias: its keys must be token IDs") from error
-        if "maximum" not in ids:
-            return set()
-        self._validate(_validator({"items": ids}), numbers, "logit_bias.")
-        return {"logit_bias"}
+        if not all(map(_INTEGER.fullmatch, bias)):
+            raise BadRequest("vLLM rejects logit_bias: its keys must be token IDs")
+        self._validate(_validator({"items": ids}), [int(one) for one in bias], "logit_bias.")
+        return {"logit_bias"} if "maximum" in ids else set()
 
     def _doubts_of_parts(self, request: ChatRequest) -> list[str]:
         marks = "" if self._is_string else "".join(self._grammar.get("placeholders", {}).values())

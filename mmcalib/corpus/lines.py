@@ -212,7 +212,6 @@ _MARK = re.compile("<(image|video|audio)>")
 def _messages_of(body: Mapping[str, Any], *, as_sent: bool = False) -> list[Message]:
     """Return a line's chat with the media of its columns inserted. Raises `BadRequest`."""
     is_prompt = "messages" not in body
-    messages: list[Message]
     if not is_prompt:
         messages = body["messages"]
     elif _is_list_of_objects(turns := body.get("turns")):
@@ -231,7 +230,7 @@ def _messages_of(body: Mapping[str, Any], *, as_sent: bool = False) -> list[Mess
         raise _bad("messages", "Field required")
     _check_messages(messages)
     if as_sent and not is_prompt and not _MARK.search(ChatRequest(messages).text()):
-        return messages
+        return [*messages]
     columns = {name: body[name] for name in _COLUMNS if body.get(name)}
     if isinstance(voice := columns.get("audio"), dict) and "path" not in voice:
         # OpenAI's `audio` field sets the voice of the answer.

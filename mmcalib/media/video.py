@@ -74,9 +74,7 @@ def _element_end(data: bytes) -> int:
 
 
 def is_video_truncated(file: BinaryIO) -> bool:
-    """True if an MP4, QuickTime, Matroska, AVI or FLV file ends before its media data do, or if a
-    Matroska file is followed by another, which servers decode too.
-    """
+    """True if a file ends before its media data do, or is Matroska with another file behind it."""
     size_bytes, head = file.seek(0, os.SEEK_END), read_at(file, 0, _HEAD_BYTES)
     if head.startswith(_EBML):
         before, _, segment = head.partition(_SEGMENT)

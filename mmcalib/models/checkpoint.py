@@ -10,6 +10,13 @@ from typing import Any
 from mmcalib.files import whole_folder
 from mmcalib.models.catalogue import Geometry
 
+# After an optional system message.
+_ALTERNATION = (
+    "{% set first = 1 if messages[0]['role'] == 'system' else 0 %}{% if loop.index0 >= first and "
+    "(message['role'] == 'user') != ((loop.index0 - first) % 2 == 0) %}"
+    "{{ raise_exception('REFUSAL') }}{% endif %}"
+)
+
 
 def chat_template(chat: Mapping[str, str], placeholders: Mapping[str, str]) -> str:
     """Return Jinja for messages of strings or, with `content: openai`, also of lists of parts.
@@ -29,7 +36,7 @@ def chat_template(chat: Mapping[str, str], placeholders: Mapping[str, str]) -> s
             "{% set count = namespace(image=0, video=0, audio=0) %}",
             _marker(chat.get("start", "")),
             "{% for message in messages %}",
-            _alternation(chat["alternates"]) if "alternates" in chat else "",
+            _ALTERNATION.replace("REFUSAL", chat["alternates"]) if "alternates" in chat else "",
             _by_role(start, chat.get("assistant_start", start)),
             body,
             _by_role(end, chat.get("assistant_end", end)),
@@ -37,14 +44,6 @@ def chat_template(chat: Mapping[str, str], placeholders: Mapping[str, str]) -> s
             f"{{% if add_generation_prompt %}}{_marker(answer_start)}{{% endif %}}",
         )
     )
-
-
-def _alternation(refusal: str) -> str:
-    """Return Jinja that rejects other orders than user and assistant in turn, after a system."""
-    first = "(1 if messages[0]['role'] == 'system' else 0)"
-    right = f"(message['role'] == 'user') == ((loop.index0 - {first}) % 2 == 0)"
-    wrong = f"loop.index0 >= {first} and not ({right})"
-    return f"{{% if {wrong} %}}{{{{ raise_exception({refusal!r}) }}}}{{% endif %}}"
 
 
 def _by_role(others: str, assistant: str) -> str:
