@@ -323,8 +323,7 @@ def admit_request(
             answer = admit_prompt(gate, files, wants, text)
     whole_tokens = (answer.tokens or 0) + (text.most or 0 if text else 0)
     if answer.fits and files and most_tokens and whole_tokens > most_tokens:
-        why = f"truncation to {most_tokens} tokens may cut an item off"
-        return tuple(files), leave_unknown(why, "leave out truncate_prompt_tokens")
+        return tuple(files), leave_unknown("truncate_prompt_tokens may cut an item off", _ASK)
     if answer.fits and prompt.doubt:
         return tuple(files), leave_unknown(prompt.doubt, _ASK)
     return tuple(files), add_prompt_remedy(gate, files, wants, answer, text)

@@ -210,8 +210,9 @@ class Grammar:
         names = fields.keys() & _KNOWN_VALUES["properties"].keys()
         values = {name: fields[name] for name in names if fields[name] is not None}
         # Templates see only template fields; code instead of a template may see any field.
-        modelled = "content" in self._grammar and self._knows(values)
-        known = _ANSWER_ONLY | request.fields.keys() | (values.keys() if modelled else set())
+        valid = "content" in self._grammar and self._values.is_valid(values)
+        modelled = values.keys() if valid and self._compiles(values) else set()
+        known = _ANSWER_ONLY | request.fields.keys() | modelled
         if (bias := fields.get("logit_bias")) and not request.endpoint:
             known |= self._validate_bias(bias)
         # If roles match, vLLM repeats the last message in its answer, so it must be text only
@@ -243,10 +244,8 @@ class Grammar:
             return BadRequest(*describe_excess(EMBEDS_BYTES, size, *words))
         return error
 
-    def _knows(self, values: Mapping[str, Any]) -> bool:
-        """Return whether vLLM accepts these fields of `_KNOWN_VALUES`."""
-        if not self._values.is_valid(values):
-            return False
+    def _compiles(self, values: Mapping[str, Any]) -> bool:
+        """Return whether vLLM compiles the constraints in these values."""
         match values:
             case {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}:
                 usual = _is_usual_schema(schema)
@@ -256,7 +255,6 @@ class Grammar:
                 usual = _is_usual_regex(regex)
             case _:
                 return True
-        # Then vLLM chooses the backend.
         return usual and bool(self._grammar.get("structured_outputs", "auto") == "auto")
 
     def _validate_bias(self, bias: Mapping[str, Any]) -> set[str]:

@@ -86,9 +86,7 @@ class UnknownPart(BadRequest):
 
 
 def parse_line(line: bytes, *, as_sent: bool = False) -> tuple[ChatRequest, float | None]:
-    """Return a line's request, and when it was sent in seconds if known; `as_sent` ignores columns
-    beside messages without marks for them, as a server does. Raises `BadRequest`.
-    """
+    """Return a request and its time in s, if any; `as_sent`: as servers do. Raises `BadRequest`."""
     if len(line) > LONGEST_LINE_BYTES:
         raise BadRequest(f"line is longer than {LONGEST_LINE_BYTES >> 20} MiB")
     # Counting takes a tenth of the time of parsing.
