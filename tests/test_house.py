@@ -54,7 +54,7 @@ CEILINGS = {
     "modules": 226,
     "product lines": 47_541,
     "test files": 183,
-    "test lines": 40_230,
+    "test lines": 40_233,
     "words of docs": 19_021,
     "words of CHANGELOG": 300,
     "lines of README": 120,

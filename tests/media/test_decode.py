@@ -266,8 +266,7 @@ def test_what_follows_a_sound_is_seen(tmp_path: Path, form: str, codec: str) -> 
     assert examined(whole + more, "audio").encoding.fault == "cut_short"
 
 
-def test_a_name_does_not_tell_the_format(tmp_path: Path) -> None:
-    """libsndfile finds an MP3 behind other bytes by its name, which servers do not have."""
+def test_an_mp3_behind_other_bytes_is_not_found_by_its_name(tmp_path: Path) -> None:
     whole = heard(tmp_path / "whole.mp3", "libmp3lame", "mp3", 3).read_bytes()
     (tmp_path / "a.mp3").write_bytes(b"junkjunk" * 40 + whole)
     assert isinstance(examine_whole(Item(str(tmp_path / "a.mp3"), "audio")), Skipped)
