@@ -22,7 +22,7 @@ import yaml
 from mmcalib.engine.environment import child_environment
 from mmcalib.errors import MmcalibError
 
-START_S = 1200.0
+START_S = 3600.0
 ANSWER_S = 600.0
 # Enough of a small model's blocks for several requests at once; vLLM would take a share of the
 # machine's memory.
