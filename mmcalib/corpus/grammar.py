@@ -45,15 +45,15 @@ _IDLE_IF_EMPTY = (
 _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 _FORMATS = ("date", "date-time", "time", "duration", "email", "uuid", "uri")
 _BOUNDS = (("minimum", "maximum"), ("minLength", "maxLength"), ("minItems", "maxItems"))
-_SMALL, _MAX_DEPTH, _MAX_CHARS = range(-1000, 1001), 24, 200
+_SCALARS, _SMALL, _MAX_DEPTH, _MAX_CHARS = {str, int, bool}, range(-1000, 1001), 24, 200
 # Other keywords of a JSON schema → whether a value, of a schema with these `$defs`, is usual.
 _USUAL_VALUES: Mapping[str, Callable[[Any, Collection[str]], bool]] = {
     "type": lambda value, _: value in _TYPES,
     "format": lambda value, _: value in _FORMATS,
     "$ref": lambda value, refs: value in refs,
-    "enum": lambda value, _: bool(value) and all(isinstance(one, str | int) for one in value),
-    "required": lambda value, _: all(isinstance(one, str) for one in value),
-    "const": lambda value, _: isinstance(value, str | int),
+    "enum": lambda value, _: isinstance(value, list) and set() < {*map(type, value)} <= _SCALARS,
+    "required": lambda value, _: isinstance(value, list) and {*map(type, value)} <= {str},
+    "const": lambda value, _: type(value) in _SCALARS,
     "additionalProperties": lambda value, _: isinstance(value, bool),
     **dict.fromkeys(("title", "description", "default"), lambda *_: True),
     **dict.fromkeys(itertools.chain(*_BOUNDS), lambda value, _: value in _SMALL),

@@ -61,9 +61,9 @@ def _marker(text: str) -> str:
 
 
 def _parts(placeholders: Mapping[str, str], roles: str) -> str:
-    given = f"message['role'] in {roles.split()} and " if roles else ""
+    test = f"message['role'] in {roles.split()} and (%s)" if roles else "%s"
     branches = "".join(
-        f"{{% {'elif' if index else 'if'} {given}{_is(modality)} %}}"
+        f"{{% {'elif' if index else 'if'} {test % _is(modality)} %}}"
         f"{{% set count.{modality} = count.{modality} + 1 %}}"
         + placeholder.replace("{n}", f"{{{{ count.{modality} }}}}")
         for index, (modality, placeholder) in enumerate(placeholders.items())
@@ -81,7 +81,7 @@ def _parts(placeholders: Mapping[str, str], roles: str) -> str:
 
 def _is(modality: str) -> str:
     """Return a Jinja test for an item of the modality, in all spellings of clients."""
-    return f"(part['type'] == '{modality}' or '{modality}' in part or '{modality}_url' in part)"
+    return f"part['type'] == '{modality}' or '{modality}' in part or '{modality}_url' in part"
 
 
 # Bytes that a byte-level BPE keeps; the others move to U+0100 and up.
