@@ -26,7 +26,7 @@ from mmcalib.processes import safe_environment
 
 # One block of each stack, and that a narrow one: what is refused does not depend on depth or width.
 LAYERS = 1
-_MOST_S = 600
+_MOST_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
