@@ -5,9 +5,9 @@
 Each model is calibrated for a small corpus, cut to one layer with dummy weights, and served by
 `vllm serve --config engine.yaml` on this machine's CPU. Every request is given to `check` and then
 to the server. Results are appended to --results as they come, and the same command goes on with
-what is missing; --examples keeps each disagreement as small as it could be made, and is asked
-first. Exits 1 where `check` let in what the server refused, where the server failed, or where more
-than one in a hundred was refused by `check` alone.
+what is missing; the page has the last hearing of every model. --examples keeps each disagreement
+as small as it could be made, and is asked first. Exits 1 where `check` let in what the server
+refused, where the server failed, or where more than one in a hundred was refused by `check` alone.
 """
 
 from __future__ import annotations
@@ -37,19 +37,28 @@ def main() -> int:
         deadline=time.monotonic() + given.seconds,
         shrink=not given.no_shrink,
     )
-    rows, died, fields = [], [], set[str]()
-    about = run.about(given.seed)
-    for key in given.model or [one.key for one in SUBJECTS]:
-        heard = run.hear_one(key, hearing, _say)
-        rows += heard.rows
-        died += heard.died
-        about += heard.notes
-        fields |= set(heard.fields)
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(page.page(rows, about, died, fields), "utf-8")
-    print(page.page(rows, about, died, fields))
+    keys = () if given.no_requests else given.model or [one.key for one in SUBJECTS]
+    text, rows = _write_page(hearing, given.out)
+    for key in keys:
+        run.hear_one(key, hearing, _say)
+        text, rows = _write_page(hearing, given.out)
+    print(text)
     print(f"wrote {given.out}")
     return 0 if page.passes(rows) else 1
+
+
+def _write_page(hearing: run.Hearing, out: Path) -> tuple[str, list[page.Asked]]:
+    """The page of the last hearing of every model, and its rows."""
+    every = run.last_heard(hearing)
+    rows = {heard.key: heard.rows(hearing) for heard in every}
+    about = run.about(hearing.seed)
+    about += [f"- {heard.note}: {len(rows[heard.key])} requests." for heard in every]
+    died = [one for heard in every for one in heard.died]
+    flat = [row for each in rows.values() for row in each]
+    text = page.page(flat, about, died, {name for heard in every for name in heard.fields})
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, "utf-8")
+    return text, flat
 
 
 def _say(line: str) -> None:
@@ -72,6 +81,7 @@ def _arguments() -> argparse.Namespace:
     add("--results", type=Path, help="JSONL of raw results (in --cache)")
     add("--examples", type=Path, default=ROOT / "tests" / "conformance" / "examples.jsonl")
     add("--cache", type=Path, default=cache_dir() / "conformance", help="media, calibrations, logs")
+    add("--no-requests", action="store_true", help="make the page of what is kept, and no request")
     add("--no-shrink", action="store_true", help="make no failing request smaller")
     return parser.parse_args()
 

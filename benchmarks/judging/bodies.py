@@ -21,6 +21,20 @@ PART_MEDIA = {"image": "image-224x224.png", "video": "video-h264.mp4", "audio": 
 _CALL = {"name": "weather", "arguments": '{"place": "Oslo"}'}
 _TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+# As pydantic writes them.
+_USUAL = {
+    "$defs": {"C": {"enum": ["a", "b"], "title": "C", "type": "string"}},
+    "properties": {
+        "c": {"$ref": "#/$defs/C"},
+        "n": {"maximum": 9, "minimum": 0, "title": "N", "type": "integer"},
+        "s": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None, "title": "S"},
+        "l": {"items": {"$ref": "#/$defs/C"}, "maxItems": 3, "title": "L", "type": "array"},
+    },
+    "required": ["c", "n"],
+    "title": "M",
+    "type": "object",
+}
+_SET = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
 
 # Tried with every field: a value of each type, some of another's, and some far beyond.
 ANY: Sequence[Any] = (
@@ -87,6 +101,8 @@ SOME: Sequence[Fields] = (
     *_each(
         "response_format",
         {"type": "json_schema", "json_schema": {"name": "a", "schema": _SCHEMA}},
+        {"type": "json_schema", "json_schema": {"name": "a", "schema": _USUAL}},
+        {"type": "json_schema", "json_schema": {"name": "a", "schema": _SET}},
         {"type": "json_schema", "json_schema": {"name": "a"}},
         {"type": "json_schema", "json_schema": {"schema": _SCHEMA}},
         {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "nothing"}}},
@@ -100,6 +116,8 @@ SOME: Sequence[Fields] = (
     *_each(
         "structured_outputs",
         *({"json": _SCHEMA}, {"json": json.dumps(_SCHEMA)}, {"json": ""}, {"json": "{"}),
+        *({"json": _USUAL}, {"json": _SET}, {"json": {**_USUAL, "$defs": {}}}),
+        *({"regex": r"\d{3}-(a|b)+"}, {"regex": "a{3,1}"}, {"regex": "^(?=a)b$"}),
         *({"regex": "a+"}, {"regex": "("}, {"regex": ""}, {"regex": "a\x00"}, {"regex": 7}),
         *({"choice": ["a", "b"]}, {"choice": []}, {"choice": [1]}, {"choice": "a"}),
         *({"grammar": 'root ::= "a"'}, {"grammar": "("}, {"grammar": " "}),

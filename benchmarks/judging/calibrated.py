@@ -16,6 +16,7 @@ from typing import Any
 import mmcalib
 from judging.pool import Pool
 from judging.subject import Subject
+from judging.templates import HABITS, template
 from mmcalib.admission.calibration import Calibration
 from mmcalib.errors import MmcalibError
 from mmcalib.models.catalogue import find_model
@@ -25,13 +26,13 @@ from mmcalib.processes import safe_environment
 
 # One block of each stack, and that a narrow one: what is refused does not depend on depth or width.
 LAYERS = 1
-_MOST_S = 600
+_MOST_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """The engine.yaml, the calibration, the checkpoint that is served, words on how it went, and
-    a digest of what it was made of.
+    """The engine.yaml, the calibration, the checkpoint that is served, words on how it went, a
+    digest of what it was made of, and the commit of mmcalib's sources.
     """
 
     engine_yaml: Path
@@ -39,20 +40,23 @@ class Calibrated:
     checkpoint: Path
     note: str
     made_of: str
+    commit: str
 
 
-def calibrated(subject: Subject, pool: Pool, folder: Path) -> Calibrated:
-    """From `folder`, where it was made by the same sources of mmcalib, or anew into it.
+def calibrated(subject: Subject, pool: Pool, folder: Path, habit: str = "") -> Calibrated:
+    """From `folder`, where it was made by the same sources of mmcalib, or anew into it; with the
+    bundled chat template, or with one of a `habit`.
 
     Raises MmcalibError where no engine.yaml comes of it.
     """
     mark = folder / "made-of.txt"
-    made_of = f"{subject}\n{_sources()}\n{pool.folder.name}\n"
+    made_of = f"{subject}\n{_sources()}\n{pool.folder.name}\n{HABITS.get(habit)}\n"
     if not mark.exists() or mark.read_text("utf-8") != made_of:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        note = _calibrate(subject, pool, folder)
+        note = _calibrate(subject, pool, folder, habit)
         (folder / "note.txt").write_text(note, "utf-8")
+        (folder / "commit.txt").write_text(_commit(), "utf-8")
         mark.write_text(made_of, "utf-8")
     out = folder / "out"
     return Calibrated(
@@ -61,6 +65,7 @@ def calibrated(subject: Subject, pool: Pool, folder: Path) -> Calibrated:
         folder / "cut",
         (folder / "note.txt").read_text("utf-8"),
         hashlib.sha256(made_of.encode()).hexdigest()[:16],
+        (folder / "commit.txt").read_text("utf-8"),
     )
 
 
@@ -74,13 +79,22 @@ def _sources() -> str:
     return digest.hexdigest()
 
 
-def _calibrate(subject: Subject, pool: Pool, folder: Path) -> str:
+def _commit() -> str:
+    """The last commit that changed mmcalib, and whether its files differ from that."""
+    git = ("git", "-C", str(Path(mmcalib.__file__).parent))
+    last = (*git, "log", "-1", "--format=%h", "--", ".")
+    found = subprocess.run(last, capture_output=True, text=True, check=False).stdout.strip()
+    changed = subprocess.run((*git, "diff", "--quiet", "HEAD", "--", "."), check=False).returncode
+    return f"{found or '?'}{' with changes' if changed else ''}"
+
+
+def _calibrate(subject: Subject, pool: Pool, folder: Path, habit: str) -> str:
     """Words on how it went, if not as it should."""
     requests = folder / "requests.jsonl"
     requests.write_text("".join(_line(names, pool) for names in subject.corpus), "utf-8")
     out, note = folder / "out", ""
     # A folder of one's own: its texts are counted, as those of a bundled name are not.
-    narrowed(subject, folder)
+    narrowed(subject, folder, habit)
     model = folder / "whole"
     words = [
         *("run", "--model", str(model), "--requests", str(requests), "--out", str(out)),
@@ -98,12 +112,14 @@ def _calibrate(subject: Subject, pool: Pool, folder: Path) -> str:
     return note
 
 
-def narrowed(subject: Subject, folder: Path) -> Path:
+def narrowed(subject: Subject, folder: Path, habit: str = "") -> Path:
     """Its checkpoint of one narrow block of each stack, without weights, in `folder`."""
     geometry = find_model(subject.model)
     if geometry is None:
         raise MmcalibError(f"{subject.model} is not bundled: mmcalib list models")
     whole = materialise(geometry, folder / "whole")
+    if habit:
+        (whole / "chat_template.jinja").write_text(template(habit, geometry), "utf-8")
     cut = cut_checkpoint(whole, folder / "cut", LAYERS)
     config = read_config(cut)
     for name, value in subject.narrow.items():

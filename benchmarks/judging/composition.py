@@ -77,6 +77,7 @@ class Composition:
             (2, st.builds(Request, self._turns(), answer=_answers(), knob=_knobs())),
             (2, st.builds(Request, self._few_turns(), room=_rooms())),
             (2, self._talks()),
+            (5, self._free_talks()),
             (1, st.builds(Request, self._turns(), extra=st.sampled_from(tuple(EXTRAS)))),
             (1, st.builds(Request, self._heavy_turns()) if self._heavy else plain),
             (3, st.builds(Request, self._turns(), fields=_fields())),
@@ -172,6 +173,24 @@ class Composition:
             (1, st.integers(2, MANY_TURNS).map(lambda n: Request((Turn(words=0),) * n))),
             (1, st.lists(text, min_size=1, max_size=9).map(lambda found: _request(found, 0))),
         )
+
+    def _free_talks(self) -> st.SearchStrategy[Request]:
+        """Any roles in any order, each with text, media, calls or thoughts."""
+        items = _weighed((3, st.just(())), (2, st.tuples(self._items())))
+        turn = st.builds(
+            Turn,
+            _weighed(*((weight, st.just(role)) for role, weight in _ROLES)),
+            st.sampled_from((8, 0, 40)),
+            items,
+            calls=st.sampled_from((0, 0, 0, 1)),
+            mark=st.sampled_from(("", "", "", "<think>a</think>b", "</think>")),
+        )
+        turns = st.lists(turn, min_size=1, max_size=6)
+        return st.builds(_request, turns, st.sampled_from((0, 0, 0, 2)))
+
+
+# How often each role is drawn.
+_ROLES = (("user", 6), ("assistant", 3), ("system", 2), ("tool", 1), ("developer", 1), ("other", 1))
 
 
 def _user(items: list[Item], words: int, script: Script) -> tuple[Turn, ...]:

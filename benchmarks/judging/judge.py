@@ -79,14 +79,14 @@ class Judge:
         them, then each of the others of a fresh server.
         """
         let_in = self._let_in(order)
-        found = {i: self._verdict(order[: i + 1]) for i in range(len(order)) if let_in[i]}
+        found = {i: self.after(order[: i + 1]) for i in range(len(order)) if let_in[i]}
         for i in range(len(order)):
             if not let_in[i]:
                 self.forget()
-                found[i] = self._verdict(order[: i + 1])
+                found[i] = self.after(order[: i + 1])
         return [found[i] for i in range(len(order))]
 
-    def _verdict(self, order: Order) -> Verdict:
+    def after(self, order: Order) -> Verdict:
         """The last one's. What the server fails at is sent again, since vLLM answers 5xx to ask for
         that (`MultiModalCacheMissError`).
         """

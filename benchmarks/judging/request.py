@@ -105,6 +105,13 @@ class Request:
 # Asked one after the other, from a server without cached media.
 Order = tuple[Request, ...]
 
+
+def innocent(request: Request) -> Request | None:
+    """A plain message with the first of its media, or None if there is none other than itself."""
+    plain = [Request((Turn(items=(Item(item.medium),)),)) for item in request.items[:1]]
+    return next((one for one in plain if one != request), None)
+
+
 _LETTERS = {"latin": "a", "cyrillic": "ж", "emoji": "🜂"}
 
 

@@ -64,7 +64,7 @@ class Results:
 
     def get(self, subject: str, series: str, number: int, order: Order) -> Result | None:
         found = self._found.get((subject, series, number))
-        return found if found and found.order == order else None
+        return found if found and found.order[: len(order)] == order else None
 
     def add(self, result: Result) -> None:
         self._found[_key(result)] = result

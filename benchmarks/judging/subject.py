@@ -151,6 +151,21 @@ SUBJECTS = (
             "audio_config.encoder_ffn_dim": 128,
         },
     ),
+    Subject(
+        "qwen3-asr",
+        "Qwen/Qwen3-ASR-0.6B",
+        _SOUNDS,
+        {
+            "thinker_config.text_config.hidden_size": 256,
+            "thinker_config.text_config.intermediate_size": 256,
+            "thinker_config.text_config.num_attention_heads": 2,
+            "thinker_config.text_config.num_key_value_heads": 2,
+            "thinker_config.audio_config.d_model": 128,
+            "thinker_config.audio_config.encoder_attention_heads": 2,
+            "thinker_config.audio_config.encoder_ffn_dim": 128,
+            "thinker_config.audio_config.output_dim": 256,
+        },
+    ),
     # Encoder and decoder.
     Subject(
         "whisper",

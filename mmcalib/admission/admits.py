@@ -319,8 +319,11 @@ def admit_request(
         if isinstance(tokens, str):
             return tuple(files), answer_unusable(tokens)
         if tokens is not None:
-            text = TokenRange.exactly(min(tokens, most_tokens or tokens))
+            text = TokenRange.exactly(tokens if files else min(tokens, most_tokens or tokens))
             answer = admit_prompt(gate, files, wants, text)
+    whole_tokens = (answer.tokens or 0) + (text.most or 0 if text else 0)
+    if answer.fits and files and most_tokens and whole_tokens > most_tokens:
+        return tuple(files), leave_unknown("truncate_prompt_tokens may cut an item off", _ASK)
     if answer.fits and prompt.doubt:
         return tuple(files), leave_unknown(prompt.doubt, _ASK)
     return tuple(files), add_prompt_remedy(gate, files, wants, answer, text)

@@ -43,7 +43,7 @@ _TILES, _SQUARE = 12, 6
 # The largest known tile edge (InternVL's; other models use 336 and 384).
 _TILE_PX = 448
 # (short side at least, aspect ratio at most): the most generous first.
-DOMAINS: Sequence[tuple[int, float]] = ((1, MAX_ASPECT), (8, 100.0), (28, 50.0), (28, 20.0))
+DOMAINS: Sequence[tuple[int, float]] = ((1, 4e3), (1, 200.0), (8, 100.0), (28, 50.0), (28, 20.0))
 _LARGE_PX = 4000
 _SHORT_SECONDS = (0.01, 0.02, 0.03, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2)
 _SECONDS = (*_SHORT_SECONDS, 3, 4, 5, 6, 8, 10, 12, 15, 18, 21, 25, 30, 31)

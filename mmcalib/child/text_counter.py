@@ -87,8 +87,8 @@ class TextCounter:
             return None
         if self.reads_clock:
             raise Uncounted("the chat template reads the clock")
-        if request.kept_tokens is not None and (items or not request.kept_tokens):
-            raise Uncounted("the prompt is truncated between its items, or completely")
+        if request.kept_tokens == 0:
+            raise Uncounted("the prompt is truncated completely")
         if missing := [m for m in items if m not in counting.around]:
             raise Uncounted(f"the text tokens around {missing[0]} items are unknown")
         special = _switches(request).get("add_special_tokens", False)

@@ -144,6 +144,7 @@ class TextRenderer:
         self._model = model
         self.prompting = model.prompting
         self.renderer = processors.renderer(model.engine_config)
+        self.constraints = str(model.engine_config.structured_outputs_config.backend)
         self._media: dict[Modality, Any] = {}
 
     @property
@@ -220,6 +221,7 @@ def find_grammar(texts: TextRenderer, modalities: Sequence[Modality]) -> m.Gramm
     # Mistral's tool calls are parsed without a configured parser (`OnlineRenderer.render_chat` in
     # vllm/renderers/online_renderer.py, 0.32).
     rules["tools"] = getattr(texts.renderer.get_tokenizer(), "IS_MISTRAL_TOKENIZER", False)
+    rules["structured_outputs"] = texts.constraints
     try:
         rules["content"] = texts.content
     except ValueError:

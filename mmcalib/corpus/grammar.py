@@ -9,7 +9,8 @@ import operator
 import pickletools
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -39,26 +40,58 @@ _ANSWER_ONLY = frozenset(
 )
 # Fields that have no effect if they are empty.
 _IDLE_IF_EMPTY = (
-    "logit_bias",
-    "bad_words",
-    "kv_transfer_params",
-    "ec_transfer_params",
-    "vllm_xargs",
+    *("logit_bias", "bad_words", "kv_transfer_params", "ec_transfer_params", "vllm_xargs"),
 )
-# JSON schemas that every structured-output backend of vLLM supports.
-_SIMPLE_SCHEMA: Mapping[str, Any] = {
-    "properties": {
-        "type": {"enum": ["object", "array", "string", "integer", "number", "boolean", "null"]},
-        "properties": {"additionalProperties": {"$ref": "#/$defs/simple"}},
-        "items": {"$ref": "#/$defs/simple"},
-        "required": {"items": {"type": "string"}},
-        "enum": {"items": {"type": "string"}, "minItems": 1},
-        "additionalProperties": {"type": "boolean"},
-        **{key: {"type": "string"} for key in ("title", "description")},
-    },
-    "required": ["type"],
-    "additionalProperties": False,
+_TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
+_FORMATS = ("date", "date-time", "time", "duration", "email", "uuid", "uri")
+_BOUNDS = (("minimum", "maximum"), ("minLength", "maxLength"), ("minItems", "maxItems"))
+_SCALARS, _SMALL, _MAX_DEPTH, _MAX_CHARS = {str, int, bool}, range(-1000, 1001), 24, 200
+# Other keywords of a JSON schema → whether a value, of a schema with these `$defs`, is usual.
+_USUAL_VALUES: Mapping[str, Callable[[Any, Collection[str]], bool]] = {
+    "type": lambda value, _: value in _TYPES,
+    "format": lambda value, _: value in _FORMATS,
+    "$ref": lambda value, refs: value in refs,
+    "enum": lambda value, _: isinstance(value, list) and set() < {*map(type, value)} <= _SCALARS,
+    "required": lambda value, _: isinstance(value, list) and {*map(type, value)} <= {str},
+    "const": lambda value, _: type(value) in _SCALARS,
+    "additionalProperties": lambda value, _: isinstance(value, bool),
+    **dict.fromkeys(("title", "description", "default"), lambda *_: True),
+    **dict.fromkeys(itertools.chain(*_BOUNDS), lambda value, _: value in _SMALL),
 }
+# Literals, classes, groups and repeats; no look-around, back-references, anchors or lazy repeats.
+_REGEX = re.compile(
+    r"(?:[\w .,:;@/\"'#%&=<>!~-]|\\[dws.+*?()\[\]{}|/-]|\[\^?[\w .,:;@/#%-]+\]|\((?!\?)|[)|]"
+    r"|(?:[?*+]|(?<!\))\{\d{1,2}(?:,\d{1,2})?\})(?![?*+{]))*",
+    re.ASCII,
+)
+
+
+def _is_usual_regex(text: str) -> bool:
+    """Return whether vLLM compiles it, as far as mmcalib knows."""
+    with suppress(re.error):
+        re.compile(text)
+        return len(text) <= _MAX_CHARS and _REGEX.fullmatch(text) is not None
+    return False
+
+
+def _is_usual_schema(schema: object, refs: Any = None, deep: int = _MAX_DEPTH) -> bool:
+    """Return whether it is a JSON schema such as pydantic's, which vLLM compiles."""
+    if not isinstance(schema, dict) or not deep:
+        return False
+    refs = [f"#/$defs/{name}" for name in schema.get("$defs", ())] if refs is None else refs
+    inner = list[object]()
+    for name, value in schema.items():
+        match name, value:
+            case (("properties" | "$defs"), dict()):
+                inner += value.values()
+            case (("items" | "additionalProperties"), dict()):
+                inner.append(value)
+            case (("anyOf" | "prefixItems"), [_, *_]):
+                inner += value
+            case _ if name not in _USUAL_VALUES or not _USUAL_VALUES[name](value, refs):
+                return False
+    ordered = all(schema[a] <= schema[b] for a, b in _BOUNDS if a in schema and b in schema)
+    return ordered and all(_is_usual_schema(one, refs, deep - 1) for one in inner)
 
 
 def _holding(*names: str, **properties: Any) -> dict[str, Any]:
@@ -69,29 +102,30 @@ def _between(least: int, most: int = 1000) -> dict[str, Any]:
     return {"minimum": least, "maximum": most}
 
 
+_FULL = {"type": "object", "minProperties": 1, "properties": {"$defs": {"type": "object"}}}
 _SIZES = ("min_pattern_size", "max_pattern_size")
 # Values of other fields that affect only the answer.
 _KNOWN_VALUES: Mapping[str, Any] = {
-    "$defs": {"simple": _SIMPLE_SCHEMA},
     "not": {"required": ["response_format", "structured_outputs"]},
     "properties": {
         "response_format": {
             "anyOf": [
                 _holding(type={"enum": ["text", "json_object"]}),
-                _holding(
-                    type={"const": "json_schema"},
-                    json_schema=_holding("name", schema={"$ref": "#/$defs/simple"}),
-                ),
+                _holding(type={"const": "json_schema"}, json_schema=_holding("name", schema=_FULL)),
             ]
         },
         "structured_outputs": {
             "maxProperties": 1,
             "anyOf": [
-                _holding(json={"$ref": "#/$defs/simple"}),
+                _holding(json=_FULL),
                 _holding(json_object={"const": True}),
+                _holding(regex={"type": "string"}),
                 _holding(choice={"minItems": 1, "items": {"minLength": 1}}),
             ],
         },
+        # Words of visible ASCII make at least one token, and at most two lists of tokens each
+        # (`SamplingParams.update_from_tokenizer`, 0.32, and VLLM_MAX_NUM_BAD_WORDS).
+        "bad_words": {"maxItems": 64, "items": {"pattern": r"\A\s*[!-~]+\Z"}},
         # Up to the length of the prompt.
         "routed_experts_prompt_start": _between(0, 1),
         # `RepetitionDetectionParams.__post_init__` (vllm/sampling_params.py:186, 0.32).
@@ -114,6 +148,7 @@ _LAX: Mapping[str, TypeAdapter[Any]] = {
     "number": TypeAdapter(float),
     "boolean": TypeAdapter(bool),
 }
+_INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 _NUMBERS = _LAX["integer"], _LAX["number"]
 _MAX_ERROR_CHARS = 80
 
@@ -175,12 +210,18 @@ class Grammar:
         names = fields.keys() & _KNOWN_VALUES["properties"].keys()
         values = {name: fields[name] for name in names if fields[name] is not None}
         # Templates see only template fields; code instead of a template may see any field.
-        modelled = "content" in self._grammar and self._values.is_valid(values)
-        known = _ANSWER_ONLY | request.fields.keys() | (values.keys() if modelled else set())
+        valid = "content" in self._grammar and self._values.is_valid(values)
+        modelled = values.keys() if valid and self._compiles(values) else set()
+        known = _ANSWER_ONLY | request.fields.keys() | modelled
+        if (bias := fields.get("logit_bias")) and not request.endpoint:
+            known |= self._validate_bias(bias)
         # If roles match, vLLM repeats the last message in its answer, so it must be text only
         # (vllm/entrypoints/openai/chat_completion/serving.py:1132, 0.32).
-        if fields.get("echo") and not fields.get("stream"):
-            known |= {"echo"} if request.is_plain and not request.items() else set()
+        if fields.get("echo"):
+            plain = request.is_plain and not request.items() and not fields.get("stream")
+            prompted = fields.get("add_generation_prompt", True) is True
+            other = prompted and request.messages[-1]["role"] != "assistant"
+            known |= {"echo"} if plain or other else set()
         for name in sorted(schema.keys() & fields.keys() - known):
             idle = name in _IDLE_IF_EMPTY and not fields[name]
             if not idle and fields[name] not in (None, schema[name].get("default")):
@@ -202,6 +243,27 @@ class Grammar:
             words = f"a tensor of {size / MIB:,.2f} MiB", f"{most / MIB:,.2f} MiB"
             return BadRequest(*describe_excess(EMBEDS_BYTES, size, *words))
         return error
+
+    def _compiles(self, values: Mapping[str, Any]) -> bool:
+        """Return whether vLLM compiles the constraints in these values."""
+        match values:
+            case {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}:
+                usual = _is_usual_schema(schema)
+            case {"structured_outputs": {"json": schema}}:
+                usual = _is_usual_schema(schema)
+            case {"structured_outputs": {"regex": regex}}:
+                usual = _is_usual_regex(regex)
+            case _:
+                return True
+        return usual and bool(self._grammar.get("structured_outputs", "auto") == "auto")
+
+    def _validate_bias(self, bias: Mapping[str, Any]) -> set[str]:
+        """Return the field's name if its token IDs are known to be in the vocabulary."""
+        ids = self._grammar["schema"]["properties"].get("stop_token_ids", {}).get("items", {})
+        if not all(map(_INTEGER.fullmatch, bias)):
+            raise BadRequest("vLLM rejects logit_bias: its keys must be token IDs")
+        self._validate(_validator({"items": ids}), [int(one) for one in bias], "logit_bias.")
+        return {"logit_bias"} if "maximum" in ids else set()
 
     def _doubts_of_parts(self, request: ChatRequest) -> list[str]:
         marks = "" if self._is_string else "".join(self._grammar.get("placeholders", {}).values())

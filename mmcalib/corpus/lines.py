@@ -85,8 +85,8 @@ class UnknownPart(BadRequest):
         self.kind = kind
 
 
-def parse_line(line: bytes) -> tuple[ChatRequest, float | None]:
-    """Return a line's request, and when it was sent in seconds if known. Raises `BadRequest`."""
+def parse_line(line: bytes, *, as_sent: bool = False) -> tuple[ChatRequest, float | None]:
+    """Return a request and its time in s, if any; `as_sent`: as servers do. Raises `BadRequest`."""
     if len(line) > LONGEST_LINE_BYTES:
         raise BadRequest(f"line is longer than {LONGEST_LINE_BYTES >> 20} MiB")
     # Counting takes a tenth of the time of parsing.
@@ -114,7 +114,7 @@ def parse_line(line: bytes) -> tuple[ChatRequest, float | None]:
         body, endpoint = _chat_of_anthropic(body), "/v1/messages"
     elif sent_to == "responses" or ("messages" not in body and _is_responses(body)):
         body, endpoint = _chat_of_responses(body), "/v1/responses"
-    messages = _messages_of(body)
+    messages = _messages_of(body, as_sent=as_sent)
     row = messages is not body.get("messages")
     columns = (*_COLUMNS, OFFLINE, *_PROMPTS, *_AIPERF)
     body = {name: value for name, value in body.items() if name not in columns}
@@ -207,7 +207,7 @@ OFFLINE = "multi_modal_data"
 _MARK = re.compile("<(image|video|audio)>")
 
 
-def _messages_of(body: Mapping[str, Any]) -> list[Message]:
+def _messages_of(body: Mapping[str, Any], *, as_sent: bool = False) -> list[Message]:
     """Return a line's chat with the media of its columns inserted. Raises `BadRequest`."""
     is_prompt = "messages" not in body
     if not is_prompt:
@@ -227,6 +227,8 @@ def _messages_of(body: Mapping[str, Any]) -> list[Message]:
     else:
         raise _bad("messages", "Field required")
     _check_messages(messages)
+    if as_sent and not is_prompt and not _MARK.search(ChatRequest(messages).text()):
+        return [*messages]
     columns = {name: body[name] for name in _COLUMNS if body.get(name)}
     if isinstance(voice := columns.get("audio"), dict) and "path" not in voice:
         # OpenAI's `audio` field sets the voice of the answer.

@@ -75,7 +75,7 @@ class RequestLines:
     def prompt(self, origin: str, line: bytes) -> Prompt | Skipped:
         """Parse a line; `Skipped` if unusable. Raises UsageError for files outside the root."""
         try:
-            request, _ = parse_line(line)
+            request, _ = parse_line(line, as_sent=self._as_sent)
             try:
                 doubt = self._grammar.find_doubt(request) if self._grammar else ""
                 doubt = self._doubt_uuids(request) or doubt

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 def open_audio(medium: Medium) -> Iterator[soundfile.SoundFile]:
     """Open audio. Raises `Unreadable` or one of `read_errors`, also while you read from it."""
     if isinstance(medium, str):
-        with soundfile.SoundFile(medium) as sound:
-            yield sound
+        # Servers have no name that tells the format.
+        with open(medium, "rb") as plain, soundfile.SoundFile(plain.fileno(), closefd=False) as it:
+            yield it
         return
     medium.seek(0)
     file = _ErrorKeeper(medium)
@@ -80,7 +81,7 @@ _UNSEEKABLE = "DWVW"
 _BIT_RATE_GUESSED = frozenset(("aac", "ac3", "eac3", "amr", "loas", "mp3"))
 
 # Formats of which FFmpeg returns the first part of a truncated packet.
-_PARTIAL_PACKETS = frozenset(("aac", "amr", "asf", "caf", "flv", "loas", "wv"))
+_PARTIAL_PACKETS = frozenset(("aac", "ac3", "amr", "asf", "caf", "eac3", "flv", "loas", "wv"))
 
 # MPEG audio has 8 kbit/s or more (ISO/IEC 13818-3, layer III): fewer mean a damaged Xing header.
 _MPEG_BYTES_PER_S = 1000
@@ -129,14 +130,17 @@ def is_audio_truncated(medium: Medium, seen: EncodedItem, file: BinaryIO) -> boo
     if encoding.fault or (encoding.claimed_samples and not encoding.sample_format):
         return False
     if encoding.sample_format:
-        from mmcalib.media.video import is_mov_truncated
+        from mmcalib.media.video import is_video_truncated
 
-        return is_mov_truncated(file) or not _ends_whole(medium)
+        return is_video_truncated(file) or not _ends_whole(medium)
     assert isinstance(seen.shape, AudioShape)
+    tagged = read_at(file, 0, 3) == b"ID3"
     with open_audio(medium) as sound:
         if sound.format != "FLAC":
             return False
         try:
+            if tagged:  # libsndfile cannot seek behind such tags
+                return sum(map(len, sound.blocks(1 << 16))) < seen.shape.num_samples
             sound.seek(seen.shape.num_samples - 1)
             return len(sound.read(1)) < 1
         except soundfile.SoundFileError:

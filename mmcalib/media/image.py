@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import struct
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -165,6 +166,8 @@ _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _JPEG_END, _JPEG_SCAN, _JPEG_BARE = 0xD9, 0xDA, (0x01, *range(0xD0, 0xD9))
 # Limit of chunks, segments and boxes; a file with more is not found to be whole.
 _MOST_PARTS = 1 << 18
+# Bytes that deflate makes of one at most (RFC 1951), and channels by PNG's color type.
+_DEFLATE_RATIO, _PNG_CHANNELS = 1032, {2: 3, 4: 2, 6: 4}
 # TIFF tags with the offsets and sizes of strips and of tiles.
 _PARTS = ((273, 279), (324, 325))
 
@@ -178,6 +181,8 @@ def is_truncated(file: BinaryIO, size_bytes: int) -> bool | None:
         return not _jpeg_ends(read_at(file, 0, size_bytes))
     if head.startswith(b"\x89PNG"):
         return not _png_ends(file, size_bytes)
+    if head.startswith(b"GIF8"):
+        return None if read_at(file, size_bytes - 1, 1) == b";" else True
     if head.startswith(b"RIFF"):
         return 8 + int.from_bytes(head[4:8], "little") > size_bytes
     if head.startswith(b"BM"):
@@ -190,6 +195,10 @@ def is_truncated(file: BinaryIO, size_bytes: int) -> bool | None:
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         parts = (zip(*(image.tag_v2.get(tag, ()) for tag in pair), strict=False) for pair in _PARTS)
         return any(at + size > size_bytes for at, size in chain(*parts) if isinstance(at, int))
+    if image.format == "PPM" and image.tile and image.tile[0].codec_name == "raw":
+        _, _, at, args = image.tile[0]
+        bits = 1 if image.mode == "1" else 16 if "16" in str(args) else 8 * len(image.getbands())
+        return at + image.height * -(-image.width * bits // 8) > size_bytes
     return None
 
 
@@ -210,19 +219,22 @@ def _jpeg_ends(data: bytes) -> bool:
 
 def _png_ends(file: BinaryIO, size_bytes: int) -> bool:
     """True if the last pixel chunk, the shorter one, is complete; Pillow needs nothing after it."""
-    at, pixels = 8, list[int]()
+    at, pixels, ended = 8, list[int](), False
     for _ in range(_MOST_PARTS):
         header = read_at(file, at, 8)
         if len(header) < 8:
             break
         size = int.from_bytes(header[:4])
         at += size + _CHUNK_BYTES
-        if header[4:] == b"IEND":
-            return True
+        if ended := header[4:] == b"IEND":
+            break
         if at > size_bytes:
             return False
         pixels += [size] if header[4:] == b"IDAT" else []
-    return len(pixels) == 1 or pixels[-1:] < pixels[:1]
+    width, height, depth, color = struct.unpack(">IIBB", read_at(file, 16, 10))
+    bits = width * height * depth * _PNG_CHANNELS.get(color, 1)
+    whole = ended or len(pixels) == 1 or pixels[-1:] < pixels[:1]
+    return whole and sum(pixels) * _DEFLATE_RATIO * 8 >= bits
 
 
 def _boxes_end(file: BinaryIO, size_bytes: int) -> bool:

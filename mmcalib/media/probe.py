@@ -24,6 +24,7 @@ from mmcalib.media.failure import NotMedia, Unreadable, error_reason, media_erro
 from mmcalib.media.image import image_shape, is_truncated, load_picture
 from mmcalib.media.sniff import (
     ANIMATED,
+    APNG,
     CURSOR,
     HEAD_BYTES,
     KIND_OF_EXTENSION,
@@ -92,7 +93,7 @@ def _read_header(item: Item, sound: bool) -> EncodedItem:
 def _kind(head: bytes, item: Item) -> tuple[Kind, bool]:
     """Return the kind by content, else by request or name, and whether it has a signature."""
     kind = sniff(head)
-    if item.declared == "video" and head.startswith(ANIMATED):
+    if item.declared == "video" and (head.startswith(ANIMATED) or APNG in head):
         return "container", True
     # Many TGA files start like a cursor.
     if kind not in ("unknown", "text") and not head.startswith(CURSOR):

@@ -14,6 +14,8 @@ FRAMES = b"data:video/jpeg;base64,"
 
 # Images that are clips if a request declares them so.
 ANIMATED = (b"GIF87a", b"GIF89a")
+# The chunk of an animated PNG, before its pixels.
+APNG = b"\0\0\0\x08acTL"
 
 CURSOR = b"\0\0\2\0"
 

@@ -49,6 +49,8 @@ _EBML, _SEEK, _TRACKS = b"\x1a\x45\xdf\xa3", b"\x53\xab\x84", b"\x16\x54\xae\x6b
 _SEGMENT = b"\x18\x53\x80\x67"
 # Sizes that a writer fills in at the end, if it can.
 _OPEN_RIFF, _OPEN_SEGMENT = 0xFFFFFFFF, b"\x01" + b"\xff" * 7
+# FLV's metadata: a name, the type of a number, and the number.
+_FLV_SIZE = re.compile(rb"\x00\x08filesize\x00(.{8})", re.DOTALL)
 # The projection element: its size, and the first element in it.
 _PROJECTION = re.compile(rb"\x76\x70.{1,8}?\x76[\x71-\x75]", re.DOTALL)
 
@@ -72,21 +74,19 @@ def _element_end(data: bytes) -> int:
 
 
 def is_video_truncated(file: BinaryIO) -> bool:
-    """True if an MP4, QuickTime, Matroska or AVI file ends before its media data do."""
+    """True if a file ends before its media data do, or is Matroska with another file behind it."""
     size_bytes, head = file.seek(0, os.SEEK_END), read_at(file, 0, _HEAD_BYTES)
     if head.startswith(_EBML):
         before, _, segment = head.partition(_SEGMENT)
         end = len(before + _SEGMENT) + _element_end(segment)
-        return bool(segment) and not segment.startswith(_OPEN_SEGMENT) and end > size_bytes
+        if not segment or segment.startswith(_OPEN_SEGMENT):
+            return False
+        return end > size_bytes or read_at(file, end, 4) == _EBML
+    if head.startswith(b"FLV") and (size := _FLV_SIZE.search(head)):
+        return bool(struct.unpack(">d", size[1])[0] > size_bytes)
     if head.startswith(b"RIFF"):
         listed = int.from_bytes(head[4:8], "little")
         return head[8:12] == b"AVI " and size_bytes < 8 + listed < 8 + _OPEN_RIFF
-    return is_mov_truncated(file)
-
-
-def is_mov_truncated(file: BinaryIO) -> bool:
-    """True if an MP4 or QuickTime file ends before its media data do."""
-    size_bytes = file.seek(0, os.SEEK_END)
     return any(kind == b"mdat" and end > size_bytes for kind, _, end in _boxes(file, 0, size_bytes))
 
 
@@ -266,7 +266,8 @@ def _rotation(container: InputContainer, stream: VideoStream, file: BinaryIO) ->
 
 def _count(container: InputContainer, stream: VideoStream) -> tuple[int, float | None]:
     """Count frames and seconds from the packets, without decoding."""
-    container.seek(0)
+    if container.format.name.startswith(_ROTATABLE):  # others are at their start
+        container.seek(0)
     frames, first, last = 0, None, None
     for packet in container.demux(stream):
         if frames >= PACKET_LIMIT:

@@ -10,6 +10,13 @@ from typing import Any
 from mmcalib.files import whole_folder
 from mmcalib.models.catalogue import Geometry
 
+# After an optional system message.
+_ALTERNATION = (
+    "{% set first = 1 if messages[0]['role'] == 'system' else 0 %}{% if loop.index0 >= first and "
+    "(message['role'] == 'user') != ((loop.index0 - first) % 2 == 0) %}"
+    "{{ raise_exception('REFUSAL') }}{% endif %}"
+)
+
 
 def chat_template(chat: Mapping[str, str], placeholders: Mapping[str, str]) -> str:
     """Return Jinja for messages of strings or, with `content: openai`, also of lists of parts.
@@ -17,8 +24,11 @@ def chat_template(chat: Mapping[str, str], placeholders: Mapping[str, str]) -> s
     vLLM detects the format by whether the template loops over the content. `{role}` in a turn
     marker is the message's role; `{n}` in a placeholder counts the items of its modality. Without
     `assistant_start` and `assistant_end`, the assistant's turns have the same markers as others.
+    With `media_roles` the media of other roles are dropped; `alternates` is a refusal's words.
     """
-    body = _parts(placeholders) if chat["content"] == "openai" else "{{ message['content'] }}"
+    body = "{{ message['content'] }}"
+    if chat["content"] == "openai":
+        body = _parts(placeholders, chat.get("media_roles", ""))
     start, end = chat["turn_start"], chat["turn_end"]
     answer_start = chat.get("assistant_start", start.replace("{role}", "assistant"))
     return "".join(
@@ -26,6 +36,7 @@ def chat_template(chat: Mapping[str, str], placeholders: Mapping[str, str]) -> s
             "{% set count = namespace(image=0, video=0, audio=0) %}",
             _marker(chat.get("start", "")),
             "{% for message in messages %}",
+            _ALTERNATION.replace("REFUSAL", chat["alternates"]) if "alternates" in chat else "",
             _by_role(start, chat.get("assistant_start", start)),
             body,
             _by_role(end, chat.get("assistant_end", end)),
@@ -49,9 +60,10 @@ def _marker(text: str) -> str:
     return text.replace("\n", "{{ '\\n' }}").replace("{role}", "{{ message['role'] }}")
 
 
-def _parts(placeholders: Mapping[str, str]) -> str:
+def _parts(placeholders: Mapping[str, str], roles: str) -> str:
+    test = f"message['role'] in {roles.split()} and (%s)" if roles else "%s"
     branches = "".join(
-        f"{{% {'elif' if index else 'if'} {_is(modality)} %}}"
+        f"{{% {'elif' if index else 'if'} {test % _is(modality)} %}}"
         f"{{% set count.{modality} = count.{modality} + 1 %}}"
         + placeholder.replace("{n}", f"{{{{ count.{modality} }}}}")
         for index, (modality, placeholder) in enumerate(placeholders.items())

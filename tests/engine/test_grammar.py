@@ -60,6 +60,19 @@ def json_format(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
 
 
+# As pydantic writes it, and what vLLM refuses or mmcalib does not judge in it.
+USUAL = {
+    "$defs": {"C": {"enum": ["a", "b"], "title": "C", "type": "string"}},
+    "properties": {
+        "c": {"$ref": "#/$defs/C"},
+        "n": {"maximum": 9, "minimum": 0, "title": "N", "type": "integer"},
+        "s": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+        "l": {"items": {"$ref": "#/$defs/C"}, "maxItems": 3, "type": "array"},
+    },
+    "required": ["c", "n"],
+    "type": "object",
+}
+ODD = ({"$defs": {}}, {"items": {"minimum": 2, "maximum": 1}}, {"required": 7}, {"oneOf": [{}]})
 # Each with what vLLM 0.32 makes of it (`ChatCompletionRequest`, `SamplingParams`).
 FIELDS: dict[str, list[dict[str, Any]]] = {
     "no": [
@@ -69,6 +82,7 @@ FIELDS: dict[str, list[dict[str, Any]]] = {
         *({"stream_options": {"include_usage": True}}, {"tools": []}, {"tools": [TOOL]}),
         *({"tool_choice": "auto"}, {"allowed_token_ids": []}, {"allowed_token_ids": [-1]}),
         *({"stop_token_ids": [1 << 40]}, {"logprob_token_ids": [1]}),
+        *({"logit_bias": {"a": 1}}, {"logit_bias": {"-1": 1}}, {"logit_bias": {"1048576": 1}}),
         *({"logprob_token_ids": [1] * 129, "logprobs": True}, {"stop": [""]}, {"top_k": 1 << 64}),
         *({"cache_salt": "a" * 129}, {"cache_salt": "a/b"}, {"seed": 1 << 63}, {"max_tokens": 1.5}),
         *({"min_tokens": -1}, {"chat_template": ""}, {"priority": 1 << 63}),
@@ -86,18 +100,23 @@ FIELDS: dict[str, list[dict[str, Any]]] = {
         *({"structured_outputs": {"choice": ["a", "b"]}}, {"response_format": {"type": "text"}}),
         {"response_format": {"type": "json_object"}},
         {"response_format": json_format({"type": "object", "properties": {"a": INT}})},
+        *({"response_format": json_format(USUAL)}, {"structured_outputs": {"json": USUAL}}),
+        *({"structured_outputs": {"regex": r"\d{3}-(a|b)+"}}, {"logit_bias": {"5": 200}}),
+        *({"bad_words": ["x", " y"]}, {"echo": True, "stream": True}),
         *({"vllm_xargs": {}, "logit_bias": {}, "media_io_kwargs": {}}, {"priority": 1}),
         *({"watermarking": True}, {"echo": True}, {"routed_experts_prompt_start": 1}),
         *({"repetition_detection": {}}, {"repetition_detection": {"min_count": -1}}),
         *({"repetition_detection": {"max_pattern_size": 4, "min_count": "3"}}, {"nobody_knows": 1}),
     ],
     "unknown": [
-        *({"logit_bias": {"1": 1}}, {"structured_outputs": {"regex": "a"}}),
-        {"structured_outputs": {}},
+        *({"structured_outputs": {"regex": one}} for one in ("a{3,1}", "(?=a)b", "(", "(a{9}){9}")),
+        *({"structured_outputs": {"json": {**USUAL, **odd}}} for odd in ODD),
+        *({"structured_outputs": {}}, {"structured_outputs": {"json": {}}}),
+        *({"bad_words": [" "]}, {"bad_words": ["x"] * 300}),
         {"response_format": json_format({"type": "string", "pattern": "("})},
         {"response_format": {"type": "json_schema"}},
         {"response_format": {"type": "text"}, "structured_outputs": {"choice": ["a"]}},
-        *({"echo": True, "stream": True}, {"echo": True, "add_generation_prompt": False}),
+        {"echo": True, "add_generation_prompt": False},
         *({"routed_experts_prompt_start": 2}, {"repetition_detection": {"max_pattern_size": 4}}),
         {"repetition_detection": {"min_pattern_size": 1}},
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -17,7 +18,17 @@ from mmcalib.domain.shapes import AudioShape, EncodedItem, ImageShape, Modality,
 from mmcalib.media.decode import decode_check
 from mmcalib.media.failure import NO_SAMPLES
 from mmcalib.media.probe import examine, examine_sound, examine_whole, probe
-from tests.odd_media import amr, heard, meeting, odd_sound, open_flac, silence, titled
+from tests.odd_media import (
+    amr,
+    heard,
+    meeting,
+    odd_sound,
+    open_flac,
+    pictures,
+    silence,
+    steady,
+    titled,
+)
 
 
 def cut(path: str, share: float) -> str:
@@ -179,10 +190,19 @@ def test_an_avif_that_lacks_one_byte_is_refused() -> None:
     assert isinstance(seen, Skipped)
 
 
-def test_a_large_picture_without_its_end_is_not_decoded() -> None:
+@pytest.mark.parametrize("form", ["PNG", "GIF", "PPM"])
+def test_a_large_picture_without_its_end_is_not_decoded(form: str) -> None:
     page = io.BytesIO()
-    Image.new("1", (6000, 6000)).save(page, "PNG")
+    Image.new("L", (6000, 6000)).save(page, form)
+    assert examined(page.getvalue(), "image").encoding.fault == ""
     assert examined(page.getvalue()[:-100], "image").encoding.fault == "cut_short"
+
+
+def test_a_large_png_of_too_few_bytes_is_not_whole() -> None:
+    data = bytearray(noise("PNG"))
+    data[16:24] = (9000).to_bytes(4) * 2
+    data[29:33] = zlib.crc32(data[12:29]).to_bytes(4)
+    assert examined(bytes(data), "image").encoding.fault == "cut_short"
 
 
 def test_an_image_in_words_that_help(tmp_path: Path) -> None:
@@ -235,6 +255,43 @@ def test_a_clip_without_its_end_is_seen(make_video, name, options, fault: str) -
         assert examined(part).encoding.fault == fault
         if "movflags" in options:
             assert examined(part, "audio").encoding.fault == fault
+
+
+@pytest.mark.parametrize(("form", "codec"), [("ac3", "ac3"), ("matroska", "aac")])
+def test_what_follows_a_sound_is_seen(tmp_path: Path, form: str, codec: str) -> None:
+    """vLLM refuses such a stream, and decodes two Matroska files as one sound."""
+    whole = heard(tmp_path / "a", codec, form, 3, 48_000).read_bytes()
+    assert examined(whole, "audio").encoding.fault == ""
+    more = whole if form == "matroska" else b"junk" * 99
+    assert examined(whole + more, "audio").encoding.fault == "cut_short"
+
+
+def test_an_mp3_behind_other_bytes_is_not_found_by_its_name(tmp_path: Path) -> None:
+    whole = heard(tmp_path / "whole.mp3", "libmp3lame", "mp3", 3).read_bytes()
+    (tmp_path / "a.mp3").write_bytes(b"junkjunk" * 40 + whole)
+    assert isinstance(examine_whole(Item(str(tmp_path / "a.mp3"), "audio")), Skipped)
+
+
+def test_a_tag_before_a_flac_is_no_damage(make_audio) -> None:
+    whole = Path(make_audio("a.flac", samples=160_000)).read_bytes()
+    tag = b"ID3\4\0\0\0\0\x07\x68TXXX\0\0\x07\x5e\0\0\3" + b"a" * 989
+    assert examined(tag + whole).encoding.fault == ""
+    assert examined((tag + whole)[:-2000]).encoding.fault == "cut_short"
+
+
+@pytest.mark.parametrize(("codec", "form"), [("libx264", "h264"), ("libx265", "hevc")])
+def test_a_raw_stream_is_a_clip(tmp_path: Path, codec: str, form: str) -> None:
+    shape = examine(Item(str(steady(tmp_path / "a", 12, codec, form)), "video")).shape
+    assert (shape.num_frames, shape.width_px) == (12, 64)
+
+
+def test_an_animated_png_is_a_clip_if_so_declared() -> None:
+    page, frames = io.BytesIO(), pictures(3)
+    frames[0].save(page, "PNG", save_all=True, append_images=frames[1:])
+    assert examined(page.getvalue(), "image").shape == ImageShape(64, 48)
+    clip = examined(page.getvalue(), "video").shape
+    assert isinstance(clip, VideoShape)
+    assert clip.num_frames == 3
 
 
 def tagged(path: Path) -> Path:

@@ -178,6 +178,10 @@ def test_a_text_that_is_cut_takes_no_more(
     (tmp_path / "a.png").write_bytes(png(PAGE))
     pictured = {**asking((tmp_path / "a.png").as_uri()), "truncate_prompt_tokens": 5}
     assert admit_item(GATE, pictured, tmp_path).answer == "unknown"
+    nine: Any = SimpleNamespace(tokens=lambda _, tokenise: 9)
+    for most, right in ((WHOLE, "fits"), (PAGE_TOKENS, "unknown")):
+        longer = {**pictured, "truncate_prompt_tokens": most, "images": ["not sent"]}
+        assert admit_item(GATE, longer, tmp_path, nine).answer == right
 
 
 @pytest.mark.parametrize(
