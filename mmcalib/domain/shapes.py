@@ -113,13 +113,14 @@ Fault = Literal["", "cut_short", "unseekable", "unreadable", "tags"]
 class Encoding:
     """How a file encodes its shape; fields of other modalities keep their defaults.
 
-    `file_mib` is rounded up: vLLM limits files in whole MiB. `codec` is FFmpeg's name of the
-    video codec. For audio: `channels`, and `sample_format` as FFmpeg decodes it, empty if
-    libsndfile decodes it to float32. `promised_frames` is the header's frame count of a video that
-    has fewer frames, else 0. `sent_frames`: a client sent the frames themselves. `fetched`: the
-    server downloads it from a URL. `transport_stream`: an MPEG-TS, such as the segments of HLS.
-    `claimed_samples` is the length that the server's loader assumes for audio of another length,
-    0 if it uses the real one. `fault` is any other problem for that loader.
+    `file_mib` is rounded up: vLLM limits files in whole MiB. `codec` is FFmpeg's name of the video
+    codec. For audio: `channels`, and `sample_format` as FFmpeg decodes it, empty if libsndfile
+    decodes it to float32. `promised_frames` is the header's frame count of a video that has fewer
+    frames, else 0. `sent_frames`: a client sent the frames themselves; `all_frames`: to vLLM's
+    library, which then samples none. `fetched`: the server downloads it from a URL.
+    `transport_stream`: an MPEG-TS, such as the segments of HLS. `claimed_samples` is the length
+    that the server's loader assumes for audio of another length, 0 if it uses the real one. `fault`
+    is any other problem for that loader.
     """
 
     file_mib: int = 1
@@ -130,6 +131,7 @@ class Encoding:
     unpromised: bool = False
     lone_frame: bool = False
     sent_frames: bool = False
+    all_frames: bool = False
     fetched: bool = False
     transport_stream: bool = False
     claimed_samples: int = 0
