@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import (
@@ -18,15 +20,20 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.progress import Task as Bar
+from rich.table import Column
 from rich.text import Text
 
 from mmcalib import progress
-from mmcalib.text import printable
+from mmcalib.errors import OutputError
+from mmcalib.files import read_json, write_text
+from mmcalib.text import MIB, printable
 
 # Without a terminal, a long step prints how far it is this often.
 EVERY_S = 30.0
 # A rate over a shorter time is noise.
 _LEAST_S = 0.5
+# Kinds of jobs whose times are kept.
+_KEPT = 50
 
 
 class _Done(ProgressColumn):
@@ -39,10 +46,54 @@ class _Done(ProgressColumn):
 
 
 class _Remaining(TimeRemainingColumn):
-    """The time left, only if the total is known."""
+    """The time left of the job, or else of the step if its total is known."""
 
     def render(self, task: Bar) -> Text:
+        if left := task.fields["times"].left():
+            return Text(left, style="cyan")
         return super().render(task) if task.total else Text()
+
+
+class StepTimes:
+    """The steps of this job and their seconds, beside those of the last job of this `kind`, or of
+    any kind, as `file` has them. Without a file nothing is known.
+    """
+
+    def __init__(self, file: Path | None = None, kind: str = "") -> None:
+        self._file, self._kind, self._known = file, kind, dict[str, list[tuple[str, float]]]()
+        if file:
+            with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
+                found = read_json(file, MIB).items()
+                self._known = {k: [(str(t), float(s)) for t, s in one] for k, one in found}
+        self._past = self._known.get(kind) or next(reversed(self._known.values()), [])
+        self._now = list[tuple[str, float]]()
+        # The place among the past steps, and when it was reached.
+        self._at, self._since = -1, time.monotonic()
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[str]:
+        """Time the step; yield its title with its place, such as `step 5 of 12: reading`."""
+        ahead = [n for n, (past, _) in enumerate(self._past) if n > self._at and past == title]
+        self._at, started = ahead[0] if ahead else self._at, time.monotonic()
+        self._since = started if ahead else self._since
+        place = f"{max(1, self._at + 1)} of {len(self._past)}" if self._past else len(self._now) + 1
+        yield f"step {place}: {title}" if self._file else title
+        self._now.append((title, time.monotonic() - started))
+
+    def left(self) -> str:
+        """The job's time left, such as `2 min left`; empty if there was no such job."""
+        left_s = sum(seconds for _, seconds in self._past[max(0, self._at) :])
+        left_s = max(0.0, left_s - (time.monotonic() - self._since))
+        words = f"{left_s / 60:.0f} min" if left_s >= 100 else f"{left_s:.0f} s"
+        return f"{words} left" if self._past else ""
+
+    def save(self) -> None:
+        """Keep the times of this finished job, and those of its predecessors of other kinds."""
+        if self._file and self._now:
+            self._known.pop(self._kind, None)
+            kept = dict([*self._known.items(), (self._kind, self._now)][-_KEPT:])
+            with suppress(OutputError):
+                write_text(self._file, json.dumps(kept))
 
 
 class _Step:
@@ -78,31 +129,34 @@ class Terminal:
     Elsewhere each title is printed once, when it starts.
     """
 
-    def __init__(self, console: Console, *, verbose: bool = False) -> None:
-        self._console = console
+    def __init__(
+        self, console: Console, *, verbose: bool = False, times: StepTimes | None = None
+    ) -> None:
+        self._console, self._times = console, times or StepTimes()
         self.verbose = verbose
         self._titles: set[str] = set()
 
     @contextmanager
     def step(self, title: str, total: int | None = None) -> Iterator[progress.Task]:
         step = _Step(self, title, total)
-        if self._console.is_terminal:
+        with self._times.step(title) as shown:
+            if not self._console.is_terminal:
+                if title not in self._titles:
+                    self._titles.add(title)
+                    self.say(", ".join(filter(None, [shown, self._times.left()])))
+                yield step
+                return
             columns = (
                 SpinnerColumn(),
                 TextColumn("{task.description}", markup=False),
                 TimeElapsedColumn(),
-                BarColumn(bar_width=20),
-                _Done(),
-                _Remaining(),
+                BarColumn(bar_width=10),
+                _Done(Column(no_wrap=True)),
+                _Remaining(table_column=Column(no_wrap=True)),
             )
             with Progress(*columns, console=self._console, transient=True) as bars:
-                step.bar = bars, bars.add_task(title, total=total)
+                step.bar = bars, bars.add_task(shown, total=total, times=self._times)
                 yield step
-            return
-        if title not in self._titles:
-            self._titles.add(title)
-            self.say(title)
-        yield step
 
     def note(self, text: str) -> None:
         self.say(f"  {text}")
@@ -118,10 +172,12 @@ class Terminal:
         self._console.print(printable(line), style="dim", markup=False, highlight=False)
 
 
-def terminal(*, quiet: bool, verbose: bool = False) -> tuple[Console, progress.Progress]:
+def terminal(
+    *, quiet: bool, verbose: bool = False, times: StepTimes | None = None
+) -> tuple[Console, progress.Progress]:
     """Standard error and the progress shown there; a `quiet` command shows none."""
     console = Console(stderr=True, highlight=False)
-    return console, progress.Silent() if quiet else Terminal(console, verbose=verbose)
+    return console, progress.Silent() if quiet else Terminal(console, verbose=verbose, times=times)
 
 
 def _count_and_rate(done: float, total: float | None, elapsed_s: float) -> str:

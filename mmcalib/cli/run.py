@@ -42,7 +42,8 @@ def run(options: RunCommandOptions) -> None:
     from itertools import product
 
     from mmcalib.cli import output
-    from mmcalib.cli.progress import terminal
+    from mmcalib.cli.progress import StepTimes, terminal
+    from mmcalib.models.resolve import cache_dir
     from mmcalib.processes import give_back_large_blocks
     from mmcalib.workflows.run.run import run as run_job
     from mmcalib.workflows.run.session import Job, RunOutcome
@@ -63,7 +64,9 @@ def run(options: RunCommandOptions) -> None:
         for model, gpu in product(output.split_names(options.job.model), gpus)
     ]
     job, out = jobs[0], options.job.out
-    console, progress = terminal(quiet=options.quiet, verbose=options.verbose)
+    kind = f"run {options.job.validate} {options.job.model} {options.job.gpu}"
+    times = StepTimes(cache_dir() / "steps.json", kind)
+    console, progress = terminal(quiet=options.quiet, verbose=options.verbose, times=times)
     finished = partial(
         output.finish,
         strict=options.strict,
@@ -77,6 +80,7 @@ def run(options: RunCommandOptions) -> None:
         output.compare(
             jobs, out, progress, finished, console, as_json=as_json, quiet=quiet, force=force
         )
+        times.save()
         return
     output.check_output_dir(out, force=force)
     outcome = RunOutcome(on_change=partial(output.save, out=out))
@@ -84,7 +88,10 @@ def run(options: RunCommandOptions) -> None:
         calibration = run_job(job, outcome, progress)
     except KeyboardInterrupt:
         if outcome.skipped or outcome.calibration:
-            console.print(f"{out} has the results so far; the same command continues", markup=False)
+            console.print(
+                f"{out} has the results so far; the same command starts over", markup=False
+            )
         raise
+    times.save()
     seconds = time.monotonic() - started
     finished(calibration, out, console, as_json=as_json, quiet=quiet, seconds=seconds)
