@@ -286,7 +286,9 @@ def admit_item(
         # Inline media are files until the answer.
         with Scratch() as scratch:
             most = gate.server.limits.get(BODY_BYTES, 0)
-            how = Reading(scratch.path, root, grammar, as_sent=True, most_body_bytes=most)
+            how = Reading(
+                scratch.path, root, grammar, as_sent=True, urls_only=True, most_body_bytes=most
+            )
             prompt = RequestLines(os.getcwd(), how).prompt("the request", line)
             if isinstance(prompt, Skipped):
                 return answer_unusable(prompt.reason, prompt.remedy)
