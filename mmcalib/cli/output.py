@@ -14,7 +14,7 @@ from rich.console import Console
 from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.catalogue import RUN_COMPLETION
 from mmcalib.cli.command import print_document
-from mmcalib.engine.environment import serve_command
+from mmcalib.engine.environment import serve_command, serve_program
 from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.files import write_text, write_texts
 from mmcalib.models import gpus
@@ -133,7 +133,7 @@ def finish(
         # Last: a form that cannot carry a value fails, and then none of them is written.
         wanted = [CONFIGURATIONS[name] for name in dict.fromkeys(emit)]
         forms = [form for form in wanted if form.file not in FILES]
-        write_texts({out / form.file: form.render(calibration) for form in forms})
+        write_texts({out / form.file: form.render(calibration, serve_program()) for form in forms})
         also += [str(out / form.file) for form in forms]
     if as_json:
         print_document(calibration.to_json())
