@@ -90,6 +90,23 @@ def command(function: Callable[[Any], None]) -> Callable[..., None]:
     return called
 
 
+def _known_names(option: str) -> Callable[[str], list[str]]:
+    """Completes the last name of a list of GPUs or models."""
+
+    def names(incomplete: str) -> list[str]:
+        from mmcalib.models import catalogue, gpus
+
+        known = {"gpu": (gpu.name for gpu in gpus.catalogue_gpus())}
+        known["model"] = (model.id for model in catalogue.bundled_models())
+        before, comma, begun = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in known[option] if name.startswith(begun)]
+
+    return names
+
+
+_COMPLETE = {option: _known_names(option) for option in ("gpu", "model")}
+
+
 def _parameter(own: Option) -> inspect.Parameter:
     """Describe an option to Typer."""
     if own.is_argument:
@@ -101,6 +118,7 @@ def _parameter(own: Option) -> inspect.Parameter:
             help=own.help,
             min=own.least,
             callback=own.eager,
+            autocompletion=_COMPLETE.get(own.name),
             is_eager=own.eager is not None,
             rich_help_panel=None if own.basic else MORE,
         )

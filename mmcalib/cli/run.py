@@ -43,6 +43,7 @@ def run(options: RunCommandOptions) -> None:
 
     from mmcalib.cli import output
     from mmcalib.cli.progress import StepTimes, terminal
+    from mmcalib.errors import UsageError
     from mmcalib.models.resolve import cache_dir
     from mmcalib.processes import give_back_large_blocks
     from mmcalib.workflows.run.run import run as run_job
@@ -50,10 +51,11 @@ def run(options: RunCommandOptions) -> None:
 
     started = time.monotonic()
     give_back_large_blocks()
-    named = [
-        command.gpu_named(name, options.described) for name in output.split_names(options.job.gpu)
-    ]
-    gpus = dict.fromkeys(map(output.gpu_that_serves, named))
+    named = map(output.split_price, output.split_names(options.job.gpu))
+    prices = {
+        output.gpu_that_serves(command.gpu_named(name, options.described)): price
+        for name, price in named
+    }
     jobs = [
         Job.of(
             replace(options.job, model=model or options.job.model),
@@ -61,13 +63,13 @@ def run(options: RunCommandOptions) -> None:
             probe=options.probe,
             flags=options.flags or [],
         )
-        for model, gpu in product(output.split_names(options.job.model), gpus)
+        for model, gpu in product(output.split_names(options.job.model), prices)
     ]
     job, out = jobs[0], options.job.out
     kind = f"run {options.job.validate} {options.job.model} {options.job.gpu}"
     times = StepTimes(cache_dir() / "steps.json", kind)
     console, progress = terminal(quiet=options.quiet, verbose=options.verbose, times=times)
-    finished = partial(
+    finish = partial(
         output.finish,
         strict=options.strict,
         thumbnails=not options.no_thumbnails,
@@ -78,10 +80,12 @@ def run(options: RunCommandOptions) -> None:
     as_json, quiet, force = options.as_json, options.quiet, options.force
     if len(jobs) > 1:
         output.compare(
-            jobs, out, progress, finished, console, as_json=as_json, quiet=quiet, force=force
+            jobs, out, progress, finish, console, prices, as_json=as_json, quiet=quiet, force=force
         )
         times.save()
         return
+    if any(prices.values()):
+        raise UsageError("a price compares several GPUs", hint="--gpu L4=0.80/h,L40S=1.90/h")
     output.check_output_dir(out, force=force)
     outcome = RunOutcome(on_change=partial(output.save, out=out))
     try:
@@ -94,4 +98,4 @@ def run(options: RunCommandOptions) -> None:
         raise
     times.save()
     seconds = time.monotonic() - started
-    finished(calibration, out, console, as_json=as_json, quiet=quiet, seconds=seconds)
+    finish(calibration, out, console, as_json=as_json, quiet=quiet, seconds=seconds)

@@ -185,14 +185,11 @@ def chat_line(calibration: CalibrationDocument) -> str:
         held += f" or {median.sound_s / 60:.1f} min" if median.sound_s else ""
         which = f"{median.limit.replace('max_model_len', 'context')} full"
         if median.limit == "limit_mm_per_prompt":
-            which = f"{number(median.most_items)} would fit"
+            which = f"{number(median.most_items)}{'' if parts else ' would fit'}"
         parts.append(f"{held} ({which})")
-    if not parts:
-        return ""
-    chats = calibration.conversations.values()
-    how = "assuming" if "assumed" in {chat.label for chat in chats} else "at"
-    text_tokens = number(max(chat.turn_tokens for chat in chats))
-    return f"A whole chat holds {', '.join(parts)}, {how} {text_tokens} tokens of text a turn"
+    labels = [chat.label for chat in calibration.conversations.values()]
+    label = "answer length assumed" if "assumed" in labels else "computed"
+    return f"A whole chat holds {', '.join(parts)}; {label}" if parts else ""
 
 
 CHAT_HEAD: Final = (
