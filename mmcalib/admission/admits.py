@@ -24,7 +24,6 @@ from mmcalib.derive.admission import (
     admit_prompt,
     depends_on_text,
     find_request_refusal,
-    is_channels_last,
     leave_unknown,
     reject,
 )
@@ -39,6 +38,7 @@ from mmcalib.domain.shapes import (
     ImageShape,
     VideoShape,
     invalid_reason,
+    is_channels_last,
     takes_video_as_audio,
 )
 from mmcalib.files import Scratch

@@ -10,7 +10,7 @@ import select
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
@@ -90,21 +90,15 @@ def command(function: Callable[[Any], None]) -> Callable[..., None]:
     return called
 
 
-def _known_names(option: str) -> Callable[[str], list[str]]:
-    """Completes the last name of a list of GPUs or models."""
+def _complete(option: str, incomplete: str) -> list[str]:
+    """Complete the last of a list of GPUs or models."""
+    from mmcalib.models import catalogue, gpus
 
-    def names(incomplete: str) -> list[str]:
-        from mmcalib.models import catalogue, gpus
-
-        known = {"gpu": (gpu.name for gpu in gpus.catalogue_gpus())}
-        known["model"] = (model.id for model in catalogue.bundled_models())
-        before, comma, begun = incomplete.rpartition(",")
-        return [f"{before}{comma}{name}" for name in known[option] if name.startswith(begun)]
-
-    return names
-
-
-_COMPLETE = {option: _known_names(option) for option in ("gpu", "model")}
+    known = [one.name for one in gpus.catalogue_gpus()]
+    if option == "model":
+        known = [one.id for one in catalogue.bundled_models()]
+    before, comma, begun = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in known if name.startswith(begun)]
 
 
 def _parameter(own: Option) -> inspect.Parameter:
@@ -118,7 +112,7 @@ def _parameter(own: Option) -> inspect.Parameter:
             help=own.help,
             min=own.least,
             callback=own.eager,
-            autocompletion=_COMPLETE.get(own.name),
+            autocompletion=partial(_complete, own.name) if own.name in ("gpu", "model") else None,
             is_eager=own.eager is not None,
             rich_help_panel=None if own.basic else MORE,
         )

@@ -28,12 +28,7 @@ from mmcalib.report.report import Report, html, md
 from mmcalib.report.rows import check_line
 from mmcalib.report.summary import summary
 from mmcalib.report.terminal import print_comparison
-from mmcalib.results.calibration import (
-    ComparedRun,
-    Comparison,
-    skipped_jsonl,
-    with_environment,
-)
+from mmcalib.results.calibration import ComparedRun, Comparison, skipped_jsonl, with_environment
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.results.part import first_failed
 from mmcalib.text import MIB

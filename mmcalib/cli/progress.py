@@ -32,8 +32,6 @@ from mmcalib.text import MIB, printable
 EVERY_S = 30.0
 # A rate over a shorter time is noise.
 _LEAST_S = 0.5
-# Kinds of jobs whose times are kept.
-_KEPT = 50
 
 
 class _Done(ProgressColumn):
@@ -55,45 +53,38 @@ class _Remaining(TimeRemainingColumn):
 
 
 class StepTimes:
-    """The steps of this job and their seconds, beside those of the last job of this `kind`, or of
-    any kind, as `file` has them. Without a file nothing is known.
-    """
+    """The steps of this job and their seconds, beside those of the last such job, from `file`."""
 
-    def __init__(self, file: Path | None = None, kind: str = "") -> None:
-        self._file, self._kind, self._known = file, kind, dict[str, list[tuple[str, float]]]()
-        if file:
-            with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
-                found = read_json(file, MIB).items()
-                self._known = {k: [(str(t), float(s)) for t, s in one] for k, one in found}
-        self._past = self._known.get(kind) or next(reversed(self._known.values()), [])
-        self._now = list[tuple[str, float]]()
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file
+        self._past, self._now = list[tuple[str, float]](), list[tuple[str, float]]()
+        with suppress(OSError, ValueError, TypeError, RecursionError):
+            self._past = [(str(t), float(s)) for t, s in read_json(file, MIB)] if file else []
         # The place among the past steps, and when it was reached.
-        self._at, self._since = -1, time.monotonic()
+        self._at, self._since = 0, time.monotonic()
 
     @contextmanager
     def step(self, title: str) -> Iterator[str]:
         """Time the step; yield its title with its place, such as `step 5 of 12: reading`."""
-        ahead = [n for n, (past, _) in enumerate(self._past) if n > self._at and past == title]
-        self._at, started = ahead[0] if ahead else self._at, time.monotonic()
-        self._since = started if ahead else self._since
-        place = f"{max(1, self._at + 1)} of {len(self._past)}" if self._past else len(self._now) + 1
+        started, first = time.monotonic(), self._at + bool(self._now)
+        ahead = [n for n, (past, _) in enumerate(self._past) if n >= first and past == title]
+        if ahead:
+            self._at, self._since = ahead[0], started
+        place = f"{self._at + 1} of {len(self._past)}" if self._past else len(self._now) + 1
         yield f"step {place}: {title}" if self._file else title
         self._now.append((title, time.monotonic() - started))
 
     def left(self) -> str:
-        """The job's time left, such as `2 min left`; empty if there was no such job."""
-        left_s = sum(seconds for _, seconds in self._past[max(0, self._at) :])
-        left_s = max(0.0, left_s - (time.monotonic() - self._since))
-        words = f"{left_s / 60:.0f} min" if left_s >= 100 else f"{left_s:.0f} s"
+        """The job's time left, such as `2 min left`; empty without a past job."""
+        left_s = sum(s for _, s in self._past[self._at :]) - (time.monotonic() - self._since)
+        words = f"{left_s / 60:.0f} min" if left_s >= 100 else f"{max(0.0, left_s):.0f} s"
         return f"{words} left" if self._past else ""
 
     def save(self) -> None:
-        """Keep the times of this finished job, and those of its predecessors of other kinds."""
+        """Keep the times of the finished job, if it showed any."""
         if self._file and self._now:
-            self._known.pop(self._kind, None)
-            kept = dict([*self._known.items(), (self._kind, self._now)][-_KEPT:])
             with suppress(OutputError):
-                write_text(self._file, json.dumps(kept))
+                write_text(self._file, json.dumps(self._now))
 
 
 class _Step:

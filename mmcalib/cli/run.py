@@ -40,6 +40,7 @@ def run(options: RunCommandOptions) -> None:
     from dataclasses import replace
     from functools import partial
     from itertools import product
+    from zlib import crc32
 
     from mmcalib.cli import output
     from mmcalib.cli.progress import StepTimes, terminal
@@ -67,7 +68,7 @@ def run(options: RunCommandOptions) -> None:
     ]
     job, out = jobs[0], options.job.out
     kind = f"run {options.job.validate} {options.job.model} {options.job.gpu}"
-    times = StepTimes(cache_dir() / "steps.json", kind)
+    times = StepTimes(cache_dir() / "steps" / f"{crc32(kind.encode()):08x}.json")
     console, progress = terminal(quiet=options.quiet, verbose=options.verbose, times=times)
     finish = partial(
         output.finish,
@@ -92,9 +93,7 @@ def run(options: RunCommandOptions) -> None:
         calibration = run_job(job, outcome, progress)
     except KeyboardInterrupt:
         if outcome.skipped or outcome.calibration:
-            console.print(
-                f"{out} has the results so far; the same command starts over", markup=False
-            )
+            console.print(f"{out} has the results so far; a new run starts over", markup=False)
         raise
     times.save()
     seconds = time.monotonic() - started

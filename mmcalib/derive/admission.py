@@ -6,9 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
-
-import numpy as np
+from typing import Literal, Self
 
 from mmcalib.derive.bounds import Bound, Frames, Rule, ShapeRejection
 from mmcalib.derive.fit import ContextNeeds, TokenRange, bound_text, judge_fit
@@ -35,9 +33,11 @@ from mmcalib.domain.shapes import (
     ImageShape,
     ItemLike,
     Modality,
+    Picture,
     Shape,
     VideoShape,
     as_encoded_item,
+    resize_picture,
 )
 from mmcalib.releases.constants import AUDIO_RATE_HZ, MIN_ANSWER_TOKENS
 from mmcalib.text import GIB, MIB
@@ -299,38 +299,6 @@ Answer = Literal["fits", "no", "unknown"]
 # the configuration admits no such item.
 Basis = Literal["real", "blank", "counted", "formula", "ceiling", "ladder", "refused", "none"]
 
-# A `PIL.Image`, or an array or tensor of pixels, also of several frames; no such type is imported.
-Picture = Any
-
-
-def is_channels_last(axes: Sequence[int]) -> bool:
-    """vLLM's rule for pixels (`ImageProcessorItems`, multimodal/parse.py, 0.32)."""
-    return axes[-1] in (1, 3, 4)
-
-
-def _resize(picture: Picture, width_px: int, height_px: int) -> Picture:
-    if not hasattr(picture, "shape"):
-        # The shape was turned by EXIF, and the image was not: then it keeps its EXIF.
-        turned = (width_px < height_px) != (picture.width < picture.height)
-        return picture.resize((height_px, width_px) if turned else (width_px, height_px))
-    # Of a tensor, NumPy reads neither bfloat16 nor what is on a GPU.
-    is_tensor = hasattr(picture, "new_tensor")
-    pixels = np.asarray(picture.detach().cpu().float() if is_tensor else picture)
-    planes = np.moveaxis(pixels, -1, -3) if is_channels_last(pixels.shape) else pixels
-    rows, columns = planes.shape[-2:]
-    planes = _shares(rows, height_px) @ planes @ _shares(columns, width_px).T
-    planes = planes if "float" in str(picture.dtype) else planes.round()
-    pixels = np.moveaxis(planes, -3, -1) if is_channels_last(pixels.shape) else planes
-    return picture.new_tensor(pixels) if is_tensor else pixels.astype(picture.dtype)
-
-
-def _shares(pixels: int, fewer: int) -> np.ndarray[Any, Any]:
-    """Rows of the share that each of the `pixels` has in one of `fewer`."""
-    edges, starts = np.linspace(0, pixels, fewer + 1)[:, None], np.arange(pixels)
-    covered = np.minimum(edges[1:], starts + 1) - np.maximum(edges[:-1], starts)
-    shares: np.ndarray[Any, Any] = covered.clip(0) * (fewer / pixels)
-    return shares
-
 
 @dataclass(frozen=True, slots=True)
 class Admission:
@@ -363,11 +331,11 @@ class Admission:
         if not isinstance(to, ImageShape | VideoShape):
             raise ValueError(f"no size fits: {self.reason}")
         if isinstance(to, ImageShape):
-            return _resize(item, to.width_px, to.height_px)
+            return resize_picture(item, to.width_px, to.height_px)
         kept = item[: to.num_frames]
         if isinstance(item, list):
-            return [_resize(one, to.width_px, to.height_px) for one in kept]
-        return _resize(kept, to.width_px, to.height_px)
+            return [resize_picture(one, to.width_px, to.height_px) for one in kept]
+        return resize_picture(kept, to.width_px, to.height_px)
 
 
 def reject(

@@ -22,10 +22,7 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.domain.traffic import Arrivals, Traffic, TrafficRequest
 from mmcalib.engine import messages as m
 from mmcalib.engine.helpers import CachingHost
-from mmcalib.engine.vllm_config import (
-    add_config_hints,
-    reject_unknown_arguments,
-)
+from mmcalib.engine.vllm_config import add_config_hints, reject_unknown_arguments
 from mmcalib.errors import MmcalibError
 from mmcalib.memory.figures import rehearsal_document
 from mmcalib.models.gpus import AUTO, Gpu, resolve_gpu

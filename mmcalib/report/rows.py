@@ -178,7 +178,7 @@ def preprocessing(calibration: CalibrationDocument) -> str:
 
 def chat_line(calibration: CalibrationDocument) -> str:
     """How many items all turns of a chat hold, by modality; empty without items in the context."""
-    parts = []
+    parts = list[str]()
     for modality, chat in calibration.conversations.items():
         median = chat.typical
         held = plural(median.items, {"audio": "clip"}.get(modality, modality))

@@ -65,25 +65,19 @@ def test_a_long_step_without_a_terminal_shows_that_it_lives(monkeypatch) -> None
 
 def test_the_second_run_says_how_many_steps_are_left_and_how_long(tmp_path: Path) -> None:
     file = tmp_path / "steps.json"
-    file.write_text('{"run b": {"damaged": 300}}')
-    assert steps(file, "run b") == ["step 1: reading", "step 2: replaying"]
-    past = '[["reading", 300], ["measuring", 40], ["replaying", 9]]'
-    file.write_text(f'{{"run b": {past}, "run c": [["replaying", 1]]}}')
-    shown = ["step 1 of 3: reading, 6 min left", "step 3 of 3: replaying, 9 s left"]
-    assert steps(file, "run b") == shown
-    # Of other kinds, the latest counts: this one was now.
-    assert steps(file, "run d")[1] == "step 2 of 2: replaying, 0 s left"
 
+    def steps() -> list[str]:
+        page, times = io.StringIO(), StepTimes(file)
+        for title in ("reading", "replaying"):
+            with Terminal(Console(file=page, width=80), times=times).step(title):
+                pass
+        times.save()
+        return page.getvalue().splitlines()
 
-def steps(file: Path, kind: str) -> list[str]:
-    page = io.StringIO()
-    times = StepTimes(file, kind)
-    shown = Terminal(Console(file=page, width=80), times=times)
-    for title in ("reading", "replaying"):
-        with shown.step(title):
-            pass
-    times.save()
-    return page.getvalue().splitlines()
+    assert steps() == ["step 1: reading", "step 2: replaying"]
+    file.write_text('[["reading", 300], ["measuring", 40], ["replaying", 9]]')
+    assert steps() == ["step 1 of 3: reading, 6 min left", "step 3 of 3: replaying, 9 s left"]
+    assert steps()[1] == "step 2 of 2: replaying, 0 s left"
 
 
 def test_a_step_ends_where_what_it_looks_at_has_failed() -> None:

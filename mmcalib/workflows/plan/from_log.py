@@ -112,8 +112,7 @@ def read_server_log(path: Path) -> ServerLog:
     picked = [one for one in starts if line and one.line <= line]
     if line and not picked:
         raise UsageError(
-            f"--log {path}: no server starts by line {line}",
-            hint=f"--log {path}:{starts[0].line}",
+            f"--log {path}: no server starts by line {line}", hint=f"--log {path}:{starts[0].line}"
         )
     return ServerLog(starts, picked[-1] if picked else last_failed(starts))
 

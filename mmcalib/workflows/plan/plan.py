@@ -41,12 +41,7 @@ from mmcalib.domain.knobs import Knob
 from mmcalib.domain.memory import Budget, RehearsedMemory, floor_utilization
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.vllm_config import (
-    add_config_hints,
-    loading_args,
-    open_model,
-    text_only_error,
-)
+from mmcalib.engine.vllm_config import add_config_hints, loading_args, open_model, text_only_error
 from mmcalib.errors import EngineError
 from mmcalib.memory.checks import predicted_shortfall
 from mmcalib.memory.figures import memory_figures, rehearsed_adequacy

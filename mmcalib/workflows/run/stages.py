@@ -64,11 +64,7 @@ from mmcalib.workflows.corpus import LoadedCorpus
 from mmcalib.workflows.judging import DECIDED_RULES, corpus_facts, judge, judge_memory
 from mmcalib.workflows.run.evidence import cache_checks
 from mmcalib.workflows.run.prepare import Prepared, check_server, check_sizes, required_environment
-from mmcalib.workflows.run.session import (
-    Session,
-    budget_your_config,
-    check_unstarted_flags,
-)
+from mmcalib.workflows.run.session import Session, budget_your_config, check_unstarted_flags
 from mmcalib.workflows.traffic.rehearse import (
     MOST_IN_A_RUN,
     BackgroundTraffic,

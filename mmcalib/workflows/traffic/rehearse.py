@@ -21,11 +21,7 @@ from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.traffic import Arrivals, SplitPrompt, Trace, Traffic
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.vllm_config import (
-    configured_context,
-    loading_args,
-    open_model,
-)
+from mmcalib.engine.vllm_config import configured_context, loading_args, open_model
 from mmcalib.errors import MmcalibError
 from mmcalib.files import Scratch
 from mmcalib.memory.figures import rehearsal_document
