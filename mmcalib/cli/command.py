@@ -10,7 +10,7 @@ import select
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING
-from functools import partial, wraps
+from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
@@ -90,15 +90,24 @@ def command(function: Callable[[Any], None]) -> Callable[..., None]:
     return called
 
 
-def _complete(option: str, incomplete: str) -> list[str]:
-    """Complete the last of a list of GPUs or models."""
-    from mmcalib.models import catalogue, gpus
+def _complete_gpu(incomplete: str) -> list[str]:
+    from mmcalib.models.gpus import catalogue_gpus
 
-    known = [one.name for one in gpus.catalogue_gpus()]
-    if option == "model":
-        known = [one.id for one in catalogue.bundled_models()]
+    return _complete_last(incomplete, [gpu.name for gpu in catalogue_gpus()])
+
+
+def _complete_model(incomplete: str) -> list[str]:
+    from mmcalib.models.catalogue import bundled_models
+
+    return _complete_last(incomplete, [model.id for model in bundled_models()])
+
+
+def _complete_last(incomplete: str, known: Sequence[str]) -> list[str]:
     before, comma, begun = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in known if name.startswith(begun)]
+
+
+_COMPLETE = {"gpu": _complete_gpu, "model": _complete_model}
 
 
 def _parameter(own: Option) -> inspect.Parameter:
@@ -112,7 +121,7 @@ def _parameter(own: Option) -> inspect.Parameter:
             help=own.help,
             min=own.least,
             callback=own.eager,
-            autocompletion=partial(_complete, own.name) if own.name in ("gpu", "model") else None,
+            autocompletion=_COMPLETE.get(own.name),
             is_eager=own.eager is not None,
             rich_help_panel=None if own.basic else MORE,
         )
