@@ -38,6 +38,7 @@ from mmcalib.domain.shapes import (
     ImageShape,
     VideoShape,
     invalid_reason,
+    is_channels_last,
     takes_video_as_audio,
 )
 from mmcalib.files import Scratch
@@ -46,8 +47,8 @@ from mmcalib.storage.location import Location, is_allowed
 from mmcalib.text import MISSING, one_line, reason_kind
 
 ACCEPTED = (
-    "a path, a URL, bytes, a binary file, a PIL.Image, an array or tensor of its pixels, audio as "
-    "(array, rate in Hz), a chat request, or a shape"
+    "a path, a URL, bytes, a binary file, a PIL.Image, an array or tensor of its pixels, a clip as "
+    "a list or array of frames, audio as (array, rate in Hz), a chat request, or a shape"
 )
 # The path of media in memory; no file has it.
 IN_MEMORY = "memory://item"
@@ -86,11 +87,12 @@ def _find_medium(item: Any) -> Item | EncodedItem | Skipped:
         return _find_medium(item.get("path") if data is None else data)
     if hasattr(item, "read") and (data := _read_whole(item)) is not None:
         return _in_memory(data)
-    axes: list[int] = [int(size) for size in getattr(item, "shape", ())]
+    axes = tuple(int(size) for size in getattr(item, "shape", ()))
     if len(axes) == 3:
-        # vLLM's rule (multimodal/parse.py, 0.32): channels last if the last axis may be that.
-        height, width = axes[:2] if axes[-1] in (1, 3, 4) else axes[1:]
+        height, width = axes[:2] if is_channels_last(axes) else axes[1:]
         return EncodedItem(ImageShape(width, height))
+    if len(axes) == 4 or (isinstance(item, list) and item and all(map(_is_frame, item))):
+        return _clip(item)
     from PIL import Image
 
     if isinstance(item, Image.Image):
@@ -100,6 +102,24 @@ def _find_medium(item: Any) -> Item | EncodedItem | Skipped:
     if isinstance(item, tuple) and len(item) == 2 and (sound := _sound(*item)) is not None:
         return sound
     raise unsupported_type(item)
+
+
+def _is_frame(item: Any) -> bool:
+    from PIL import Image
+
+    return isinstance(item, Image.Image) or len(getattr(item, "shape", ())) == 3
+
+
+def _clip(frames: Any) -> EncodedItem | Skipped:
+    from mmcalib.media.failure import Unreadable
+    from mmcalib.media.video import clip_of
+
+    seen = [one.shape for one in map(_find_medium, frames) if isinstance(one, EncodedItem)]
+    sizes = [shape for shape in seen if isinstance(shape, ImageShape)]
+    try:
+        return clip_of(sizes, all_frames=True)
+    except Unreadable as error:
+        return Skipped(IN_MEMORY, str(error))
 
 
 def unsupported_type(item: Any) -> TypeError:
@@ -266,7 +286,9 @@ def admit_item(
         # Inline media are files until the answer.
         with Scratch() as scratch:
             most = gate.server.limits.get(BODY_BYTES, 0)
-            how = Reading(scratch.path, root, grammar, as_sent=True, most_body_bytes=most)
+            how = Reading(
+                scratch.path, root, grammar, as_sent=True, urls_only=True, most_body_bytes=most
+            )
             prompt = RequestLines(os.getcwd(), how).prompt("the request", line)
             if isinstance(prompt, Skipped):
                 return answer_unusable(prompt.reason, prompt.remedy)
@@ -364,15 +386,22 @@ def _admit_offline(gate: Gate, row: Mapping[str, Any]) -> Admission:
     media = row[OFFLINE]
     if not isinstance(media, Mapping) or row.keys() & {"messages", "body", "input"}:
         raise unsupported_type(row)
-    listed = [value if isinstance(value, list) else [value] for value in media.values()]
     files = list[EncodedItem]()
-    for one in itertools.chain.from_iterable(listed):
+    for one in itertools.chain.from_iterable(itertools.starmap(_items_of, media.items())):
         file = describe_item(one)
         if isinstance(file, Skipped):
             return answer_unreadable(file.reason)
         files.append(file)
     wants = ChatRequest.of_user(str(row.get("prompt", ""))).measure_context()
     return add_prompt_remedy(gate, files, wants, admit_prompt(gate, files, wants), None)
+
+
+def _items_of(modality: str, value: Any) -> list[Any]:
+    """The items of one entry (vllm/multimodal/parse.py, 0.32): a video's frames are one item."""
+    if modality == "image" and len(getattr(value, "shape", ())) == 4:
+        return list(value)
+    alone = not isinstance(value, list) or (modality == "video" and all(map(_is_frame, value)))
+    return [value] if alone else value
 
 
 def _request_line(request: Mapping[str, Any]) -> bytes:

@@ -58,9 +58,9 @@ class Calibration(CalibrationDocument):
         """Decide whether one item or chat request fits, without vLLM.
 
         `item` is a path, URL, bytes or binary file (mmcalib reads only the header), a `PIL.Image`,
-        audio as `(array, rate_hz)`, a shape, or a chat request with files in
-        `allowed_local_media_path` (default: the working folder). An unreadable item does not fit.
-        A remote one is unknown, unless its host is in `allowed_media_domains`.
+        pixels, a clip as its frames, audio as `(array, rate_hz)`, a shape, or a chat request with
+        files in `allowed_local_media_path` (default: the working folder). An unreadable item does
+        not fit. A remote one is unknown, unless its host is in `allowed_media_domains`.
 
         Raises TypeError for other types, and UsageError as `gate` does or for a request that leads
         outside that folder.

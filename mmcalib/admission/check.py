@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from mmcalib.admission import admits
@@ -63,7 +64,7 @@ def check(
             yield from gate.source(source, named=item_path)
         for file in files:
             yield from map(gate.prompt, file.prompts())
-        reader = RequestLines(os.getcwd(), how)
+        reader = RequestLines(os.getcwd(), replace(how, urls_only=True))
         for number, line in enumerate(lines, start=1):
             if text := line.strip():
                 yield gate.line(text, f"line {number}", reader)
@@ -110,7 +111,8 @@ class _Gate:
                     with suppress(OSError):
                         os.unlink(item.path)
         shapes = tuple(file.shape for file in files)
-        return CheckedItem(prompt.origin, "prompt", shapes, answer, *self._place(prompt))
+        place = self._place(prompt)
+        return CheckedItem(prompt.origin, "prompt", shapes, answer, *place, prompt.by_path)
 
     def _place(self, prompt: Prompt) -> tuple[str, int]:
         """Return the first request of the prompt's session, and its turn from 1: it continues the

@@ -57,6 +57,7 @@ def check(options: CheckOptions) -> None:
     from mmcalib.results.calibration import find_calibration
     from mmcalib.results.check import Offender, ReasonCounts, Sessions, Summary, Tally
     from mmcalib.storage.location import allow_hosts
+    from mmcalib.text import plural
     from mmcalib.text import share as percent
 
     data, requests = options.data or [], options.requests or []
@@ -67,6 +68,7 @@ def check(options: CheckOptions) -> None:
         raise UsageError("nothing to check", hint="name NEW_DATA, --requests FILE or --stdin")
     console, progress = terminal(quiet=quiet)
     tally, reasons, sessions = Tally(), ReasonCounts(), Sessions()
+    by_path = list[str]()
     known = Calibration.load(find_calibration(options.calibration))
     if not quiet and (line := failure_line(known)):
         console.print(Text(line, style="yellow"), soft_wrap=True)
@@ -79,6 +81,7 @@ def check(options: CheckOptions) -> None:
                 tally.skipped += 1
                 continue
             tally.answers[checked.admission.answer] += 1
+            by_path += [checked.origin] * checked.by_path
             sessions.add(checked)
             if checked.admission.fits:
                 continue
@@ -101,6 +104,10 @@ def check(options: CheckOptions) -> None:
             console.print(Text(reason_lines(one)), soft_wrap=True)
         for words in session_lines(sessions.failures()):
             console.print(Text(words), soft_wrap=True)
+        if by_path:
+            named = f"{plural(len(by_path), 'request')} with paths, such as {by_path[0]}"
+            words = f"{named}: the server takes only URLs, file:///... or data:..."
+            console.print(Text(words, style="yellow"), soft_wrap=True)
         within = tolerated if share <= tolerate else ""
         console.print(Text(tally_line(tally) + within), soft_wrap=True)
         if known.counting and known.counting.why:

@@ -90,6 +90,26 @@ def command(function: Callable[[Any], None]) -> Callable[..., None]:
     return called
 
 
+def _complete_gpu(incomplete: str) -> list[str]:
+    from mmcalib.models.gpus import catalogue_gpus
+
+    return _complete_last(incomplete, [gpu.name for gpu in catalogue_gpus()])
+
+
+def _complete_model(incomplete: str) -> list[str]:
+    from mmcalib.models.catalogue import bundled_models
+
+    return _complete_last(incomplete, [model.id for model in bundled_models()])
+
+
+def _complete_last(incomplete: str, known: Sequence[str]) -> list[str]:
+    before, comma, begun = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in known if name.startswith(begun)]
+
+
+_COMPLETE = {"gpu": _complete_gpu, "model": _complete_model}
+
+
 def _parameter(own: Option) -> inspect.Parameter:
     """Describe an option to Typer."""
     if own.is_argument:
@@ -101,6 +121,7 @@ def _parameter(own: Option) -> inspect.Parameter:
             help=own.help,
             min=own.least,
             callback=own.eager,
+            autocompletion=_COMPLETE.get(own.name),
             is_eager=own.eager is not None,
             rich_help_panel=None if own.basic else MORE,
         )

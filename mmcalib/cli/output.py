@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from rich.console import Console
 from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.catalogue import RUN_COMPLETION
 from mmcalib.cli.command import print_document
-from mmcalib.engine.environment import serve_command
+from mmcalib.engine.environment import serve_command, serve_program
 from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.files import write_text, write_texts
 from mmcalib.models import gpus
@@ -26,14 +28,10 @@ from mmcalib.report.report import Report, html, md
 from mmcalib.report.rows import check_line
 from mmcalib.report.summary import summary
 from mmcalib.report.terminal import print_comparison
-from mmcalib.results.calibration import (
-    ComparedRun,
-    Comparison,
-    skipped_jsonl,
-    with_environment,
-)
+from mmcalib.results.calibration import ComparedRun, Comparison, skipped_jsonl, with_environment
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.results.part import first_failed
+from mmcalib.text import MIB
 from mmcalib.version import __version__
 from mmcalib.workflows.run.run import run_each
 from mmcalib.workflows.run.session import Job, RunOutcome
@@ -44,6 +42,8 @@ DIFF = "engine.diff"
 FILES = ("engine.yaml", "calibration.json", *_REPORTS, "skipped.jsonl")
 # Written with `--emit`, or if the user gave a configuration.
 OTHER_FORMS = (*(form.file for form in CONFIGURATIONS.values() if form.file not in FILES), DIFF)
+# For the results, and as much in files that go again.
+_LEAST_BYTES = 32 * MIB
 # A form with environment variables that any server can read.
 _PLAINEST = "env"
 _LEFT_OUT = "the server rejects some items, so they were left out; to include them"
@@ -73,6 +73,10 @@ def check_output_dir(out: Path, *, force: bool) -> None:
     nearest = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise OutputError(f"cannot write to --out {out}", hint="--out another folder")
+    for name, folder in (("--out", nearest), ("TMPDIR", Path(tempfile.gettempdir()))):
+        if (free := shutil.disk_usage(folder).free) < _LEAST_BYTES:
+            words = f"{name}: {folder} has {free // MIB} MiB free, of {_LEAST_BYTES // MIB} needed"
+            raise OutputError(words, hint="df -h, and --out or TMPDIR on another disk")
 
 
 def _is_left_over(out: Path) -> bool:
@@ -133,7 +137,7 @@ def finish(
         # Last: a form that cannot carry a value fails, and then none of them is written.
         wanted = [CONFIGURATIONS[name] for name in dict.fromkeys(emit)]
         forms = [form for form in wanted if form.file not in FILES]
-        write_texts({out / form.file: form.render(calibration) for form in forms})
+        write_texts({out / form.file: form.render(calibration, serve_program()) for form in forms})
         also += [str(out / form.file) for form in forms]
     if as_json:
         print_document(calibration.to_json())
@@ -169,6 +173,16 @@ def gpu_that_serves(named: gpus.Gpu | str | None) -> gpus.Gpu | None:
 COMPARISON = "comparison.json"
 
 
+def split_price(named: str | None) -> tuple[str | None, float | None]:
+    """Split `L4=0.80/h` into the GPU's name and its price per hour. Raises UsageError."""
+    name, has_price, words = (named or "").partition("=")
+    price = re.fullmatch(r"(\d*\.?\d+)(/h)?", words.strip())
+    if has_price and not price:
+        message = f"--gpu {named}: {words} is not a price per hour"
+        raise UsageError(message, hint=f"--gpu {name}=0.80/h,L40S=1.90/h")
+    return name.strip() or named, float(price[1]) if price else None
+
+
 def split_names(names: str | None) -> list[str | None]:
     """Split a list at commas, without repeats. The name of an existing folder may have commas."""
     if names is None or Path(names).exists():
@@ -182,6 +196,7 @@ def compare(
     progress: Progress,
     finish: Callable[..., None],
     console: Console,
+    prices: Mapping[gpus.Gpu | None, float | None],
     *,
     as_json: bool,
     quiet: bool,
@@ -212,6 +227,7 @@ def compare(
         else:
             starts = False if isinstance(calibration, VerdictError) else None
             row = ComparedRun.from_error(calibration, job.model, gpu, folder.name, starts=starts)
+        row = row.model_copy(update={"price_per_h": prices[job.gpu]})
         found = Comparison(mmcalib=__version__, runs=[*found.runs, row])
         write_text(out / COMPARISON, found.model_dump_json(indent=2) + "\n")
         if not quiet:

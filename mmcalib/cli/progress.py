@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import (
@@ -18,10 +20,13 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.progress import Task as Bar
+from rich.table import Column
 from rich.text import Text
 
 from mmcalib import progress
-from mmcalib.text import printable
+from mmcalib.errors import OutputError
+from mmcalib.files import read_json, write_text
+from mmcalib.text import MIB, printable
 
 # Without a terminal, a long step prints how far it is this often.
 EVERY_S = 30.0
@@ -39,10 +44,47 @@ class _Done(ProgressColumn):
 
 
 class _Remaining(TimeRemainingColumn):
-    """The time left, only if the total is known."""
+    """The time left of the job, or else of the step if its total is known."""
 
     def render(self, task: Bar) -> Text:
+        if left := task.fields["times"].left():
+            return Text(left, style="cyan")
         return super().render(task) if task.total else Text()
+
+
+class StepTimes:
+    """The steps of this job and their seconds, beside those of the last such job, from `file`."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file
+        self._past, self._now = list[tuple[str, float]](), list[tuple[str, float]]()
+        with suppress(OSError, ValueError, TypeError, RecursionError):
+            self._past = [(str(t), float(s)) for t, s in read_json(file, MIB)] if file else []
+        # The place among the past steps, and when it was reached.
+        self._at, self._since = 0, time.monotonic()
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[str]:
+        """Time the step; yield its title with its place, such as `step 5 of 12: reading`."""
+        started, first = time.monotonic(), self._at + bool(self._now)
+        ahead = [n for n, (past, _) in enumerate(self._past) if n >= first and past == title]
+        if ahead:
+            self._at, self._since = ahead[0], started
+        place = f"{self._at + 1} of {len(self._past)}" if self._past else len(self._now) + 1
+        yield f"step {place}: {title}" if self._file else title
+        self._now.append((title, time.monotonic() - started))
+
+    def left(self) -> str:
+        """The job's time left, such as `2 min left`; empty without a past job."""
+        left_s = sum(s for _, s in self._past[self._at :]) - (time.monotonic() - self._since)
+        words = f"{left_s / 60:.0f} min" if left_s >= 100 else f"{max(0.0, left_s):.0f} s"
+        return f"{words} left" if self._past else ""
+
+    def save(self) -> None:
+        """Keep the times of the finished job, if it showed any."""
+        if self._file and self._now:
+            with suppress(OutputError):
+                write_text(self._file, json.dumps(self._now))
 
 
 class _Step:
@@ -78,31 +120,34 @@ class Terminal:
     Elsewhere each title is printed once, when it starts.
     """
 
-    def __init__(self, console: Console, *, verbose: bool = False) -> None:
-        self._console = console
+    def __init__(
+        self, console: Console, *, verbose: bool = False, times: StepTimes | None = None
+    ) -> None:
+        self._console, self._times = console, times or StepTimes()
         self.verbose = verbose
         self._titles: set[str] = set()
 
     @contextmanager
     def step(self, title: str, total: int | None = None) -> Iterator[progress.Task]:
         step = _Step(self, title, total)
-        if self._console.is_terminal:
+        with self._times.step(title) as shown:
+            if not self._console.is_terminal:
+                if title not in self._titles:
+                    self._titles.add(title)
+                    self.say(", ".join(filter(None, [shown, self._times.left()])))
+                yield step
+                return
             columns = (
                 SpinnerColumn(),
                 TextColumn("{task.description}", markup=False),
                 TimeElapsedColumn(),
-                BarColumn(bar_width=20),
-                _Done(),
-                _Remaining(),
+                BarColumn(bar_width=10),
+                _Done(Column(no_wrap=True)),
+                _Remaining(table_column=Column(no_wrap=True)),
             )
             with Progress(*columns, console=self._console, transient=True) as bars:
-                step.bar = bars, bars.add_task(title, total=total)
+                step.bar = bars, bars.add_task(shown, total=total, times=self._times)
                 yield step
-            return
-        if title not in self._titles:
-            self._titles.add(title)
-            self.say(title)
-        yield step
 
     def note(self, text: str) -> None:
         self.say(f"  {text}")
@@ -118,10 +163,12 @@ class Terminal:
         self._console.print(printable(line), style="dim", markup=False, highlight=False)
 
 
-def terminal(*, quiet: bool, verbose: bool = False) -> tuple[Console, progress.Progress]:
+def terminal(
+    *, quiet: bool, verbose: bool = False, times: StepTimes | None = None
+) -> tuple[Console, progress.Progress]:
     """Standard error and the progress shown there; a `quiet` command shows none."""
     console = Console(stderr=True, highlight=False)
-    return console, progress.Silent() if quiet else Terminal(console, verbose=verbose)
+    return console, progress.Silent() if quiet else Terminal(console, verbose=verbose, times=times)
 
 
 def _count_and_rate(done: float, total: float | None, elapsed_s: float) -> str:

@@ -73,6 +73,7 @@ def _emit_again(source: Path, form: str, out: Path | None, options: ReportOption
     from shlex import quote
 
     from mmcalib.admission.calibration import Calibration
+    from mmcalib.engine.environment import serve_program
     from mmcalib.files import write_text
     from mmcalib.report.configurations import CONFIGURATIONS
     from mmcalib.report.html.redact import redacted
@@ -91,7 +92,7 @@ def _emit_again(source: Path, form: str, out: Path | None, options: ReportOption
             f"not written: the calibration failed at {check_line(failed)}",
             hint=f"{failed.remedy or 'see the report'}; --force writes it anyway",
         )
-    text = CONFIGURATIONS[form].render(shown)
+    text = CONFIGURATIONS[form].render(shown, serve_program())
     if out is None:
         # The bytes of a file, even if a name is not UTF-8.
         sys.stdout.flush()
@@ -103,7 +104,8 @@ def _emit_again(source: Path, form: str, out: Path | None, options: ReportOption
     if not options.quiet:
         if calibration.verdict == "fail":
             typer.echo("warning: this configuration failed its checks", err=True)
-        use = CONFIGURATIONS[form].usage(calibration.server, quote(str(out)) if out else file)
+        name = quote(str(out)) if out else file
+        use = CONFIGURATIONS[form].usage(calibration.server, name, serve_program())
         typer.echo(f"Use: {use}" if out else f"Save as {file}, then: {use}", err=True)
 
 

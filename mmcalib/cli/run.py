@@ -40,19 +40,23 @@ def run(options: RunCommandOptions) -> None:
     from dataclasses import replace
     from functools import partial
     from itertools import product
+    from zlib import crc32
 
     from mmcalib.cli import output
-    from mmcalib.cli.progress import terminal
+    from mmcalib.cli.progress import StepTimes, terminal
+    from mmcalib.errors import UsageError
+    from mmcalib.models.resolve import cache_dir
     from mmcalib.processes import give_back_large_blocks
     from mmcalib.workflows.run.run import run as run_job
     from mmcalib.workflows.run.session import Job, RunOutcome
 
     started = time.monotonic()
     give_back_large_blocks()
-    named = [
-        command.gpu_named(name, options.described) for name in output.split_names(options.job.gpu)
-    ]
-    gpus = dict.fromkeys(map(output.gpu_that_serves, named))
+    named = map(output.split_price, output.split_names(options.job.gpu))
+    prices = {
+        output.gpu_that_serves(command.gpu_named(name, options.described)): price
+        for name, price in named
+    }
     jobs = [
         Job.of(
             replace(options.job, model=model or options.job.model),
@@ -60,11 +64,13 @@ def run(options: RunCommandOptions) -> None:
             probe=options.probe,
             flags=options.flags or [],
         )
-        for model, gpu in product(output.split_names(options.job.model), gpus)
+        for model, gpu in product(output.split_names(options.job.model), prices)
     ]
     job, out = jobs[0], options.job.out
-    console, progress = terminal(quiet=options.quiet, verbose=options.verbose)
-    finished = partial(
+    kind = f"run {options.job.validate} {options.job.model} {options.job.gpu}"
+    times = StepTimes(cache_dir() / "steps" / f"{crc32(kind.encode()):08x}.json")
+    console, progress = terminal(quiet=options.quiet, verbose=options.verbose, times=times)
+    finish = partial(
         output.finish,
         strict=options.strict,
         thumbnails=not options.no_thumbnails,
@@ -75,16 +81,20 @@ def run(options: RunCommandOptions) -> None:
     as_json, quiet, force = options.as_json, options.quiet, options.force
     if len(jobs) > 1:
         output.compare(
-            jobs, out, progress, finished, console, as_json=as_json, quiet=quiet, force=force
+            jobs, out, progress, finish, console, prices, as_json=as_json, quiet=quiet, force=force
         )
+        times.save()
         return
+    if any(prices.values()):
+        raise UsageError("a price compares several GPUs", hint="--gpu L4=0.80/h,L40S=1.90/h")
     output.check_output_dir(out, force=force)
     outcome = RunOutcome(on_change=partial(output.save, out=out))
     try:
         calibration = run_job(job, outcome, progress)
     except KeyboardInterrupt:
         if outcome.skipped or outcome.calibration:
-            console.print(f"{out} has the results so far; the same command continues", markup=False)
+            console.print(f"{out} has the results so far; a new run starts over", markup=False)
         raise
+    times.save()
     seconds = time.monotonic() - started
-    finished(calibration, out, console, as_json=as_json, quiet=quiet, seconds=seconds)
+    finish(calibration, out, console, as_json=as_json, quiet=quiet, seconds=seconds)

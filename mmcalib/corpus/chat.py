@@ -178,6 +178,7 @@ class Prompt:
 
     `request` names them by `file://` URL, or by the item's own URL, so that it can be replayed.
     `origin` is file and line (`requests.jsonl:7`). `doubt` names what mmcalib does not model in it.
+    `by_path`: it named a file by its path, which no server takes.
     """
 
     origin: str
@@ -185,6 +186,7 @@ class Prompt:
     request: ChatRequest = field(default=_NO_REQUEST, hash=False)
     doubt: str = ""
     body_bytes: int = field(default=0, compare=False)
+    by_path: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class Reading:
     Media must be below `allowed_root` (default: the folder where relative paths start) after
     resolving links. Remote media are accepted if their hosts are allowed. With `at_rest`, files do
     not change while reading, so a name is resolved once. Requests that vLLM's `grammar` rejects are
-    `Skipped`; with `as_sent`, so are those that name a path instead of a URL. Then a body's size is
+    `Skipped`; with `urls_only`, so are those that name a path. With `as_sent`, a body's size is
     exact above `most_body_bytes` (0: no limit); else that of the largest is.
     """
 
@@ -54,6 +54,7 @@ class Reading:
     grammar: Grammar | None = None
     at_rest: bool = False
     as_sent: bool = False
+    urls_only: bool = False
     most_body_bytes: int = 0
 
 
@@ -62,6 +63,7 @@ class RequestLines:
 
     def __init__(self, folder: str, how: Reading) -> None:
         self._folder, self._grammar, self._as_sent = folder, how.grammar, how.as_sent
+        self._urls_only = how.urls_only
         # Hash of the medium last seen under each uuid; 0 after two different ones.
         self._hash_of_uuid: dict[str, int] = {}
         # Number of well-formed requests that vLLM rejects; the smallest body whose size matters.
@@ -79,7 +81,7 @@ class RequestLines:
             try:
                 doubt = self._grammar.find_doubt(request) if self._grammar else ""
                 doubt = self._doubt_uuids(request) or doubt
-                paths = request.row or not self._as_sent
+                paths = request.row or not self._urls_only
                 media = [self.find_medium(one, origin, paths=paths) for one in request.media()]
             except (BadRequest, urls.Unresolved):
                 self.refused += self._as_sent
@@ -100,7 +102,8 @@ class RequestLines:
             if not self._as_sent:
                 self._least_body_bytes = max(self._least_body_bytes, size)
         sent = request.replace_media(one.url for one in media)
-        return Prompt(origin, items, sent, doubt, size)
+        by_path = not request.row and any(urls.is_path(url) for _, url in request.media())
+        return Prompt(origin, items, sent, doubt, size, by_path)
 
     def _doubt_uuids(self, request: ChatRequest) -> str:
         """Accept a uuid that always came with the same medium so far, but not its first use."""

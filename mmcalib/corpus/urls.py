@@ -41,6 +41,11 @@ class OutsideRoot(ValueError):  # noqa: N818 - a value in flight, turned into Us
     """The file is outside the allowed root; the message is its path."""
 
 
+def is_path(url: str) -> bool:
+    """True without a scheme."""
+    return not _SCHEME.match(url)
+
+
 def local_path(url: str, folder: str, root: str, *, paths: bool = True) -> str:
     """Return the path of a `file:` URL, or with `paths` of a path in `folder`, links resolved.
 

@@ -72,10 +72,7 @@ class Texts:
 
     @classmethod
     def of(
-        cls,
-        host: EngineHost,
-        modalities: Collection[Modality],
-        again: ReadTexts | None = None,
+        cls, host: EngineHost, modalities: Collection[Modality], again: ReadTexts | None = None
     ) -> Texts:
         """Make it with the bound of the host's open model."""
         try:

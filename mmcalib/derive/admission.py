@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from mmcalib.derive.bounds import Bound, Frames, Rule, ShapeRejection
 from mmcalib.derive.fit import ContextNeeds, TokenRange, bound_text, judge_fit
@@ -33,9 +33,11 @@ from mmcalib.domain.shapes import (
     ImageShape,
     ItemLike,
     Modality,
+    Picture,
     Shape,
     VideoShape,
     as_encoded_item,
+    resize_picture,
 )
 from mmcalib.releases.constants import AUDIO_RATE_HZ, MIN_ANSWER_TOKENS
 from mmcalib.text import GIB, MIB
@@ -297,9 +299,6 @@ Answer = Literal["fits", "no", "unknown"]
 # the configuration admits no such item.
 Basis = Literal["real", "blank", "counted", "formula", "ceiling", "ladder", "refused", "none"]
 
-# A `PIL.Image.Image`, which this module does not import.
-PilImage = Any
-
 
 @dataclass(frozen=True, slots=True)
 class Admission:
@@ -322,16 +321,21 @@ class Admission:
     def fits(self) -> bool:
         return self.answer == "fits"
 
-    def fit(self, image: PilImage) -> PilImage:
-        """Resize the image in question to fit. Raises ValueError if no size fits."""
+    def fit(self, item: Picture | list[Picture]) -> Picture | list[Picture]:
+        """Resize the picture or the frames in question to fit, as what they are; if no size fits,
+        keep the first frames that do. Raises ValueError if nothing fits.
+        """
+        to = self.largest
         if self.fits:
-            return image
-        if not isinstance(self.largest, ImageShape):
+            return item
+        if not isinstance(to, ImageShape | VideoShape):
             raise ValueError(f"no size fits: {self.reason}")
-        width_px, height_px = self.largest.width_px, self.largest.height_px
-        # The shape was turned by EXIF, and the image was not: then it keeps its EXIF.
-        turned = (width_px < height_px) != (image.width < image.height)
-        return image.resize((height_px, width_px) if turned else (width_px, height_px))
+        if isinstance(to, ImageShape):
+            return resize_picture(item, to.width_px, to.height_px)
+        kept = item[: to.num_frames]
+        if isinstance(item, list):
+            return [resize_picture(one, to.width_px, to.height_px) for one in kept]
+        return resize_picture(kept, to.width_px, to.height_px)
 
 
 def reject(

@@ -161,8 +161,8 @@ class Sampling:
         """The count by the header, then others the decoder may return; empty if rejected."""
         if encoding.sent_frames:
             # vLLM takes the first ones with any loader (vllm/multimodal/media/video.py, 0.32).
-            most = self.num_frames if self.num_frames > 0 else shape.num_frames
-            yield min(most, shape.num_frames)
+            cut = 0 < self.num_frames < shape.num_frames and not encoding.all_frames
+            yield self.num_frames if cut else shape.num_frames
             return
         if encoding.unpromised:
             # OpenCV's count is negative: one loader then takes the first frame, the others fail.

@@ -6,7 +6,7 @@ A shape is what decides an item's cost: pixels, frames and time, or samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from numbers import Real
 from typing import Any, ClassVar, Literal
@@ -113,13 +113,14 @@ Fault = Literal["", "cut_short", "unseekable", "unreadable", "tags"]
 class Encoding:
     """How a file encodes its shape; fields of other modalities keep their defaults.
 
-    `file_mib` is rounded up: vLLM limits files in whole MiB. `codec` is FFmpeg's name of the
-    video codec. For audio: `channels`, and `sample_format` as FFmpeg decodes it, empty if
-    libsndfile decodes it to float32. `promised_frames` is the header's frame count of a video that
-    has fewer frames, else 0. `sent_frames`: a client sent the frames themselves. `fetched`: the
-    server downloads it from a URL. `transport_stream`: an MPEG-TS, such as the segments of HLS.
-    `claimed_samples` is the length that the server's loader assumes for audio of another length,
-    0 if it uses the real one. `fault` is any other problem for that loader.
+    `file_mib` is rounded up: vLLM limits files in whole MiB. `codec` is FFmpeg's name of the video
+    codec. For audio: `channels`, and `sample_format` as FFmpeg decodes it, empty if libsndfile
+    decodes it to float32. `promised_frames` is the header's frame count of a video that has fewer
+    frames, else 0. `sent_frames`: a client sent the frames themselves; `all_frames`: to vLLM's
+    library, which then samples none. `fetched`: the server downloads it from a URL.
+    `transport_stream`: an MPEG-TS, such as the segments of HLS. `claimed_samples` is the length
+    that the server's loader assumes for audio of another length, 0 if it uses the real one. `fault`
+    is any other problem for that loader.
     """
 
     file_mib: int = 1
@@ -130,6 +131,7 @@ class Encoding:
     unpromised: bool = False
     lone_frame: bool = False
     sent_frames: bool = False
+    all_frames: bool = False
     fetched: bool = False
     transport_stream: bool = False
     claimed_samples: int = 0
@@ -176,3 +178,37 @@ ItemLike = Shape | EncodedItem
 def as_encoded_item(item: ItemLike) -> EncodedItem:
     """Treat a bare shape as an ordinary file."""
     return item if isinstance(item, EncodedItem) else EncodedItem(item)
+
+
+# A `PIL.Image`, or an array or tensor of pixels, also of several frames; no such type is imported.
+Picture = Any
+
+
+def is_channels_last(axes: Sequence[int]) -> bool:
+    """vLLM's rule for pixels (`ImageProcessorItems`, multimodal/parse.py, 0.32)."""
+    return axes[-1] in (1, 3, 4)
+
+
+def resize_picture(picture: Picture, width_px: int, height_px: int) -> Picture:
+    """Resize a picture, or frames; each pixel of an array becomes the mean of what it covers."""
+    if not hasattr(picture, "shape"):
+        # The shape was turned by EXIF, and the image was not: then it keeps its EXIF.
+        turned = (width_px < height_px) != (picture.width < picture.height)
+        return picture.resize((height_px, width_px) if turned else (width_px, height_px))
+    import numpy as np
+
+    def shares(pixels: int, fewer: int) -> Any:
+        """Rows of the share that each of the `pixels` has in one of `fewer`."""
+        edges, starts = np.linspace(0, pixels, fewer + 1)[:, None], np.arange(pixels)
+        covered = np.minimum(edges[1:], starts + 1) - np.maximum(edges[:-1], starts)
+        return covered.clip(0) * (fewer / pixels)
+
+    # Of a tensor, NumPy reads neither bfloat16 nor what is on a GPU.
+    is_tensor, is_last = hasattr(picture, "new_tensor"), is_channels_last(picture.shape)
+    pixels = np.asarray(picture.detach().cpu().float() if is_tensor else picture)
+    planes = np.moveaxis(pixels, -1, -3) if is_last else pixels
+    rows, columns = planes.shape[-2:]
+    planes = shares(rows, height_px) @ planes @ shares(columns, width_px).T
+    planes = planes if "float" in str(picture.dtype) else planes.round()
+    pixels = np.moveaxis(planes, -3, -1) if is_last else planes
+    return picture.new_tensor(pixels) if is_tensor else pixels.astype(picture.dtype)

@@ -49,9 +49,12 @@ def child_environment(
     return env
 
 
+def serve_program() -> str:
+    return "vllm serve" if can_vllm_serve() else "mmcalib serve"
+
+
 def serve_command(config: Path) -> str:
-    program = "vllm" if can_vllm_serve() else "mmcalib"
-    return shlex.join([program, "serve", "--config", str(config)])
+    return f"{serve_program()} {shlex.join(['--config', str(config)])}"
 
 
 def become_server(words: Sequence[str], base: Mapping[str, str]) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import stat
@@ -114,6 +115,8 @@ SILENCE_S = 900.0
 FILE_SILENCE_S = 300.0
 _POLL_S = 0.2
 _END_S = 2.0
+# vLLM (0.32) builds the method's config of nothing.
+_NOT_QUANTIZED = re.compile(r"(\w+)Config\.__init__\(\) missing \d+ required positional")
 _RELEASE_HINT = "mmcalib doctor (shows whether mmcalib is tested with this vLLM release)"
 
 
@@ -224,6 +227,10 @@ class EngineHost(Closing):
             return
 
     def _refusal_error(self, answer: m.Failed, doing: str) -> EngineError:
+        if method := _NOT_QUANTIZED.search(answer.error):
+            why = f"this checkpoint has no quantization config, and {method[1]} needs one"
+            hint = "-- --quantization fp8, or --model with a quantized checkpoint"
+            answer = replace(answer, error=why, hint=hint)
         message = answer.error if answer.hint else f"{answer.error} (vLLM, while {doing})"
         match answer.kind:
             case "not_installed":

@@ -7,7 +7,7 @@ import io
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import BinaryIO, cast
@@ -17,7 +17,7 @@ from av.container import InputContainer
 from av.stream import Disposition
 from av.video.stream import VideoStream
 
-from mmcalib.domain.shapes import EncodedItem, Encoding, Modality, VideoShape
+from mmcalib.domain.shapes import EncodedItem, Encoding, ImageShape, Modality, VideoShape
 from mmcalib.media.audio import audio_shape
 from mmcalib.media.bounded import Medium, read_at
 from mmcalib.media.container import (
@@ -291,13 +291,18 @@ _MOST_BYTES = 64 << 20
 
 
 def frames_shape(file: BinaryIO) -> EncodedItem:
+    """Return a clip of encoded frames. Raises `Unreadable` if their sizes differ."""
+    pictures = map(io.BytesIO, _pictures(file))
+    return clip_of([image_shape(picture, any_format=True) for picture in pictures])
+
+
+def clip_of(sizes: Sequence[ImageShape], *, all_frames: bool = False) -> EncodedItem:
     """Return a clip of frames, at one per second. Raises `Unreadable` if their sizes differ."""
-    sizes = [image_shape(io.BytesIO(picture), any_format=True) for picture in _pictures(file)]
     if any(one != other for one, other in pairwise(sizes)):
         raise Unreadable("frames differ in size, which vLLM rejects")
     frames = len(sizes)
     shape = VideoShape(frames, _FPS, frames / _FPS, sizes[0].width_px, sizes[0].height_px)
-    return EncodedItem(shape, Encoding(sent_frames=True))
+    return EncodedItem(shape, Encoding(sent_frames=True, all_frames=all_frames))
 
 
 def read_frame_clip(medium: Medium) -> list[bytes] | None:

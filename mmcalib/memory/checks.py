@@ -421,9 +421,9 @@ def _compare_with_engine(after: RehearsedMemory, started: Started) -> Check:
 def _pair(one: Component, figures: EngineStarted) -> str:
     match one.name:
         case "KV bytes per token":
-            return f"KV {one.predicted:,} B per token against {one.measured:,}"
+            return f"KV bytes per token {one.measured:,}, predicted {one.predicted:,}"
         case "KV pool, tokens":
-            return f"{one.name} {one.predicted:,} against {one.measured:,}"
+            return f"{one.name} {one.measured:,}, predicted {one.predicted:,}"
     kernels = one.name == "activation peak" and figures.device == "cpu"
     where = f" ({figures.device} kernels)" if kernels else ""
-    return f"{one.name} {gib(one.predicted)} against {gib(one.measured)}{where}"
+    return f"{one.name} {gib(one.measured)}{where}, predicted {gib(one.predicted)}"

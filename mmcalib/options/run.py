@@ -269,9 +269,9 @@ class RunOptions:
         hint="--sample 12",
     )
     gpu: str | None = option(
-        "NAME[,NAME]",
-        "GPU to serve on, such as H100-80G; mmcalib rehearses its memory. Several are compared. "
-        "Default: this machine's, if any.",
+        "NAME[=PRICE/h][,NAME]",
+        "GPU to serve on, such as H100-80G; mmcalib rehearses its memory. Several are compared, "
+        "also by price with =0.80/h. Default: this machine's, if any.",
         basic=True,
     )
     pin_kv_cache: bool = switch(

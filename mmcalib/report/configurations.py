@@ -30,10 +30,12 @@ from mmcalib.text import GIB
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationFormat:
-    """A form. `use` has `{file}` for the file name; with `variables` it sets the environment."""
+    """A form; `text` is None for `engine.yaml`. `use` has `{file}` for the file name, and `{serve}`
+    for the command that serves here; with `variables` the form sets the environment.
+    """
 
     suffix: str
-    text: Callable[[CalibrationDocument], str]
+    text: Callable[[CalibrationDocument], str] | None
     use: str
     comments: bool = True
     variables: bool = False
@@ -42,15 +44,16 @@ class ConfigurationFormat:
     def file(self) -> str:
         return f"engine.{self.suffix}"
 
-    def usage(self, server: Server, name: str) -> str:
+    def usage(self, server: Server, name: str, serve: str = "vllm serve") -> str:
         """The command that starts an engine from the file, quoted for a shell."""
-        how = self.use.replace("{file}", name)
+        how = self.use.replace("{file}", name).replace("{serve}", serve)
         return how if self.variables else with_environment(server.environment, how)
 
-    def render(self, calibration: CalibrationDocument) -> str:
+    def render(self, calibration: CalibrationDocument, serve: str = "vllm serve") -> str:
         """The file's content. Raises OutputError if the form cannot carry a value."""
         _check_settings(calibration.engine_config, in_yaml=self.suffix.endswith("yaml"))
-        text = self.text(calibration)
+        usage = self.usage(calibration.server, self.file, serve)
+        text = self.text(calibration) if self.text else engine_yaml(calibration, usage)
         if calibration.verdict == "fail" and self.comments:
             failed = first_failed(calibration.checks)
             text = f"# The verdict is fail: {rows.check_line(failed)}\n{text}"
@@ -117,12 +120,6 @@ def _left_out_lines(calibration: CalibrationDocument) -> list[str]:
         "# variables only here, as no limit was derived for the items.",
         *(f"# {name}={value}" for name, value in wanting.items()),
     ]
-
-
-def _yaml(calibration: CalibrationDocument) -> str:
-    """`engine.yaml`, with the reason of each value as a comment."""
-    serve = with_environment(calibration.server.environment, "vllm serve --config engine.yaml")
-    return engine_yaml(calibration, serve)
 
 
 def _args(calibration: CalibrationDocument) -> str:
@@ -280,10 +277,8 @@ def _python(calibration: CalibrationDocument) -> str:
 
 # By the names and in the order of `CONFIGURATION_NAMES`.
 CONFIGURATIONS: Final[Mapping[str, ConfigurationFormat]] = {
-    "yaml": ConfigurationFormat("yaml", _yaml, use="vllm serve --config {file}"),
-    "args": ConfigurationFormat(
-        "args", _args, use='eval "vllm serve $(cat {file})"', comments=False
-    ),
+    "yaml": ConfigurationFormat("yaml", None, use="{serve} --config {file}"),
+    "args": ConfigurationFormat("args", _args, use='eval "{serve} $(cat {file})"', comments=False),
     "docker": ConfigurationFormat("docker.sh", _docker, use="sh {file}", variables=True),
     "env": ConfigurationFormat(
         "env",

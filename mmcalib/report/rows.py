@@ -176,23 +176,20 @@ def preprocessing(calibration: CalibrationDocument) -> str:
     return f"Loading and processing an item takes {spoken} s of CPU ({found.label} from {files})"
 
 
-_SHORT: Final[dict[str, str]] = {"max_model_len": "context"}
-
-
 def chat_line(calibration: CalibrationDocument) -> str:
-    """How many items a chat holds, by modality; empty without items in the context."""
-    parts = []
+    """How many items all turns of a chat hold, by modality; empty without items in the context."""
+    parts = list[str]()
     for modality, chat in calibration.conversations.items():
         median = chat.typical
         held = plural(median.items, {"audio": "clip"}.get(modality, modality))
         held += f" or {median.sound_s / 60:.1f} min" if median.sound_s else ""
-        which = _SHORT.get(median.limit, median.limit)
+        which = f"{median.limit.replace('max_model_len', 'context')} full"
         if median.limit == "limit_mm_per_prompt":
-            which = f"at most {number(median.most_items)}"
+            which = f"{number(median.most_items)}{'' if parts else ' would fit'}"
         parts.append(f"{held} ({which})")
     labels = [chat.label for chat in calibration.conversations.values()]
-    label = "answers assumed" if "assumed" in labels else "computed"
-    return f"A chat holds {', '.join(parts)}; {label}" if parts else ""
+    label = "answer length assumed" if "assumed" in labels else "computed"
+    return f"A whole chat holds {', '.join(parts)}; {label}" if parts else ""
 
 
 CHAT_HEAD: Final = (

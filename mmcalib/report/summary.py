@@ -32,6 +32,8 @@ _KNOWN: Final = ("measured", "given", "rehearsed", "computed", "assumed")
 # A longer reason leaves out the item that set the value.
 _REASON: Final = 36
 _NOTES: Final = ("other failure", "skipped check", "assumption", "warning")
+# No picture has a longer edge: a larger `longest_edge` is an area.
+_LONGEST_EDGE_PX: Final = 1 << 16
 _AXES: Final = (".width", ".height", ".num_frames", ".length")
 
 
@@ -190,7 +192,8 @@ def _settings(calibration: CalibrationDocument) -> Iterator[rows.Row]:
             if len(parts) > 2 and not entry.exemplar and entry.label == "computed":
                 continue
             short = f"{parts[1].removesuffix('_kwargs')}…{parts[-1]}" if len(parts) > 2 else name
-            yield short, f"{entry.value}", *_reason([entry])
+            is_area = short.endswith("_edge") and entry.value > _LONGEST_EDGE_PX
+            yield short, f"{entry.value}{' pixels' * is_area}", *_reason([entry])
     if len(given) > 1:
         yield "given by you", "", ", ".join(f"{e.setting} {e.value}" for e in given), "g"
 

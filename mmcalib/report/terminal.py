@@ -175,8 +175,10 @@ def _smallest_card(runs: Sequence[ComparedRun]) -> str:
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print a row for each model and GPU, then the failures."""
-    heads = ("starts", "context", "KV tokens", "KV cache", "at once", "detail")
-    name = Column("model", overflow="ellipsis", min_width=12)
+    heads = ["starts", "context", "KV tokens", "KV cache", "at once", "detail"]
+    priced = any(run.price_per_h for run in comparison.runs)
+    heads += ["each/h"] * priced
+    name = Column("model", overflow="ellipsis", min_width=10)
     figures = [Column(head, justify="right", no_wrap=True) for head in heads]
     table = plain_table([name, Column("GPU", no_wrap=True), *figures])
     for run in comparison.runs:
@@ -189,11 +191,13 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
             text.gib(run.kv_cache_bytes),
             "—" if run.max_concurrency is None else f"{run.max_concurrency:.2f}",
             text.share(run.detail_kept),
+            *["—" if run.price_of_one is None else f"{run.price_of_one:.4f}"] * priced,
             style="" if run.verdict == "pass" else "red",
         )
     console.print()
     console.print(table)
-    console.print(Text(_COMPARISON_NOTE, style="dim"))
+    each = "; each/h: the GPU's price per hour, divided by requests at once" * priced
+    console.print(Text(_COMPARISON_NOTE + each, style="dim"))
     for run in comparison.runs:
         if run.verdict == "fail":
             console.print(line(f"{run.folder} failed: {run.problem}", "red"), soft_wrap=True)

@@ -343,8 +343,16 @@ class ComparedRun(DocumentPart):
     )
     serves_whole: bool = Field(default=False, description="Passes, and shrinks or rejects nothing")
     max_num_batched_tokens: int | None = None
+    price_per_h: float | None = Field(default=None, description="Of the GPU, as given")
     problem: str = Field(default="", description="Why the verdict is fail")
     remedy: str = ""
+
+    @property
+    def price_of_one(self) -> float | None:
+        """Price per hour of one full-length request in flight."""
+        if self.price_per_h is None or not self.max_concurrency:
+            return None
+        return self.price_per_h / self.max_concurrency
 
     @classmethod
     def of(cls, run: CalibrationDocument, gpu: str | None, folder: str) -> Self:

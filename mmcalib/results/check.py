@@ -20,6 +20,7 @@ _EXAMPLES = 3
 class CheckedItem:
     """The answer for one item or prompt; `shapes` is empty if nothing could be read. A prompt that
     repeats the messages of an earlier one is the next `turn` of its `session`, the first prompt.
+    `by_path`: it names a file by its path.
     """
 
     origin: str
@@ -28,6 +29,7 @@ class CheckedItem:
     admission: Admission
     session: str = ""
     turn: int = 1
+    by_path: bool = False
 
 
 @dataclass(slots=True)

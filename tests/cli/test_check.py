@@ -237,18 +237,22 @@ def test_a_session_fails_at_a_turn(cli, kept: Path, new: Path) -> None:
 
 
 @pytest.mark.parametrize("absolute", [True, False])
-def test_a_path_in_a_message_is_refused_as_the_server_does(
-    cli, kept: Path, new: Path, absolute: bool
+def test_a_path_in_a_message_is_read_as_run_does_but_not_as_sent(
+    cli, kept: Path, new: Path, absolute: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was let in from a file, and vLLM answers 400; a row of a data set is never sent so."""
+    """vLLM answers 400 to a path; a row of a data set is never sent so."""
     name = str(new / "page.png") if absolute else "page.png"
     row = json.dumps({"prompt": "What is this?", "image_files": [name]})
     (new / "today.jsonl").write_text(f"{request(name)}\n{row}\n")
-    ended = cli("check", "--calibration", kept, "--requests", new / "today.jsonl", "--json")
-    *offenders, summary = objects(ended.out)
-    assert [(one["origin"], one["answer"]) for one in offenders] == [("today.jsonl:1", "no")]
+    ended = cli("check", "--calibration", kept, "--requests", new / "today.jsonl")
+    assert ended.code == 0
+    assert ended.err.count("1 request with paths, such as today.jsonl:1: the server takes") == 1
+    monkeypatch.chdir(new)
+    feed(monkeypatch, request(name), row)
+    *offenders, summary = objects(cli("check", "--calibration", kept, "--stdin", "--json").out)
+    assert [(one["origin"], one["answer"]) for one in offenders] == [("line 1", "no")]
     assert "vLLM accepts no paths, only URLs: file:///" in str(offenders[0]["reason"])
-    assert (ended.code, summary["fits"]) == (3, 1)
+    assert summary["fits"] == 1
 
 
 def test_unknown_is_a_no_unless_it_is_allowed(cli, tmp_path: Path, new: Path, kept: Path) -> None:

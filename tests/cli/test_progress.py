@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from mmcalib.cli.progress import Terminal
+from mmcalib.cli.progress import StepTimes, Terminal
 from mmcalib.progress import Interruptible
 
 
@@ -60,6 +61,23 @@ def test_a_long_step_without_a_terminal_shows_that_it_lives(monkeypatch) -> None
     with Terminal(Console(file=page, width=80)).step("reading", 10) as task:
         task.advance(5)
     assert page.getvalue() == "reading\nreading: 5/10 50%, about 0 s left\n"
+
+
+def test_the_second_run_says_how_many_steps_are_left_and_how_long(tmp_path: Path) -> None:
+    file = tmp_path / "steps.json"
+
+    def steps() -> list[str]:
+        page, times = io.StringIO(), StepTimes(file)
+        for title in ("reading", "replaying"):
+            with Terminal(Console(file=page, width=80), times=times).step(title):
+                pass
+        times.save()
+        return page.getvalue().splitlines()
+
+    assert steps() == ["step 1: reading", "step 2: replaying"]
+    file.write_text('[["reading", 300], ["measuring", 40], ["replaying", 9]]')
+    assert steps() == ["step 1 of 3: reading, 6 min left", "step 3 of 3: replaying, 9 s left"]
+    assert steps()[1] == "step 2 of 2: replaying, 0 s left"
 
 
 def test_a_step_ends_where_what_it_looks_at_has_failed() -> None:

@@ -178,6 +178,8 @@ MISTAKES = [
     (f"{RUN} --data media --device gpu", 2, "--device gpu: no such", "cpu, cuda"),
     (f"{RUN} --data nowhere --device cuda", 2, "no GPU that CUDA can see", "--device cpu"),
     (f"{RUN} --data media --gpu L44", 2, "did you mean L40 or L40S?", "--gpu-memory SIZE"),
+    (f"{RUN} --data media --gpu L4=0.8/h,T4=x", 2, "x is not a price per hour", "T4=0.80/h"),
+    (f"{RUN} --data media --gpu L4=0.8/h", 2, "a price compares several GPUs", "L40S=1.90/h"),
     (f"{RUN} --data media --concurrency 4", 2, "--concurrency needs --gpu", "--gpu L4"),
     (f"{RUN} --data media --count cats=4", 2, "--count cats=4", "--count image=4"),
     (f"{RUN} --data media --count image", 2, "image is not MODALITY=N", "--count image=4"),

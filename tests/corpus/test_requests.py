@@ -325,7 +325,7 @@ def test_base64_is_what_vllm_s_decoder_takes(payload: str) -> None:
 
 
 def test_a_path_as_it_stands_is_no_url(folder: Path) -> None:
-    reader = RequestLines(str(folder), Reading(folder / "scratch", as_sent=True))
+    reader = RequestLines(str(folder), Reading(folder / "scratch", urls_only=True))
     said = [
         reader.prompt("it", json.dumps(user(image(url))).encode())
         for url in ("a.jpg", str(folder / "a.jpg"), f"file://{folder}/a.jpg")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import ExifTags, Image, ImageOps
 
 from mmcalib.admission.admits import admit_item
@@ -120,6 +121,52 @@ def test_fit_gives_the_picture_in_that_size() -> None:
     assert admit_item(GATE, fitted).fits
     page = Image.new("RGB", PAGE)
     assert admit_item(GATE, page).fit(page) is page
+
+
+def noise(*axes: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 255, axes, np.uint8)
+
+
+@pytest.mark.parametrize(
+    "pixels",
+    [
+        noise(1400, 2800, 3),
+        noise(3, 1400, 2800).astype(np.float32),
+        torch.from_numpy(noise(3, 1400, 2800)),
+        torch.from_numpy(noise(1400, 2800, 3)).to(torch.bfloat16),
+    ],
+    ids=lambda pixels: f"{pixels.dtype} {tuple(pixels.shape)}",
+)
+def test_fit_shrinks_an_array_to_the_mean_of_its_pixels(pixels: Any) -> None:
+    answer = admit_item(GATE, pixels)
+    assert answer == admit_item(GATE, Image.new("RGB", LARGE))
+    fitted = answer.fit(pixels)
+    assert (type(fitted), fitted.dtype) == (type(pixels), pixels.dtype)
+    assert sorted(fitted.shape) == [3, 489, 978]
+    assert float(fitted.sum()) / (3 * 489 * 978) == pytest.approx(127, abs=1)
+    assert admit_item(GATE, fitted).fits
+
+
+@pytest.mark.parametrize(
+    "clip",
+    [
+        [Image.new("RGB", (448, 448))] * 70,
+        [noise(448, 448, 3)] * 70,
+        torch.zeros(70, 3, 448, 448),
+    ],
+    ids=["pictures", "arrays", "tensor"],
+)
+def test_a_clip_of_frames_keeps_all_of_them_as_vllm_s_library_does(clip: Any) -> None:
+    """35 steps of 256 tokens; a server would take 32 frames. It fits with all 70, smaller."""
+    answer = admit_item(GATE, clip)
+    assert (answer.answer, answer.tokens) == ("no", 35 * 256)
+    fitted = answer.fit(clip)
+    assert len(fitted) == 70
+    assert admit_item(GATE, fitted).fits
+    offline = {"prompt": "", "multi_modal_data": {"video": fitted, "image": noise(2, 56, 56, 3)}}
+    assert "video" not in admit_item(GATE, offline).reason
+    odd = [Image.new("RGB", PAGE), Image.new("RGB", LARGE)]
+    assert admit_item(GATE, odd).reason == "frames differ in size, which vLLM rejects"
 
 
 def test_a_photo_is_turned_by_its_exif_as_in_vllm() -> None:

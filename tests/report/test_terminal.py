@@ -176,6 +176,11 @@ def test_a_comparison_ends_with_the_smallest_card_that_serves_all() -> None:
     assert smallest_card(half) == "No card serves the corpus whole."
     assert not row().serves_whole, "one request is rejected"
     assert row(traffic=None).serves_whole
+    page = io.StringIO()
+    priced = whole.model_copy(update={"price_per_h": 1.9, "max_concurrency": 50.0})
+    print_comparison(Comparison(mmcalib="1", runs=[priced, half]), Console(file=page, width=80))
+    head, first, second, *_ = page.getvalue().strip().splitlines()
+    assert (head.split()[-1], first.split()[-1], second.split()[-1]) == ("each/h", "0.0380", "—")
 
 
 def test_a_row_has_the_figures_of_its_calibration() -> None:

@@ -146,7 +146,7 @@ def _memory_notes(calibration: CalibrationDocument) -> Iterator[str]:
             yield f"{one.name}: {cause}."
     for check in calibration.checks:
         if check.name == PREDICTION.name:
-            yield f"Engine start on this machine: {printable(check.detail)}."
+            yield f"Measured at the engine start on this machine: {printable(check.detail)}."
 
 
 # (words, field of a step, colour): each is above the next.

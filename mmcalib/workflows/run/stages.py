@@ -113,7 +113,8 @@ def derive(session: Session, served: Prepared) -> Derived:
         prediction, process, default = session.prediction, session.serving, session.default_args
         # The process starts up while text is counted.
         process.submit(process.rehearsals.start_simulated_gpu)
-        requests = make_trace(corpus, texts.split, answer_tokens=reserve, most=MOST_IN_A_RUN)
+        answers = min(reserve, opened.max_model_len)
+        requests = make_trace(corpus, texts.split, answer_tokens=answers, most=MOST_IN_A_RUN)
         cut = cut_for_serving(Path(served.resolved.path), session.scratch)
         serving = BackgroundTraffic(prediction, process, requests, cut)
         judge = RehearsalJudge(

@@ -21,11 +21,7 @@ from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.traffic import Arrivals, SplitPrompt, Trace, Traffic
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.vllm_config import (
-    configured_context,
-    loading_args,
-    open_model,
-)
+from mmcalib.engine.vllm_config import configured_context, loading_args, open_model
 from mmcalib.errors import MmcalibError
 from mmcalib.files import Scratch
 from mmcalib.memory.figures import rehearsal_document
@@ -80,10 +76,11 @@ def rehearse_traffic(
                 open_model(host, resolved, progress, context_tokens=context, engine_args=loading)
                 return Texts(host).split(texts)
 
-        timed = arrivals.timed
-        requested = make_trace(corpus, split, answer_tokens=answer_tokens, timed=timed)
         with progress.step(f"rehearsing on {device.name}"):
             started = rehearsals.rehearse({**args, "model": resolved.path})
+        if started.budget is not None:
+            answer_tokens = min(answer_tokens, started.budget.max_model_len)
+        requested = make_trace(corpus, split, answer_tokens=answer_tokens, timed=arrivals.timed)
         document = rehearsal_document(started, resolved, device, written.source)
         if started.kv_blocks is None:
             return document
@@ -256,7 +253,8 @@ def finish_serving(
     detail = "; ".join(_describe_traffic(served, default))
     checks = [Check(LOAD_ON.of(gpu), served.status, detail, _remedy(served, starts_with))]
     unsaid, tokens = serving.trace.no_answer_length, serving.trace.answer_tokens
-    if unsaid and tokens == TEXT_RESERVE_TOKENS:
+    context = after.budget.max_model_len if after.budget else tokens
+    if unsaid and tokens == min(TEXT_RESERVE_TOKENS, context):
         checks.append(assumed_load_check(unsaid, tokens))
     return document, checks
 

@@ -107,9 +107,9 @@ def test_every_part_has_a_row_and_none_is_off() -> None:
 @pytest.mark.parametrize(
     ("changes", "status", "said"),
     [
-        ({}, "pass", "KV pool 10.50 GiB against 10.50 GiB; KV pool, tokens 305,832 against"),
+        ({}, "pass", "KV pool 10.50 GiB, predicted 10.50 GiB; KV pool, tokens 305,832, predicted"),
         ({"kv_cache_bytes": int(10.3 * GIB)}, "warn", "KV pool predicted 1.9% too large"),
-        ({"kv_cache_bytes": int(10.7 * GIB)}, "pass", "KV pool 10.50 GiB against 10.70 GiB"),
+        ({"kv_cache_bytes": int(10.7 * GIB)}, "pass", "KV pool 10.70 GiB, predicted 10.50 GiB"),
         ({"kv_cache_bytes": 11 * GIB}, "warn", "KV pool off by -4.5%"),
         ({"phases": {"encoder": 3 * GIB}}, "warn", "encoder peak off by -33%"),
     ],
