@@ -79,6 +79,7 @@ def check(options: CheckOptions) -> None:
                 tally.skipped += 1
                 continue
             tally.answers[checked.admission.answer] += 1
+            tally.given += checked.given
             sessions.add(checked)
             if checked.admission.fits:
                 continue
@@ -128,6 +129,7 @@ class ScanOptions:
     allowed_local_media_path: Path | None = ALLOWED_ROOT
     allowed_media_domains: list[str] | None = ALLOWED_DOMAINS
     repeats: bool = switch("Also compare contents; reads whole files.")
+    save: Path | None = option("FILE", "Write all sizes, for --requests where the media are not.")
     probe: ProbeOptions
     strict: bool = STRICT
     as_json: bool = switch("Print the counts and the skipped files as JSON.", "--json")
@@ -156,6 +158,7 @@ def scan(options: ScanOptions) -> None:
             options.requests or [],
             allowed_root=options.allowed_local_media_path,
             repeats=options.repeats,
+            save=options.save,
             how=options.probe,
             progress=progress,
         )

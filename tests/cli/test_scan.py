@@ -61,6 +61,7 @@ def test_a_folder_is_counted(cli, corpus: Path) -> None:
             "prompts": 0,
             "files": 13,
             "distinct": None,
+            "given": 0,
             "skipped": 1,
             "modalities": {"image": {"items": 12, "unique_shapes": 1}},
         },
