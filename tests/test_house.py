@@ -53,9 +53,9 @@ SHORT = {
 CEILINGS = {
     "modules": 227,
     "product lines": 47_891,
-    "test files": 183,
-    "test lines": 40_153,
-    "words of docs": 19_021,
+    "test files": 184,
+    "test lines": 40_353,
+    "words of docs": 19_360,
     "words of CHANGELOG": 300,
     "lines of README": 120,
     "options of run": 41,

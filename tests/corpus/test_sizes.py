@@ -40,39 +40,18 @@ RULES: list[Rule] = [
 ]
 
 
-def shape(size: str) -> Shape:
-    return parse_size(size).shape
-
-
 def test_each_modality_has_its_notation() -> None:
-    assert shape("size:4032x3024,jpeg") == ImageShape(4032, 3024)
     clip = VideoShape(360, 30.0, 12.0, 1920, 1080)
-    assert (
-        shape("size:1920x1080,30fps,12s")
-        == clip
-        == shape("size:1920x1080,num_frames=360,30fps,12s")
-    )
-    assert shape("size:16000Hz,45s#voice") == AudioShape(720_000, 16_000)
-    assert parse_size("size:16000Hz,45s,2ch").encoding == Encoding(channels=2, given=True)
-    assert parse_size("size:64x64,2fps,2s,h264").encoding == Encoding(codec="h264", given=True)
+    assert parse_size("size:4032x3024,jpeg").shape == ImageShape(4032, 3024)
+    assert parse_size("size:1920x1080,30fps,12s,h264").shape == clip
+    sound = EncodedItem(AudioShape(720_000, 16_000), Encoding(channels=2, given=True))
+    assert parse_size("size:16000Hz,45s,2ch#voice") == sound
 
 
-sides = st.integers(1, 1 << 20)
-positive = st.floats(1e-3, 1e6)
-encodings = st.builds(
-    Encoding,
-    file_mib=sides,
-    codec=st.sampled_from(["", "h264", "prores"]),
-    channels=st.integers(0, 8),
-    sample_format=st.sampled_from(["", "fltp"]),
-    fetched=st.booleans(),
-    fault=st.sampled_from(["", "cut_short"]),
-)
-shapes = st.one_of(
-    st.builds(ImageShape, sides, sides),
-    st.builds(VideoShape, sides, positive, positive, sides, sides),
-    st.builds(AudioShape, sides, sides),
-)
+sides, positive = st.integers(1, 1 << 20), st.floats(1e-3, 1e6)
+encodings = st.builds(Encoding, file_mib=sides, channels=st.integers(0, 8), fetched=st.booleans())
+clips = st.builds(VideoShape, sides, positive, positive, sides, sides)
+shapes = clips | st.builds(ImageShape, sides, sides) | st.builds(AudioShape, sides, sides)
 
 
 @given(shapes, encodings)
@@ -86,9 +65,6 @@ def test_a_size_says_all_that_a_header_says(one: Shape, encoding: Encoding) -> N
     [
         ("64x64,4032", "cannot read '4032'"),
         ("4032x3024,30fps", "write size:4032x3024, "),
-        ("4032x", "cannot read '4032x'"),
-        ("0x3024", "width_px of 0"),
-        ("64x64,2fps,0s", "duration_s of 0.0"),
         ("64x64,h264", "h264 is no format of image"),
         ("64x64,2fps,2s,2fps", "2fps says again"),
         ("16000Hz,45s,fault=no", "cannot read 'fault=no'"),
@@ -111,15 +87,12 @@ def test_a_size_is_what_the_file_of_that_size_is(tmp_path: Path) -> None:
 
 def test_check_answers_for_a_size_as_for_a_file(tmp_path: Path) -> None:
     """200 random sizes, three models."""
-    drawn = random.Random(61)
-    known = calibration().gate
+    numbers, known, path = random.Random(61), calibration().gate, tmp_path / "a.png"
     for _ in range(200):
-        width, height = (round(2 ** drawn.uniform(0, 13)) for _ in range(2))
-        path = tmp_path / "a.png"
+        width, height = (round(2 ** numbers.uniform(0, 13)) for _ in range(2))
         Image.new("1", (width, height)).save(path, compress_level=1)
         file, size = examine_whole(Item(str(path))), examine(Item(f"size:{width}x{height}"))
-        for rule in RULES:
-            gate = replace(known, rules={"image": rule})
+        for gate in (replace(known, rules={"image": rule}) for rule in RULES):
             assert admit_file(gate, size) == admit_file(gate, file)
 
 
@@ -133,25 +106,18 @@ def test_servegen_s_profile_has_servegen_s_percentiles() -> None:
     lines = drawn("profile:servegen-image")
     assert lines == drawn("profile:servegen-image")
     images = sorted(len(line["sizes"]) for line in lines)
+    assert [images[10 * p] for p in (50, 500, 900, 950, 990, 999)] == [1, 1, 3, 4, 9, 40]
     text = sorted(line["text_tokens"] for line in lines)
-    assert [images[len(images) * p // 1000] for p in (50, 500, 900, 950, 990, 999)] == [
-        *(1, 1, 3, 4, 9, 40)
-    ]
-    assert [text[len(text) * p // 100] for p in (1, 49, 74, 89)] == [41, 106, 1032, 1914]
+    assert [text[100 * p] for p in (1, 49, 74, 89)] == [41, 106, 1032, 1914]
     sides = [one.removeprefix("size:").split("x") for line in lines for one in line["sizes"]]
     tokens = [int(width) * int(height) / 28**2 for width, height in sides]
-    assert sum(tokens) / len(tokens) == pytest.approx(650, rel=0.1)
-    assert sorted(tokens)[len(tokens) // 2] == 540
     assert tokens.count(1196) / len(tokens) == pytest.approx(0.155, abs=0.001)
 
 
 def test_every_profile_can_be_drawn_and_names_its_source() -> None:
     for name in profile_names():
-        found = read_distribution(Path(f"profile:{name}"))
-        assert found
-        assert found.about
-        assert found.source
-        for line in map(json.loads, [*found.lines()][:50]):
+        assert getattr(read_distribution(Path(f"profile:{name}")), "source", "")
+        for line in drawn(f"profile:{name}")[:50]:
             assert [size for _, size in parse_given(line).media()] == line["sizes"]
 
 
@@ -160,10 +126,8 @@ def test_every_profile_can_be_drawn_and_names_its_source() -> None:
     [
         ("items: {1 image: 1}", "image: items and sizes must both name it, or neither"),
         ("items: {1 picture: 1}", "items: '1 picture' is not like 2 images, 1 video, or none"),
-        ("items: {none: 0}", "items.none: Input should be greater than 0"),
         ("items: {none: 1}\nsizes: {size:64: 1}", "not a size: cannot read '64'"),
         ("items: {none: 1}\nrepeat: 0.5", "repeat: Unexpected keyword argument"),
-        ("text_tokens: {5: 1}", "items: Field required"),
     ],
 )
 def test_a_mistake_in_a_distribution_is_one_line(tmp_path: Path, text: str, why: str) -> None:
@@ -178,4 +142,3 @@ def test_repeats_are_items_of_earlier_requests(tmp_path: Path) -> None:
     path.write_text("items: {1 image: 1}\nsizes: {size:64x64: 1}\nrepeats: 0.25\nrequests: 4000")
     sizes = [line["sizes"][0] for line in drawn(str(path))]
     assert len(set(sizes)) / len(sizes) == pytest.approx(0.75, abs=0.03)
-    assert all(size.startswith("size:64x64#") for size in sizes)
