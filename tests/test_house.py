@@ -55,7 +55,7 @@ CEILINGS = {
     "product lines": 47_891,
     "test files": 184,
     "test lines": 40_353,
-    "words of docs": 19_360,
+    "words of docs": 19_362,
     "words of CHANGELOG": 300,
     "lines of README": 120,
     "options of run": 41,

@@ -23,14 +23,14 @@ from mmcalib.errors import CorpusError, UsageError
 from mmcalib.text import MIB, one_line
 
 T = TypeVar("T")
+_MOST: Final = 1 << 24  # Words of a longer text would fill the memory.
 Share = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Number = Annotated[int, Field(ge=0, lt=1 << 40)]
+Number = Annotated[int, Field(ge=0, le=_MOST)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 
 PROFILE: Final = "profile:"
 _FOLDER: Final = Path(str(files("mmcalib.corpus"))) / "profiles"
-# For most tokenizers a token, so that a server gets about as many.
-_WORD: Final = " word"
+_WORD: Final = " word"  # For most tokenizers a token.
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ def parse_given(given: Mapping[str, Any]) -> ChatRequest:
     except ValidationError as error:
         raise ValueError(f"not a line of sizes: {_first_error(error)}") from error
     asked = replace(RequestText(*(getattr(line, name) for name in _PLAIN)), given=True)
-    if any(number < 0 for number in astuple(asked) if number is not None):
-        raise ValueError("not a line of sizes: a number is below 0")
+    if any(not 0 <= number <= _MOST for number in astuple(asked) if number is not None):
+        raise ValueError(f"not a line of sizes: a number is not from 0 to {_MOST:,}")
     media = [(parse_size(one).modality, one) for one in line.loose or line.sizes]
     parts = [url_part(PART_OF[modality], one) for modality, one in media]
     words = _WORD * max(asked.text_tokens, -(-asked.text_bytes // len(_WORD)))
