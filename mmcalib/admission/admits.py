@@ -39,6 +39,7 @@ from mmcalib.domain.shapes import (
     VideoShape,
     invalid_reason,
     is_channels_last,
+    is_size,
     takes_video_as_audio,
 )
 from mmcalib.files import Scratch
@@ -148,6 +149,8 @@ def item_at(name: str | os.PathLike[str]) -> Item | Skipped:
     """Return the item of a path, or of a URL if no file has that name."""
     if not isinstance(name, str) or os.path.lexists(name):
         return Item(os.path.abspath(os.fsdecode(name)))
+    if is_size(name):
+        return Item(name)
     try:
         if name.lower().startswith(_FILE):
             return Item(os.path.abspath(urls.file_url_path(name)))
@@ -336,7 +339,8 @@ def admit_request(
         text = TokenRange(1, most_tokens)
     answer = admit_prompt(gate, files, wants, text)
     decides = depends_on_text(gate, files, answer)
-    if counting and counted is None and (answer.fits or decides):
+    words = not prompt.request.given
+    if words and counting and counted is None and (answer.fits or decides):
         tokens = counting.tokens(prompt.request, tokenise=decides)
         if isinstance(tokens, str):
             return tuple(files), answer_unusable(tokens)

@@ -97,7 +97,8 @@ class _Gate:
 
     def _check_file(self, path: str, file: EncodedItem | Skipped) -> CheckedItem:
         shapes = () if isinstance(file, Skipped) else (file.shape,)
-        return CheckedItem(path, "item", shapes, admits.admit_file(self._gate, file))
+        given = isinstance(file, EncodedItem) and file.encoding.given
+        return CheckedItem(path, "item", shapes, admits.admit_file(self._gate, file), given=given)
 
     def prompt(self, prompt: Prompt | Skipped) -> CheckedItem:
         if isinstance(prompt, Skipped):
@@ -110,9 +111,9 @@ class _Gate:
                 if os.path.dirname(item.path) == self._scratch:
                     with suppress(OSError):
                         os.unlink(item.path)
-        shapes = tuple(file.shape for file in files)
-        place = self._place(prompt)
-        return CheckedItem(prompt.origin, "prompt", shapes, answer, *place, prompt.by_path)
+        shapes, place = tuple(file.shape for file in files), self._place(prompt)
+        given = any(file.encoding.given for file in files)
+        return CheckedItem(prompt.origin, "prompt", shapes, answer, *place, prompt.by_path, given)
 
     def _place(self, prompt: Prompt) -> tuple[str, int]:
         """Return the first request of the prompt's session, and its turn from 1: it continues the

@@ -28,6 +28,7 @@ from mmcalib.domain.shapes import (
     Encoding,
     Modality,
     Shape,
+    is_size,
     weight,
 )
 
@@ -136,6 +137,12 @@ class Census:
         modalities = self.modalities() if modality is None else (modality,)
         return sum(self.counts(one).item_count() for one in modalities)
 
+    def given_items(self, modality: Modality) -> int:
+        """Count the items that have no file, only a size."""
+        table = self._rows(modality)
+        numbers = [n for n, encoding in enumerate(self._encodings) if encoding.given]
+        return int(table.rows["count"][np.isin(table.rows["encoding"], numbers)].sum())
+
     def counts(self, modality: Modality) -> ShapeCounts:
         """Return the distinct shapes of one modality with their counts, sorted by shape."""
         if self._recent:
@@ -231,7 +238,7 @@ def choose_sample(census: Census, per_modality: int) -> list[tuple[Shape, str]]:
     """Choose at most `per_modality` distinct shapes of each modality, each with an example's path.
 
     The heaviest, longest, widest, tallest and smallest come first, then random ones. The choice
-    depends only on the shapes of that modality.
+    depends only on the shapes of that modality. Items without a file are left out.
     """
     chosen: list[tuple[Shape, str]] = []
     for modality in census.modalities():
@@ -246,7 +253,7 @@ def choose_sample(census: Census, per_modality: int) -> list[tuple[Shape, str]]:
         random.Random(f"0:{modality}").shuffle(rest)  # noqa: S311
         rows = [*picked, *rest][: max(0, per_modality)]
         chosen += [(counts.shapes[row], counts.exemplar_paths(row)[0]) for row in rows]
-    return chosen
+    return [one for one in chosen if not is_size(one[1])]
 
 
 _RANKS: dict[str, Callable[[Any], float]] = {

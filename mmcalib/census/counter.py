@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -192,7 +192,7 @@ _SAMPLES = (
 @dataclass(frozen=True, slots=True)
 class CorpusCount:
     """A corpus after one pass over its headers; `files` counts its distinct paths, and `distinct`
-    its items of different content, with `repeats`.
+    its items of different content, with `repeats`. `known` has what requests name.
     """
 
     census: Census
@@ -201,6 +201,7 @@ class CorpusCount:
     files: int
     accesses: Accesses
     distinct: int | None = None
+    known: Mapping[Item, EncodedItem | Skipped | None] = field(default_factory=dict)
 
 
 def count_corpus(
@@ -248,7 +249,8 @@ def count_corpus(
     accesses = counter.log.accesses(progress) if counter.log else Accesses()
     skipped = list(counter.skipped.values())
     distinct = None if contents is None else len(set(find_first_equal(list(contents), progress)))
-    return CorpusCount(counter.census, counter.prompts, skipped, files, accesses, distinct)
+    known = counter.known
+    return CorpusCount(counter.census, counter.prompts, skipped, files, accesses, distinct, known)
 
 
 # A prompt or item, its items to probe, and the bytes that they carry.

@@ -61,8 +61,8 @@ def encode_signature(shapes: Iterable[Shape], text_chars: int, asked: RequestTex
 
     Codes sort by `shape_order`, characters and `sort_key`. Numbers must not be negative.
     """
-    messages, text_bytes, tool_bytes, answer_tokens, plain, least = asked.sort_key
-    numbers = 0, text_chars, messages, text_bytes, tool_bytes, answer_tokens + 1, plain, least
+    messages, text_bytes, tool_bytes, answer_tokens, *rest = asked.sort_key
+    numbers = 0, text_chars, messages, text_bytes, tool_bytes, answer_tokens + 1, *rest
     return b"".join((*sorted(map(_shape_code, shapes)), *map(_encode_int, numbers)))
 
 
@@ -71,9 +71,9 @@ def decode_signature(code: bytes) -> PromptSignature:
     shapes, numbers = list[Shape](), _decode_ints(code)
     while place := next(numbers):
         shapes.append(_make_shape(place, *islice(numbers, len(_FIELDS[_KINDS[place - 1]]))))
-    text_chars, messages, text_bytes, tool_bytes, answer, plain, least = numbers
-    answer_tokens = answer - 1 if answer else None
-    asked = RequestText(messages, text_bytes, tool_bytes, answer_tokens, bool(plain), least)
+    text_chars, messages, text_bytes, tool_bytes, answer, plain, least, given, tokens = numbers
+    answer_tokens, more = answer - 1 if answer else None, (bool(plain), least, bool(given), tokens)
+    asked = RequestText(messages, text_bytes, tool_bytes, answer_tokens, *more)
     return PromptSignature(tuple(shapes), text_chars, asked)
 
 

@@ -10,7 +10,7 @@ from mmcalib.checks.facts import CheckFacts
 from mmcalib.derive.costs import Refusal
 from mmcalib.derive.fit import Fit
 from mmcalib.derive.policy import FIT, TEXT_RESERVE_TOKENS
-from mmcalib.domain.shapes import MODALITIES, Modality
+from mmcalib.domain.shapes import MODALITIES, UNKNOWN_CONTENT, Modality
 from mmcalib.text import one_line, plural, reason_kind
 
 _SHOWN = 3
@@ -26,7 +26,9 @@ def _names(path: str, reason: str) -> tuple[str, ...]:
 def check_readable(facts: CheckFacts) -> Iterator[Check]:
     corpus = facts.corpus
     if not corpus.skipped:
-        yield Check(ids.READABLE_FILES, "pass", f"all {corpus.files} files read")
+        given = f"; {plural(corpus.given, 'item')} given by size: {UNKNOWN_CONTENT}"
+        detail = f"all {corpus.files} files read{given if corpus.given else ''}"
+        yield Check(ids.READABLE_FILES, "pass", detail)
         return
     first = corpus.skipped[0]
     detail = f"{len(corpus.skipped)} skipped, for example {one_line(first.path)}: {first.reason}"

@@ -130,7 +130,7 @@ class ExcessRequests:
 class CorpusFacts:
     """The data as read. `left_out` describes each modality that is not served. `table` includes the
     items that vLLM rejects, `unreadable` has those that it cannot load. `tools` is the number of
-    requests with tools.
+    requests with tools, `given` that of items without a file.
     """
 
     files: int
@@ -141,6 +141,7 @@ class CorpusFacts:
     unreadable: Sequence[Skipped] = ()
     requests: int = 0
     tools: int = 0
+    given: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,7 @@ def check(options: CheckOptions) -> None:
                 continue
             tally.answers[checked.admission.answer] += 1
             by_path += [checked.origin] * checked.by_path
+            tally.given += checked.given
             sessions.add(checked)
             if checked.admission.fits:
                 continue
@@ -135,6 +136,7 @@ class ScanOptions:
     allowed_local_media_path: Path | None = ALLOWED_ROOT
     allowed_media_domains: list[str] | None = ALLOWED_DOMAINS
     repeats: bool = switch("Also compare contents; reads whole files.")
+    save: Path | None = option("FILE", "Write all sizes, for --requests where the media are not.")
     probe: ProbeOptions
     strict: bool = STRICT
     as_json: bool = switch("Print the counts and the skipped files as JSON.", "--json")
@@ -163,6 +165,7 @@ def scan(options: ScanOptions) -> None:
             options.requests or [],
             allowed_root=options.allowed_local_media_path,
             repeats=options.repeats,
+            save=options.save,
             how=options.probe,
             progress=progress,
         )

@@ -85,11 +85,11 @@ def serve(options: ServeOptions) -> None:
 
 @options
 class ListOptions:
-    what: Literal["models", "gpus", "checks"] = argument(
-        "models|gpus|checks",
+    what: Literal["models", "gpus", "profiles", "checks"] = argument(
+        "models|gpus|profiles|checks",
         "The list to print.",
         MISSING,
-        wrong="{given} is not models, gpus or checks",
+        wrong="{given} is not models, gpus, profiles or checks",
         hint="mmcalib list models",
     )
     words: list[str] | None = argument(
@@ -99,7 +99,7 @@ class ListOptions:
 
 
 def list_known(options: ListOptions) -> None:
-    """List the models that need no download, the GPUs that --gpu takes, or the checks.
+    """List models that need no download, GPUs for --gpu, profiles for --requests, or checks.
 
     Example: mmcalib list models qwen3
 
@@ -108,6 +108,7 @@ def list_known(options: ListOptions) -> None:
     Example: mmcalib list checks MM031
     """
     lists = {"models": _list_models, "gpus": _list_gpus, "checks": _list_checks}
+    lists["profiles"] = _list_profiles
     lists[options.what](options.words or (), as_json=options.as_json)
 
 
@@ -122,6 +123,19 @@ def _list_checks(codes: Sequence[str], *, as_json: bool) -> None:
         return
     for one in listed:
         print(f"{one.code}  {one.name}" + (f": {one.explanation}" if codes else ""))
+
+
+def _list_profiles(words: Sequence[str], *, as_json: bool) -> None:
+    from mmcalib.corpus.given import PROFILE, profile_names, read_distribution
+
+    names = [PROFILE + name for name in profile_names() if all(word in name for word in words)]
+    found = [(name, one) for name in names if (one := read_distribution(Path(name)))]
+    if as_json:
+        rows = [{"name": name, **asdict(one)} for name, one in found]
+        print_document(json.dumps(rows, indent=2))
+        return
+    for name, one in found:
+        print(f"{name}: {one.about}")
 
 
 def _list_models(words: Sequence[str], *, as_json: bool) -> None:

@@ -70,7 +70,8 @@ class ChatRequest:
 
     `fields` are those that affect the length of the prompt or answer, `others` the rest of the
     body. `endpoint` is where it was sent, if not to chat completions. With `row`, mmcalib built it
-    from a data set's row, so nobody sent it in this form.
+    from a data set's row, so nobody sent it in this form. If its text is `given` by length, its
+    words only stand for others. `loose` items are no request.
     """
 
     messages: list[Message]
@@ -78,6 +79,8 @@ class ChatRequest:
     others: dict[str, Any] = field(default_factory=dict, compare=False)
     endpoint: str = field(default="", compare=False)
     row: bool = field(default=False, compare=False)
+    given: RequestText | None = field(default=None, compare=False)
+    loose: bool = field(default=False, compare=False)
 
     @classmethod
     def of_body(cls, body: Mapping[str, Any], endpoint: str = "", *, row: bool = False) -> Self:
@@ -123,6 +126,8 @@ class ChatRequest:
 
     def measure_context(self) -> RequestText:
         """Measure what the request needs of the context, media excluded."""
+        if self.given:
+            return self.given
         tools = self.fields.get("tools")
         tools = tools if isinstance(tools, list) else []
         return RequestText(
@@ -165,7 +170,7 @@ class ChatRequest:
                     part_of(medium[0]) if (medium := medium_of(part)) else part for part in content
                 ]
             messages.append(message)
-        return ChatRequest(messages, self.fields)
+        return ChatRequest(messages, self.fields, given=self.given, loose=self.loose)
 
 
 # For prompts of which only the origin is kept.

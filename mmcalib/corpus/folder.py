@@ -14,6 +14,7 @@ from mmcalib.corpus.archives import archive_source
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.source import Folders, Source, is_listed_file, walk
 from mmcalib.domain.items import Item, Skipped
+from mmcalib.domain.shapes import is_size, with_tag
 from mmcalib.errors import CorpusError, OutputError
 from mmcalib.storage.location import Location
 from mmcalib.text import one_line
@@ -162,21 +163,24 @@ class PathsSource(Files[str]):
     """The files and URLs on `lines`, which are read more than once: see `StreamLines`.
 
     Paths start at the working folder; blank lines are ignored. The probe reports missing files.
+    Each size without a tag is an item of its own; `tag` and its line name it.
     """
 
-    def __init__(self, lines: Iterable[bytes]) -> None:
-        self._lines = lines
+    def __init__(self, lines: Iterable[bytes], *, tag: str = "line-") -> None:
+        self._lines, self._tag = lines, tag
         self._nothing = CorpusError(
             "the list of paths is empty", hint="write one path or URL on each line of @FILE or -"
         )
 
     def _paths(self) -> Iterator[str | Skipped]:
-        for line in self._lines:
+        for number, line in enumerate(self._lines, 1):
             if len(line) > _MAX_LINE_BYTES:
                 start = one_line(os.fsdecode(line[:_MAX_LINE_BYTES]))
                 yield Skipped(start, f"line is longer than {_MAX_LINE_BYTES >> 10} KiB")
             elif line.strip():
                 path = os.fsdecode(line.rstrip(b"\r\n"))
+                if self._tag and is_size(path):
+                    path = with_tag(path, f"{self._tag}{number}")
                 yield os.path.abspath(path) if Location.of(path).is_file else path
 
 

@@ -3,7 +3,7 @@
 Accepts `{"messages": [...]}`, also in the envelope of a batch file, a proxy or a log; bodies of
 /v1/responses and /v1/messages; rows of training sets with messages and media columns; and lines of
 AIPerf, `{"text": ..., "images": [...]}`, and of vLLM's custom benchmarks and offline prompts,
-`{"prompt": ..., "image_files": [...]}`.
+`{"prompt": ..., "image_files": [...]}`; and lines of sizes, see `given`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from mmcalib.corpus.chat import (
     text_part,
     url_part,
 )
+from mmcalib.corpus.given import is_given, parse_given
 from mmcalib.domain.shapes import Modality
 
 # Allows 36 MiB of media, as base64 takes a third more. Parsing takes about five times the memory.
@@ -107,6 +108,11 @@ def parse_line(line: bytes, *, as_sent: bool = False) -> tuple[ChatRequest, floa
         raise BadRequest(f"not JSON: {error}") from error
     if not isinstance(body, dict):
         raise BadRequest("not a chat request: not a JSON object")
+    if is_given(body):
+        try:
+            return parse_given(body), sent_s
+        except ValueError as error:
+            raise BadRequest(str(error)) from error
     if sent_to and sent_to not in _CHAT_ENDPOINTS:
         raise BadRequest(f"sent to the endpoint {sent_to}, which {NOT_MODELLED}")
     endpoint = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import io
 import itertools
 import json
 import os
@@ -12,15 +13,18 @@ import sys
 from array import array
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from mmcalib.corpus import urls
 from mmcalib.corpus.chat import MODALITY_OF, ChatRequest, Prompt, Text, UrlType
+from mmcalib.corpus.given import count_of, read_distribution
 from mmcalib.corpus.grammar import Grammar
 from mmcalib.corpus.lines import LONGEST_LINE_BYTES, BadRequest, UnknownPart, parse_line, seconds_of
 from mmcalib.domain.items import Item, Skipped
+from mmcalib.domain.shapes import is_size, with_tag
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.storage.location import Location, is_allowed, url_of
 from mmcalib.text import NO_FILE, one_line
@@ -82,7 +86,10 @@ class RequestLines:
                 doubt = self._grammar.find_doubt(request) if self._grammar else ""
                 doubt = self._doubt_uuids(request) or doubt
                 paths = request.row or not self._urls_only
-                media = [self.find_medium(one, origin, paths=paths) for one in request.media()]
+                media = [
+                    self.find_medium(one, origin, place, paths=paths)
+                    for place, one in enumerate(request.media(), 1)
+                ]
             except (BadRequest, urls.Unresolved):
                 self.refused += self._as_sent
                 raise
@@ -117,9 +124,14 @@ class RequestLines:
         return "" if known else "a uuid may name other media in vLLM's cache"
 
     def find_medium(
-        self, medium: tuple[UrlType, str], origin: str, *, paths: bool = True
+        self, medium: tuple[UrlType, str], origin: str, place: int, *, paths: bool = True
     ) -> _Medium:
-        """Find the file that a part names. Raises `Unresolved`, UsageError and OutputError."""
+        """Find the file that a part names; a size is another at each `place`. Raises `Unresolved`,
+        UsageError and OutputError.
+        """
+        if is_size(medium[1]):
+            path = with_tag(medium[1], f"{origin}.{place}")
+            return _Medium(Item(path, MODALITY_OF[medium[0]]), path, True)
         try:
             # Inline data are too large to remember.
             return (self._find if urls.is_inline(medium[1]) else self._remember)(*medium, paths)
@@ -163,11 +175,12 @@ _OTHERS = (
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line of the file, with its number (from 1) and byte offset."""
+    """A line of the file, with its number (from 1) and byte offset; a `copy` if it counts more."""
 
     number: int
     offset: int
     text: bytes
+    copy: int = 0
 
 
 def file_labels(paths: Sequence[Path]) -> list[str]:
@@ -177,7 +190,8 @@ def file_labels(paths: Sequence[Path]) -> list[str]:
 
 
 class RequestsSource:
-    """The requests in the file at `path`, one per line; blank lines are ignored.
+    """The requests in the file at `path`, one per line; blank lines are ignored. A distribution or
+    profile draws them.
 
     Relative paths start at the file's own folder. `label` names the file in the origins of its
     requests (default: its name). Each call reads the file once, line by line. If it is `at_rest`,
@@ -186,22 +200,24 @@ class RequestsSource:
 
     def __init__(self, path: str | Path, how: Reading, *, label: str | None = None) -> None:
         self.path = Path(path)
+        self._drawn = read_distribution(self.path)
         if self.path.is_dir():
             raise CorpusError(
                 f"the requests file is a folder: {one_line(str(path))}",
                 hint="--data takes a folder of media, --requests a JSONL file of chat requests",
             )
-        if not self.path.is_file():
+        if not self._drawn and not self.path.is_file():
             raise CorpusError(
                 f"requests file not found: {one_line(str(path))}",
                 hint="--requests FILE takes a JSONL file of chat requests",
             )
-        _reject_other_formats(self.path)
+        if not self._drawn:
+            _reject_other_formats(self.path)
         folder = os.path.dirname(os.path.realpath(self.path))
         self._reader = RequestLines(folder, how)
         self._label = label or self.path.name
         self._at_rest = how.at_rest
-        # Items of usable lines in order; of each unusable one: items before it, number, offset.
+        # Items of usable lines in order; of each other one: items before it, number, offset, copy.
         self._items_read: tuple[dict[Item, None], array[int]] | None = None
 
     def items(self) -> Iterator[Item | Skipped]:
@@ -213,15 +229,15 @@ class RequestsSource:
                 seen.add(item)
                 yield item if file_exists(item) else Skipped(item.path, NO_FILE)
 
-    def _items_again(self, usable: Iterable[Item], unusable: Iterable[int]) -> Iterator[Item]:
+    def _items_again(self, usable: Iterable[Item], unusable: array[int]) -> Iterator[Item]:
         items, numbers, done = iter(usable), iter(unusable), 0
-        with self.path.open("rb") as file:
-            for before, number, offset in zip(numbers, numbers, numbers, strict=True):
+        with self.path.open("rb") if unusable else nullcontext(io.BytesIO()) as file:
+            for before, number, offset, copy in zip(*[numbers] * 4, strict=True):
                 yield from itertools.islice(items, before - done)
                 done = before
                 file.seek(offset)
                 text = _remove_bom(number, file.readline(LONGEST_LINE_BYTES + 1))
-                yield from self._items_of([_Line(number, offset, text)])
+                yield from self._items_of([_Line(number, offset, text, copy)])
         yield from items
 
     def _items_of(self, lines: Iterable[_Line]) -> Iterator[Item]:
@@ -230,9 +246,9 @@ class RequestsSource:
                 request, _ = parse_line(line.text)
             except BadRequest:
                 continue
-            for medium in request.media():
+            for place, medium in enumerate(request.media(), 1):
                 try:
-                    yield self._reader.find_medium(medium, self._origin(line)).item
+                    yield self._reader.find_medium(medium, self._origin(line), place).item
                 except urls.Unresolved:
                     continue
 
@@ -243,15 +259,16 @@ class RequestsSource:
         unusable = array("Q")
         for line in self._lines():
             prompt = self._reader.prompt(self._origin(line), line.text)
-            if isinstance(prompt, Prompt):
-                usable += 1
+            loose = isinstance(prompt, Prompt) and prompt.request.loose
+            if isinstance(prompt, Prompt) and not loose:
                 if self._at_rest:
                     items.update(dict.fromkeys(prompt.items))
-            else:
-                first = first or prompt
-                if self._at_rest:
-                    unusable.extend((len(items), line.number, line.offset))
-            yield prompt
+            elif self._at_rest:
+                unusable.extend((len(items), line.number, line.offset, line.copy))
+            usable += isinstance(prompt, Prompt)
+            first = first or (prompt if isinstance(prompt, Skipped) else None)
+            if not loose:
+                yield prompt
         if not usable and not self._reader.refused:
             why = f"{first.path}: {first.reason}" if first else "the file is empty"
             raise CorpusError(
@@ -280,9 +297,12 @@ class RequestsSource:
             yield Text(request.strip_media(), origin, sent_s)
 
     def _origin(self, line: _Line) -> str:
-        return f"{self._label}:{line.number}"
+        return f"{self._label}:{line.number}" + (f"#{line.copy}" if line.copy else "")
 
     def _lines(self) -> Iterator[_Line]:
+        if self._drawn:
+            yield from (_Line(n, 0, text) for n, text in enumerate(self._drawn.lines(), 1))
+            return
         offset = 0
         with self.path.open("rb") as file:
             for number in itertools.count(1):
@@ -297,7 +317,7 @@ class RequestsSource:
                     offset += len(end)
                 text = _remove_bom(number, text)
                 if text and not text.isspace():
-                    yield _Line(number, start, text)
+                    yield from (_Line(number, start, text, n) for n in range(count_of(text)))
 
 
 def _reject_other_formats(path: Path) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from mmcalib.corpus import folder
 from mmcalib.corpus.archives import SubprocessSource, archive_source
 from mmcalib.corpus.source import Source
+from mmcalib.domain.shapes import is_size
 from mmcalib.errors import UsageError
 from mmcalib.storage.location import NOT_ALLOWED, Location, is_allowed, is_http
 from mmcalib.text import one_line
@@ -52,6 +53,8 @@ def _resolve_name(data: str, given_as: str) -> Source:
         from mmcalib.corpus.tables import HfDatasetSource
 
         return SubprocessSource(HfDatasetSource(data), data)
+    if is_size(data) and not os.path.lexists(data):
+        return folder.PathsSource([data.encode()], tag="")
     if not location.is_file:
         from mmcalib.corpus.remote import RemoteSource
 

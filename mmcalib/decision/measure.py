@@ -33,7 +33,7 @@ from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shape_columns import Column, ShapeCount, ShapeCounts, Shapes
-from mmcalib.domain.shapes import Modality, Shape, weight
+from mmcalib.domain.shapes import Modality, Shape, is_size, weight
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, CountEmbeds, File, Measure, Measured
 from mmcalib.errors import EngineDied, VllmMoved, VllmRefused
@@ -204,7 +204,8 @@ def measure(
         costs = [costs for costs in blanks.costs.values() if costs]
         costliest = [columns[int(columns.embeds.argmax())] for columns in costs]
         sampled = {shape for shape, _ in safe}
-        chosen = [*safe, *((c.shape, c.exemplar) for c in costliest if c.shape not in sampled)]
+        more = ((c.shape, c.exemplar) for c in costliest if c.shape not in sampled)
+        chosen = [*safe, *(one for one in more if not is_size(one[1]))]
         prepared = files([(shape.modality, path) for shape, path in chosen])
         pairs = dict(zip(chosen, prepared, strict=True))
         good = {one: file for one, file in pairs.items() if isinstance(file, str)}

@@ -109,8 +109,9 @@ class Texts:
         return self.bound.compared > 0
 
     def count(self, entries: Iterable[PromptCount], among: Iterable[PromptCount]) -> None:
-        """Count these entries of `among`, as far as their requests can be read again."""
-        wanted = {_key(e): e for e in entries if _key(e) not in self._counted}
+        """Count these entries of `among`, as far as their words can be read again."""
+        unknown = (e for e in entries if not e.signature.asked.given)
+        wanted = {_key(e): e for e in unknown if _key(e) not in self._counted}
         if not wanted:
             return
         self._counted |= dict.fromkeys(wanted)

@@ -29,6 +29,7 @@ class RequestText:
     counted after normalisation if that makes it longer; `tool_bytes` is the JSON of its tools.
     `answer_tokens` is the answer length that it requests, None if it sets none; vLLM must grant
     at least `least_answer_tokens`. Not `plain`: it also passes the template input of any length.
+    `given`: only the length of the text is known, `text_tokens` of it in tokens.
     """
 
     messages: int = 1
@@ -37,12 +38,15 @@ class RequestText:
     answer_tokens: int | None = None
     plain: bool = True
     least_answer_tokens: int = 0
+    given: bool = False
+    text_tokens: int = 0
 
     @property
-    def sort_key(self) -> tuple[int, int, int, int, bool, int]:
+    def sort_key(self) -> tuple[int, int, int, int, bool, int, bool, int]:
         answer = -1 if self.answer_tokens is None else self.answer_tokens
         words = self.messages, self.text_bytes, self.tool_bytes
-        return *words, answer, self.plain, self.least_answer_tokens
+        more = self.least_answer_tokens, self.given, self.text_tokens
+        return *words, answer, self.plain, *more
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +127,7 @@ class TextBound:
             return None
         total = self.base_tokens + self.message_tokens * request.messages
         total += self.tokens_per_byte * (request.text_bytes + request.tool_bytes)
+        total += request.text_tokens
         total += (self.tools_tokens or 0) if request.tool_bytes else 0
         for modality, count in items.items():
             if count and modality not in self.item_tokens:

@@ -1,15 +1,19 @@
 """Shapes of images, videos and audio, and how a file encodes them.
 
-A shape is what decides an item's cost: pixels, frames and time, or samples.
+A shape is what decides an item's cost: pixels, frames and time, or samples. One that is given as
+`size:4032x3024` or `size:1920x1080,30fps,12s` is an item without a file; a `#tag` at the end names
+its content: items of one size and tag are the same.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 from numbers import Real
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal, get_args
 
 from mmcalib.text import MIB
 
@@ -120,7 +124,7 @@ class Encoding:
     library, which then samples none. `fetched`: the server downloads it from a URL.
     `transport_stream`: an MPEG-TS, such as the segments of HLS. `claimed_samples` is the length
     that the server's loader assumes for audio of another length, 0 if it uses the real one. `fault`
-    is any other problem for that loader.
+    is any other problem for that loader. `given`: only the size is known, there is no file.
     """
 
     file_mib: int = 1
@@ -136,6 +140,7 @@ class Encoding:
     transport_stream: bool = False
     claimed_samples: int = 0
     fault: Fault = ""
+    given: bool = False
 
 
 PLAIN = Encoding()
@@ -212,3 +217,97 @@ def resize_picture(picture: Picture, width_px: int, height_px: int) -> Picture:
     planes = planes if "float" in str(picture.dtype) else planes.round()
     pixels = np.moveaxis(planes, -3, -1) if is_last else planes
     return picture.new_tensor(pixels) if is_tensor else pixels.astype(picture.dtype)
+
+
+SIZE: Final = "size:"
+EXAMPLES: Final = "size:4032x3024, size:1920x1080,30fps,12s or size:16000Hz,45s"
+UNKNOWN_CONTENT: Final = "damage, codec and download size are not known without the file"
+
+_SIDES = re.compile(r"(\d{1,9})x(\d{1,9})")
+_NUMBER = re.compile(r"(\d{1,18}(?:\.\d{1,25})?(?:e[-+]\d{1,2})?)([A-Za-z]+)")
+_UNITS: Final = {"fps": "fps", "s": "duration_s", "Hz": "sample_rate_hz", "ch": "channels"}
+# Formats that vLLM loads at the same cost as any other, and FFmpeg's names of video codecs.
+_FORMATS: Final = {
+    **dict.fromkeys(("jpeg", "png", "webp", "gif", "bmp", "tiff"), "image"),
+    **dict.fromkeys(("h264", "hevc", "av1", "vp8", "vp9", "mpeg4", "mjpeg", "theora"), "video"),
+    **dict.fromkeys(("wav", "flac", "mp3", "ogg", "opus"), "audio"),
+}
+_KINDS: Final[dict[str, Callable[[str], Any]]] = {
+    **{n: str if plain == "" else int for n, plain in _PLAIN.items() if n != "given"},
+    "fault": {fault: fault for fault in get_args(Fault)}.__getitem__,
+    **dict.fromkeys(("num_frames", "num_samples", "sample_rate_hz"), int),
+    **dict.fromkeys(("fps", "duration_s"), float),
+}
+
+
+def is_size(path: str) -> bool:
+    return path.startswith(SIZE)
+
+
+def with_tag(path: str, place: str) -> str:
+    """Return a size that stands at `place` as an item of its own, unless it has a tag."""
+    return path if "#" in path else f"{path}#{place}"
+
+
+def parse_size(path: str) -> EncodedItem:
+    """Return the item that a size gives. Raises ValueError, which says what is wrong with it."""
+    return _parse(path.removeprefix(SIZE).partition("#")[0])
+
+
+@lru_cache(maxsize=1 << 14)
+def _parse(text: str) -> EncodedItem:
+    values: dict[str, Any] = {}
+    for word in text.split(","):
+        new = _read_word(word)
+        if values.keys() & new:
+            raise ValueError(f"not a size: {word} says again what another word says")
+        values |= new
+    form = values.pop("format", "")
+    encoding = {name: values.pop(name) for name in _PLAIN if name in values}
+    shape = _shape(values)
+    if why := invalid_reason(shape):
+        raise ValueError(f"not a size: {why}")
+    if form and _FORMATS[form] != shape.modality:
+        raise ValueError(f"not a size: {form} is no format of {shape.modality}")
+    if form and shape.modality == "video":
+        encoding["codec"] = form
+    return EncodedItem(shape, Encoding(**encoding, given=True))
+
+
+def _read_word(word: str) -> dict[str, Any]:
+    """Return the fields that a word sets. Raises ValueError."""
+    if sides := _SIDES.fullmatch(word):
+        return {"width_px": int(sides[1]), "height_px": int(sides[2])}
+    if word in _FORMATS:
+        return {"format": word}
+    number = _NUMBER.fullmatch(word)
+    name, _, value = (_UNITS.get(number[2], ""), "", number[1]) if number else word.partition("=")
+    try:
+        return {name: _KINDS[name](value)}
+    except (KeyError, ValueError):
+        raise ValueError(f"not a size: cannot read {word!r}; write {EXAMPLES}") from None
+
+
+def _shape(values: dict[str, Any]) -> Shape:
+    try:
+        if "sample_rate_hz" in values:
+            samples = round(values.pop("duration_s", 0) * values["sample_rate_hz"])
+            values.setdefault("num_samples", samples)
+            return AudioShape(**values)
+        if len(values) == 2:
+            return ImageShape(**values)
+        values.setdefault("num_frames", max(1, round(values["fps"] * values["duration_s"])))
+        return VideoShape(**values)
+    except (KeyError, TypeError):
+        raise ValueError(f"not a size: write {EXAMPLES}") from None
+
+
+def format_size(item: EncodedItem, tag: str = "") -> str:
+    """Reverse `parse_size`."""
+    shape, units = item.shape, {name: unit for unit, name in _UNITS.items()}
+    words = [] if isinstance(shape, AudioShape) else [f"{shape.width_px}x{shape.height_px}"]
+    for name, value in (asdict(shape) | non_default_fields(item.encoding)).items():
+        text = str(int(value) if isinstance(value, bool) else value).removesuffix(".0")
+        if name in _KINDS:
+            words.append(f"{text}{units[name]}" if name in units else f"{name}={text}")
+    return SIZE + ",".join(words) + (f"#{tag}" if tag else "")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import BinaryIO, cast
+from zlib import crc32
 
 from av.container import InputContainer
 from av.video.stream import VideoStream
@@ -21,6 +22,8 @@ from mmcalib.domain.shapes import (
     Modality,
     Shape,
     VideoShape,
+    is_size,
+    parse_size,
 )
 from mmcalib.media.audio import open_audio
 from mmcalib.media.bounded import Medium
@@ -169,6 +172,11 @@ def decode_for_vllm(item: Item, folder: str, known: str) -> str:
     not decode. Items `known` to decode are not checked again. Raises OutputError.
     """
     try:
+        if is_size(item.path):
+            from mmcalib.media.blank import write_blank
+
+            number = crc32(item.path.encode()) % (1 << 16)
+            return str(write_blank(parse_size(item.path).shape, number, Path(folder)))
         path = local_copy(item.path, Path(folder))
     except media_errors() as error:
         return encode_line(Skipped(item.path, error_reason(error)))

@@ -17,6 +17,8 @@ from mmcalib.domain.shapes import (
     Shape,
     VideoShape,
     ceil_mib,
+    is_size,
+    parse_size,
 )
 from mmcalib.errors import UsageError
 from mmcalib.media import bounded
@@ -75,6 +77,11 @@ def is_plain_file(item: Item) -> bool:
 
 
 def _read_header(item: Item, sound: bool) -> EncodedItem:
+    if is_size(item.path):
+        try:
+            return parse_size(item.path)
+        except ValueError as error:
+            raise Unreadable(str(error)) from error
     # Opening a FIFO would wait for a writer.
     if is_plain_file(item) and not stat.S_ISREG(os.stat(item.path).st_mode):
         raise Unreadable(NOT_REGULAR)
@@ -173,7 +180,7 @@ def examine_whole(item: Item, *, sound: bool = False) -> EncodedItem | Skipped:
     Decodes an image only if it seems truncated and is small.
     """
     seen = examine(item, sound=sound)
-    if isinstance(seen, Skipped):
+    if isinstance(seen, Skipped) or seen.encoding.given:
         return seen
     try:
         with open_item(item) as opened:

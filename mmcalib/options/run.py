@@ -31,7 +31,8 @@ SAMPLE_PER_MODALITY = 12
 
 DATA = option(
     "SOURCE",
-    "Media: folder, file, 'pattern', archive or URL; @FILE or - reads paths; may be repeated.",
+    "Media: folder, file, 'pattern', archive, URL or size:WxH; @FILE or - reads paths; may be "
+    "repeated.",
     words_type=list[str],
     basic=True,
 )

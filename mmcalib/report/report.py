@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from rich.console import Console
 
 from mmcalib import text
+from mmcalib.corpus.given import Distribution
 from mmcalib.derive.admission import admit
 from mmcalib.domain.knobs import Label
 from mmcalib.models.gpus import Gpu
@@ -307,6 +308,7 @@ _DOCUMENTS: Final[Mapping[str, Any]] = {
     "gpus": list[Gpu],
     "diff": dict[str, list[tuple[str, str, str]]],
     "doctor": Diagnosis,
+    "distribution": Distribution,
 }
 SCHEMA_NAMES: Final = tuple(_DOCUMENTS)
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from mmcalib import text
 from mmcalib.derive.admission import Answer
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.shapes import AudioShape, Shape, weight
+from mmcalib.domain.shapes import UNKNOWN_CONTENT, AudioShape, Shape, weight
 from mmcalib.report import rows
 from mmcalib.results.calibration import CalibrationDocument, ComparedRun, Comparison
 from mmcalib.results.check import CheckedItem, ReasonCount, Tally
@@ -80,6 +80,8 @@ def print_census(
         again = 1 - corpus.distinct / corpus.items
         words = f"{text.number(corpus.distinct)} have distinct content; {again:.1%} are repeats"
         console.print(Text(words))
+    if corpus.given:
+        console.print(Text(f"{text.number(corpus.given)} given by size: {UNKNOWN_CONTENT}"))
     if skipped:
         console.print(Text(f"{text.number(len(skipped))} skipped:", style="yellow"))
     # Without the details of each file.
@@ -152,6 +154,8 @@ def tally_line(tally: Tally) -> str:
     parts += [f"{text.number(unfit)} {'does' if unfit == 1 else 'do'} not"] if unfit else []
     parts += [f"{text.number(unknown)} unknown"] if unknown else []
     parts += [f"{text.number(tally.skipped)} not media"] if tally.skipped else []
+    given = f"{text.number(tally.given)} given by size: {UNKNOWN_CONTENT}"
+    parts += [given] if tally.given else []
     return ", ".join(parts)
 
 

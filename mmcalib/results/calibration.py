@@ -56,9 +56,13 @@ class ModalityItems(DocumentPart):
         description="Shapes measured; vLLM's own formula counted the rest; null: all measured",
     )
     kept: Retention | None = Field(default=None, description="Share of tokens left")
+    given: int = Field(default=0, description="Items given by size, without a file")
 
     @property
     def label(self) -> Label:
+        """given: at least one item has no file, and was measured as a blank of its size."""
+        if self.given:
+            return "given"
         return "measured" if self.witnesses is None else "computed"
 
 

@@ -20,7 +20,7 @@ _EXAMPLES = 3
 class CheckedItem:
     """The answer for one item or prompt; `shapes` is empty if nothing could be read. A prompt that
     repeats the messages of an earlier one is the next `turn` of its `session`, the first prompt.
-    `by_path`: it names a file by its path.
+    `by_path`: it names a file by its path. `given`: at least one of its items has no file.
     """
 
     origin: str
@@ -30,6 +30,7 @@ class CheckedItem:
     session: str = ""
     turn: int = 1
     by_path: bool = False
+    given: bool = False
 
 
 @dataclass(slots=True)
@@ -51,10 +52,11 @@ class Sessions:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts by answer; `skipped` counts the files of a folder that are not media."""
+    """Counts by answer; `skipped` of files that are not media, `given` of items without one."""
 
     answers: dict[Answer, int] = field(default_factory=lambda: {"fits": 0, "no": 0, "unknown": 0})
     skipped: int = 0
+    given: int = 0
 
     @property
     def checked(self) -> int:
@@ -153,6 +155,7 @@ class Summary(DocumentPart):
     fits: int
     no: int
     unknown: int
+    given: int = Field(description="Answers for items given by size, without a file")
 
     @classmethod
     def of(cls, tally: Tally, *, all_fit: bool, share: float) -> Self:

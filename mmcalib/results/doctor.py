@@ -105,7 +105,7 @@ class ScannedModality(DocumentPart):
 class ScannedCorpus(DocumentPart):
     """Counts of a corpus. With requests, every mention of an item counts. `files` counts the paths,
     `skipped` the unusable files and requests, `distinct` the items of different content, if that
-    was requested.
+    was requested, `given` the items without a file.
     """
 
     items: NonNegativeInt
@@ -114,6 +114,7 @@ class ScannedCorpus(DocumentPart):
     skipped: NonNegativeInt
     modalities: dict[Modality, ScannedModality]
     distinct: PositiveInt | None = None
+    given: NonNegativeInt = 0
 
 
 class SkippedItem(DocumentPart):

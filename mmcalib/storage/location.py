@@ -20,6 +20,7 @@ from typing import BinaryIO, cast
 from urllib.parse import quote, urlsplit
 
 from mmcalib.domain.items import Item
+from mmcalib.domain.shapes import SIZE, is_size
 from mmcalib.errors import OutputError
 from mmcalib.processes import Closing
 from mmcalib.text import MIB
@@ -34,6 +35,7 @@ MEMBER_MARK = "::"
 class Location:
     """The parts of an item's path. `tar://a/cat.jpg::s3://bucket/0001.tar` has the scheme `tar`,
     the member `a/cat.jpg` and the archive `s3://bucket/0001.tar`. All are None for a file.
+    `size:640x480` has only the scheme.
     """
 
     path: str
@@ -46,7 +48,7 @@ class Location:
         """Parse an `Item.path`."""
         scheme = _SCHEME.match(path)
         if path.startswith("/") or not scheme:
-            return cls(path)
+            return cls(path, SIZE) if is_size(path) else cls(path)
         member, mark, archive = path[scheme.end() :].partition(MEMBER_MARK)
         return cls(path, scheme[1], member, archive) if mark else cls(path, scheme[1])
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from mmcalib.census.accesses import Accesses
+from mmcalib.census.accesses import Accesses, find_first_equal
 from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.census import Census
-from mmcalib.census.counter import count_corpus
+from mmcalib.census.counter import CorpusCount, count_corpus
 from mmcalib.census.executor import TIMEOUT_S, Executor, FunctionRef
 from mmcalib.census.pool import LocalPool
 from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.corpus.archives import stop_readers
-from mmcalib.corpus.chat import Text
+from mmcalib.corpus.chat import Prompt, Text
+from mmcalib.corpus.given import format_text
 from mmcalib.corpus.requests import Reading, RequestsSource, file_labels
 from mmcalib.corpus.resolve import resolve
 from mmcalib.corpus.source import Source
@@ -28,7 +32,9 @@ from mmcalib.decision.texts import ReadTexts
 from mmcalib.derive.costs import CostTable, token_quantiles
 from mmcalib.derive.frontier import compute_retention
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.shapes import Modality, takes_video_as_audio
+from mmcalib.domain.shapes import EncodedItem, Modality, format_size, takes_video_as_audio
+from mmcalib.errors import OutputError
+from mmcalib.files import write_text
 from mmcalib.models.resolve import cache_dir
 from mmcalib.options.run import PROBE, ProbeOptions
 from mmcalib.progress import Progress, Silent
@@ -37,9 +43,9 @@ from mmcalib.results.doctor import ScannedCorpus, ScannedModality
 
 
 def corpus_figures(
-    table: CostTable, prompts: int, skipped: int, calibrated: CostTable | None = None
+    table: CostTable, corpus: LoadedCorpus | None, skipped: int, tuned: CostTable | None = None
 ) -> Corpus:
-    """Return each modality's spread in `table`, and its retention in the `calibrated` one."""
+    """Return each modality's spread in `table`, and its retention in the `tuned` one."""
     modalities = {}
     for modality in table.modalities():
         costs, heaviest = table.columns_of(modality), table.heaviest(modality)
@@ -50,8 +56,10 @@ def corpus_figures(
             heaviest=str(heaviest.shape) if heaviest else "",
             exemplar=heaviest.exemplar if heaviest else "",
             witnesses=table.witnesses.get(modality),
-            kept=compute_retention(calibrated.columns_of(modality), costs) if calibrated else None,
+            kept=compute_retention(tuned.columns_of(modality), costs) if tuned else None,
+            given=corpus.census.given_items(modality) if corpus else 0,
         )
+    prompts = corpus.prompts.prompts() if corpus else 0
     return Corpus(prompts=prompts, skipped=skipped, modalities=modalities)
 
 
@@ -183,6 +191,40 @@ def drop_requests_files(skipped: Sequence[Skipped], requests: Sequence[Path]) ->
     return [s for s in skipped if "\0" in s.path or os.path.realpath(s.path) not in own]
 
 
+def saved_lines(
+    sources: Sequence[Source], counted: CorpusCount, progress: Progress
+) -> Iterator[dict[str, Any]]:
+    """Yield the corpus as sizes: requests in order, then loose items. Repeated items have a tag."""
+    files = {i: seen for i, seen in counted.known.items() if isinstance(seen, EncodedItem)}
+    first = dict(zip(files, find_first_equal(list(files), progress), strict=True))
+
+    def usable() -> Iterator[Prompt]:
+        for source in sources:
+            for prompt in source.prompts():
+                if isinstance(prompt, Prompt) and all(item in files for item in prompt.items):
+                    yield prompt
+
+    times = Counter(first[item] for prompt in usable() for item in prompt.items)
+    named = Counter[EncodedItem]()
+    for prompt in usable():
+        named.update(files[item] for item in prompt.items)
+        tags = (str(n) if times[n := first[item]] > 1 else "" for item in prompt.items)
+        sizes = [format_size(files[i], tag) for i, tag in zip(prompt.items, tags, strict=True)]
+        yield {"sizes": sizes, **format_text(prompt.request.measure_context())}
+    for file, entry in counted.census.encoded_counts():
+        if entry.count > named[file]:
+            yield {"loose": [format_size(file)], "count": entry.count - named[file]}
+
+
+def write_saved(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Write the lines, equal ones in a row as one. Raises OutputError."""
+    if path.exists():
+        raise OutputError(f"--save {path}: the file exists", hint="another name, or delete it")
+    equal = ((text, sum(1 for _ in same)) for text, same in groupby(map(json.dumps, lines)))
+    texts = (text if n == 1 else f'{text[:-1]}, "count": {n}}}' for text, n in equal)
+    write_text(path, "".join(f"{text}\n" for text in texts))
+
+
 @dataclass(frozen=True, slots=True)
 class Scanned:
     """The census of a scan, and the skipped items, sorted by path."""
@@ -198,15 +240,18 @@ def scan(
     *,
     allowed_root: Path | None = None,
     repeats: bool = False,
+    save: Path | None = None,
     how: ProbeOptions = PROBE,
     progress: Progress | None = None,
 ) -> Scanned:
-    """Read all headers. Raises CorpusError if a source is missing, UsageError outside the root."""
+    """Read all headers, and `save` the sizes. Raises CorpusError, UsageError and OutputError."""
     scratch = cache_dir() / "inline"
     sources = sources_of(data, requests, allowed_root=allowed_root, scratch=scratch)
     progress = progress or Silent()
     with open_prober(how, cache_dir(), progress) as prober:
         counted = count_corpus(sources, prober, progress=progress, in_order=False, repeats=repeats)
+    if save is not None:
+        write_saved(save, saved_lines(sources, counted, progress))
     skipped, census = drop_requests_files(counted.skipped, requests), counted.census
     corpus = ScannedCorpus(
         items=census.items(),
@@ -218,6 +263,7 @@ def scan(
             for m in census.modalities()
         },
         distinct=counted.distinct or None,
+        given=sum(map(census.given_items, census.modalities())),
     )
     in_order = sorted(skipped, key=lambda entry: (entry.path, entry.reason))
     return Scanned(corpus, census, tuple(in_order))

@@ -88,6 +88,7 @@ def corpus_facts(
         unreadable=unreadable,
         requests=prompts.prompts(),
         tools=sum(e.count for e in prompts.signatures() if e.signature.asked.tool_bytes),
+        given=sum(map(corpus.census.given_items, corpus.census.modalities())),
     )
 
 

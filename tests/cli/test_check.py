@@ -107,13 +107,26 @@ def test_rows_of_a_table_are_named_and_scan_check_and_filter_agree(
     assert len(mmcalib.filter(rows, found, key=lambda row: row["image"])) == 2
 
 
+def test_sizes_stand_wherever_files_do(cli, kept: Path, tmp_path: Path) -> None:
+    (tmp_path / "requests.jsonl").write_text(request("size:640x480", "size:640x480"))
+    (tmp_path / "paths.txt").write_text("size:640x480\nsize:640x480\nsize:700x3\n")
+    rows = [{"image": {"bytes": None, "path": "size:64x64"}}] * 2
+    parquet.write_table(arrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    sources = ("size:3x700", "@paths.txt", "rows.parquet", "--requests", "requests.jsonl")
+    ended = cli("check", "--calibration", kept, "--json", *sources)
+    *bad, summary = objects(ended.out)
+    assert [one["origin"] for one in bad] == ["size:3x700", "size:700x3#line-3"]
+    assert [summary[name] for name in ("checked", "no", "given")] == [7, 2, 7]
+    assert "7 given by size: damage, codec and download size are not known" in ended.err
+
+
 def test_json_is_one_object_per_offender_and_a_summary(cli, kept: Path, new: Path) -> None:
     ended = cli("check", "--calibration", kept, "--json", "--quiet", new)
     strip, summary = objects(ended.out)
     assert strip["origin"] == str(new / "strip.png")
     assert (strip["answer"], strip["basis"], strip["exact"]) == ("no", "refused", False)
     assert strip["shapes"] == [{"width_px": 3, "height_px": 700}]
-    counts = {"checked": 2, "skipped": 1, "fits": 1, "no": 1, "unknown": 0}
+    counts = {"checked": 2, "skipped": 1, "fits": 1, "no": 1, "unknown": 0, "given": 0}
     assert summary == {"kind": "summary", "all_fit": False, "share": 0.5, **counts}
     assert len(ended.err.splitlines()) == 2
 

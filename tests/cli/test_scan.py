@@ -61,6 +61,7 @@ def test_a_folder_is_counted(cli, corpus: Path) -> None:
             "prompts": 0,
             "files": 13,
             "distinct": None,
+            "given": 0,
             "skipped": 1,
             "modalities": {"image": {"items": 12, "unique_shapes": 1}},
         },
@@ -71,6 +72,16 @@ def test_a_folder_is_counted(cli, corpus: Path) -> None:
             }
         ],
     }
+
+
+def test_a_saved_corpus_is_scanned_as_its_media_were(cli, corpus: Path, tmp_path: Path) -> None:
+    saved, again = tmp_path / "saved.jsonl", tmp_path / "again.jsonl"
+    before = json.loads(cli("scan", *everything(corpus), "--save", saved, "--json").out)["corpus"]
+    after = json.loads(cli("scan", "--requests", saved, "--save", again, "--json").out)["corpus"]
+    names = ("items", "prompts", "modalities")
+    assert [after[name] for name in names] == [before[name] for name in names]
+    assert after["given"] == after["items"]
+    assert again.read_text() == saved.read_text()
 
 
 def test_the_summary_is_one_screen(cli, corpus: Path) -> None:

@@ -122,3 +122,30 @@ def test_frames_that_the_loader_ignores_are_not_written(tmp_path: Path, engine_c
     effects = {e.setting: e.effect for e in calibration.evidence}
     assert all(effects.values()), effects
     assert effects["media_io_kwargs.video.fps"].startswith("without it: video of")
+
+
+def test_a_saved_corpus_gives_the_same_documents_where_the_media_are_not(
+    tmp_path: Path, engine_cache: Path
+) -> None:
+    media = tmp_path / "media"
+    for number in range(4):
+        photo(media / f"{number}.jpg", 400 + 90 * number, 300, number)
+    photo(media / "again.jpg", 490, 300, 1)
+    clip(media / "clip.mp4", 160, 120, 20)
+    pairs = [("image", "media/1.jpg"), ("image", "media/again.jpg")]
+    asked = requests(tmp_path / "requests.jsonl", pairs, [("video", "media/clip.mp4")], pairs[:1])
+    corpus = ("--data", media, "--requests", asked)
+    saved = tmp_path / "elsewhere" / "corpus.jsonl"
+    assert mmcalib(engine_cache, "scan", *corpus, "--save", saved).returncode == 0
+    model = ("run", "--model", QWEN, "--gpu", "L4", "--validate", "none", "--quiet")
+    for out, words in (("here", corpus), ("there", ("--requests", saved))):
+        done = mmcalib(engine_cache, *model, *words, "--out", tmp_path / out)
+        assert done.returncode == 0, done.stderr
+    here, there = (Calibration.load(tmp_path / out) for out in ("here", "there"))
+    assert there.engine_config == here.engine_config
+    assert (there.limits, there.budget, there.memory) == (here.limits, here.budget, here.memory)
+    points = [[p.model_copy(update={"process_s": 0}) for p in c.frontier] for c in (here, there)]
+    assert points[0] == points[1]
+    # A file and its copy are one item.
+    assert there.cache == here.cache
+    assert [part.given for part in there.corpus.modalities.values()] == [6, 1]

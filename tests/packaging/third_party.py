@@ -17,6 +17,7 @@ FACTS = "mmcalib/models/facts/*.json"
 DATA: Mapping[str, tuple[str, str]] = {
     "mmcalib/py.typed": ("marks the package as typed", "mmcalib"),
     "mmcalib/checks/checks.txt": ("codes, names and explanations of checks", "mmcalib"),
+    "mmcalib/corpus/profiles/*.yaml": ("profiles of traffic, each with its source", "mmcalib"),
     "mmcalib/models/gpus.json": ("sizes of GPUs, each with where it was read", "mmcalib"),
     FACTS: ("geometries of models, [below](#geometries-of-models)", "mmcalib"),
     "mmcalib/report/html/templates/*.j2": ("page, style and script of the report", "mmcalib"),

@@ -109,14 +109,14 @@ def build_calibration(
     timed = Preprocessing(cpu_s_per_item=round(cpu[0], 6), measured_files=cpu[1]) if cpu else None
     engine_config = {**decided.engine_config, **(pool.values if pool else {})}
     policy, rules, texts = job.policy, reviewed.rules, prepared.texts
-    asked = prepared.corpus.prompts.prompts()
+    default = decision.default_table
     reasons = evidence(decision, opened, policy, gpu, session.given)
     reserve = compute_reserve(decision.budget, decision.items_per_prompt)
     calibration = Calibration(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         tool={"mmcalib": __version__, **opened.versions},
         model=Model.from_value(resolved, architecture=opened.architecture, doubts=resolved.notes),
-        corpus=corpus_figures(decision.default_table, asked, len(decided.skipped), decision.table),
+        corpus=corpus_figures(default, prepared.corpus, len(decided.skipped), decision.table),
         evidence=[
             *add_effects(reasons, decision.effects),
             *(pool_evidence(pool, gpu.name) if pool and gpu else ()),

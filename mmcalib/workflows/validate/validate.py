@@ -119,7 +119,7 @@ def add_figures(document: Validation, proven: ProvenConfig, taken: Sequence[Take
     """Add the figures of a finished validation; `taken` is the memory of single options."""
     subject, proof = proven.subject, proven.proof
     corpus = subject.corpus if proven.items == "corpus" else None
-    prompts, skipped = (corpus.prompts.prompts(), len(corpus.skipped)) if corpus else (0, 0)
+    skipped = len(corpus.skipped) if corpus else 0
     table = subject.table if subject.table.costs else None
     predicted = subject.memory.predicted if subject.memory else None
     default, config = (predicted.default, predicted.calibrated) if predicted else (None, None)
@@ -135,7 +135,7 @@ def add_figures(document: Validation, proven: ProvenConfig, taken: Sequence[Take
             ),
             "startup": startup_figures(proof),
             "items": proven.items,
-            "corpus": corpus_figures(table, prompts, skipped) if table else None,
+            "corpus": corpus_figures(table, corpus, skipped) if table else None,
             "tool": {"mmcalib": __version__, **subject.opened.versions},
         }
     )
