@@ -25,7 +25,7 @@ from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import DEFAULT, Knob, Setting
 from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.model import ModelInfo, Retention
-from mmcalib.domain.shapes import Modality
+from mmcalib.domain.shapes import Modality, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,11 @@ class Decision(JudgedConfig):
         """True if items may take more than the model's default."""
         return any(point.is_beyond_default for point in self.chosen)
 
+    @property
+    def most_detailed_table(self) -> CostTable:
+        """The costs at the model's own limits, or at higher ones."""
+        return self.table if self.raises_detail else self.default_table
+
     def retention(self) -> dict[Modality, Retention]:
         """The share of their default tokens that items keep."""
         before = self.default_table
@@ -163,7 +168,8 @@ class LargestPrompt:
 class Alternatives:
     """Alternatives that `validate` tried. `without` is the budget with the deciding unlimited
     modality off, `gain` describes it. `cures` are lines that pass. `cache_floor` is what one
-    request may bring, None without a cache, and `largest_bytes` one processed item.
+    request may bring, None without a cache, and `largest_bytes` one processed item. `run` tried
+    copies of the largest items: `same_cost` is the smallest that takes as many tokens.
     """
 
     without: Budget | None = None
@@ -172,6 +178,7 @@ class Alternatives:
     room: Headroom | None = None
     cache_floor: CacheFloor | None = None
     largest_bytes: Mapping[Modality, int] = field(default_factory=dict)
+    same_cost: Mapping[Modality, Shape] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

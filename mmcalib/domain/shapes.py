@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from numbers import Real
 from typing import Any, ClassVar, Literal
 
@@ -71,6 +71,14 @@ SHAPES: Mapping[Modality, type[Shape]] = {
     "video": VideoShape,
     "audio": AudioShape,
 }
+
+
+def scaled(shape: Shape, by: float) -> Shape:
+    """Return a copy with scaled sides; a sound, with a scaled length."""
+    if isinstance(shape, AudioShape):
+        return replace(shape, num_samples=max(1, round(shape.num_samples * by)))
+    width, height = (max(1, round(side * by)) for side in (shape.width_px, shape.height_px))
+    return replace(shape, width_px=width, height_px=height)
 
 
 def weight(shape: Shape) -> float:
