@@ -26,7 +26,7 @@ from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import DEFAULT, Knob, Setting
 from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.model import ModelInfo, Retention
-from mmcalib.domain.shapes import Modality
+from mmcalib.domain.shapes import Modality, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,11 @@ class Decision(JudgedConfig):
     def raises_detail(self) -> bool:
         """True if items may take more than the model's default."""
         return any(point.is_beyond_default for point in self.chosen)
+
+    @property
+    def most_detailed_table(self) -> CostTable:
+        """The costs at the model's own limits, or at higher ones."""
+        return self.table if self.raises_detail else self.default_table
 
     def retention(self) -> dict[Modality, Retention]:
         """The share of their default tokens that items keep."""
@@ -156,7 +161,8 @@ class LargestPrompt:
 class Alternatives:
     """Alternatives that `validate` tried. `without` is the budget with the deciding unlimited
     modality off, `gain` describes it. `remedies` are lines that pass. `cache_floor` is what one
-    request may bring, None without a cache, and `largest_bytes` one processed item.
+    request may bring, None without a cache, and `largest_bytes` one processed item. `run` tried
+    copies of the largest items: `same_cost` is the smallest that takes as many tokens.
     """
 
     without: Budget | None = None
@@ -165,6 +171,7 @@ class Alternatives:
     short: Shortfall | None = None
     cache_floor: CacheFloor | None = None
     largest_bytes: Mapping[Modality, int] = field(default_factory=dict)
+    same_cost: Mapping[Modality, Shape] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

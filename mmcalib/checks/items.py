@@ -192,10 +192,34 @@ def check_shrunk(facts: CheckFacts) -> Iterator[Check]:
     """Count the items that the model's default shrinks, or that --prefer detail still does."""
     chosen = {point.knob.name: point for point in facts.decision.chosen}
     rows = groupby((e.point for e in facts.decision.explored), key=lambda point: point.knob)
+    known = set[Modality]()
     for knob, (*points,) in rows:
         default = next(point for point in points if point.value == knob.value)
         now = max(default, chosen.get(knob.name, default), key=lambda point: point.value)
-        yield from _shrunk_check(now, most_detailed(points), facts)
+        for check in _shrunk_check(now, most_detailed(points), facts):
+            known.add(knob.modality)
+            yield check
+    for modality, smaller in facts.tries.same_cost.items():
+        if modality in known:
+            continue
+        largest = largest_item(facts.decision.most_detailed_table.columns_of(modality))
+        detail = f"the largest {modality}, {largest.exemplar}: {largest.shape}, takes "
+        detail += f"{plural(largest.tokens, 'token')}, as many as one of {smaller}"
+        names = (largest.exemplar,)
+        yield Check(ids.MODEL_SIZE_LIMIT, "warn", detail, _PARTS[modality], names)
+
+
+# What shows a model more of an item that it makes smaller.
+_PARTS: Mapping[Modality, str] = {
+    "image": "cut such images up if detail matters",
+    "video": "crop such videos if detail matters",
+    "audio": "split such recordings if all of it matters",
+}
+
+
+def largest_item(items: CostColumns) -> ItemCost:
+    """Return the one with most pixels or samples."""
+    return items[int(items.shapes.weights().argmax())]
 
 
 def _shrunk_check(now: Point, better: Point | None, facts: CheckFacts) -> Iterator[Check]:
@@ -214,7 +238,7 @@ def _shrunk_check(now: Point, better: Point | None, facts: CheckFacts) -> Iterat
     if not over:
         yield Check(ids.MODEL_SIZE_LIMIT, "pass", f"no image shrinks to {limit}")
         return
-    largest = over[int(over.shapes.weights().argmax())]
+    largest = largest_item(over)
     count = better.items_gaining if kept is None and better else over.item_count()
     verb = "shrinks" if count == 1 else "shrink"
     detail = (
@@ -223,7 +247,7 @@ def _shrunk_check(now: Point, better: Point | None, facts: CheckFacts) -> Iterat
     )
     if knob.modality == "image":
         detail += f", {weight(largest.shape) / 1e6:.1f} megapixels"
-    remedy = "cut such images up if detail matters"
+    remedy = _PARTS[knob.modality]
     if facts.policy.raises_detail and decision.forced:
         detail, remedy = f"{detail}. Otherwise {decision.forced}", _ROOM[decision.forced_by]
     elif better and better.value > now.value and facts.policy.keeps_quality and not decision.forced:

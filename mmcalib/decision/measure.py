@@ -31,9 +31,10 @@ from mmcalib.derive.counting import (
 )
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Setting
+from mmcalib.domain.memory import Dummy
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shape_columns import Column, ShapeCount, ShapeCounts, Shapes
-from mmcalib.domain.shapes import Modality, Shape, is_size, weight
+from mmcalib.domain.shapes import Modality, Shape, VideoShape, is_size, scaled, weight
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, CountEmbeds, File, Measure, Measured
 from mmcalib.errors import EngineDied, VllmMoved, VllmRefused
@@ -172,6 +173,42 @@ def count_embeds(host: EngineHost, setting: Setting, shapes: Shapes) -> VllmCoun
         if not any(map(len, parts)):
             return None
     return VllmCounts.concatenate(parts, shapes) if parts else None
+
+
+# Copies of an item that are compared with it, and the sides of the smallest against its own.
+_COPIES, _SMALLEST = 33, 1 / 64
+
+
+def find_same_cost(
+    host: EngineHost, setting: Setting, shape: Shape, dummy: Dummy | None
+) -> Shape | None:
+    """Return the smallest copy that takes as many tokens; the `dummy` if all copies do.
+
+    None if that has more than half of the pixels or samples, or if vLLM cannot count them.
+    """
+
+    def find_same(low: float, high: float) -> tuple[float, float]:
+        """Return the scales at both sides of the step; the first is 0 without one."""
+        steps = np.geomspace(high, low, _COPIES).tolist()
+        copies = Shapes.from_shapes(shape.modality, (scaled(shape, by) for by in (1.0, *steps)))
+        counts = count_embeds(host, setting, copies)
+        if counts is None or len(counts) < len(copies):
+            return 1.0, 1.0
+        embeds = dict(zip(counts.shapes, counts.embeds.tolist(), strict=True))
+        fewer = (by for by in steps if embeds[scaled(shape, by)] < embeds[shape])
+        below = next(fewer, 0.0)
+        return below, steps[steps.index(below) - 1] if below else low
+
+    below, same = find_same(_SMALLEST, 1.0)
+    if below:
+        found = scaled(shape, find_same(below, same)[1])
+    elif dummy is None:
+        return None
+    else:
+        found = dummy.shape(shape.modality, getattr(shape, "sample_rate_hz", None))
+        if isinstance(shape, VideoShape) and isinstance(found, VideoShape):
+            found = replace(shape, width_px=found.width_px, height_px=found.height_px)
+    return found if weight(found) < weight(shape) / 2 else None
 
 
 Sample = Sequence[tuple[Shape, str]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from numbers import Real
 from typing import Any, ClassVar, Final, Literal, get_args
@@ -75,6 +75,14 @@ SHAPES: Mapping[Modality, type[Shape]] = {
     "video": VideoShape,
     "audio": AudioShape,
 }
+
+
+def scaled(shape: Shape, by: float) -> Shape:
+    """Return a copy with scaled sides; a sound, with a scaled length."""
+    if isinstance(shape, AudioShape):
+        return replace(shape, num_samples=max(1, round(shape.num_samples * by)))
+    width, height = (max(1, round(side * by)) for side in (shape.width_px, shape.height_px))
+    return replace(shape, width_px=width, height_px=height)
 
 
 def weight(shape: Shape) -> float:

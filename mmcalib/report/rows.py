@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.memory import LiveTensor
+from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.results.calibration import CalibrationDocument, YourConfiguration
 from mmcalib.results.memory import EncoderBudget, Memory, ServedTraffic, TrafficFigures
 from mmcalib.results.part import CheckResult, verdict_words
@@ -347,8 +348,21 @@ def highest_line(traffic: TrafficFigures) -> str:
     return f"{line}, for {', '.join(named[:_NAMED])}{more}"
 
 
-def holds_under_load(traffic: TrafficFigures | None) -> str:
-    """Whether every step of the requests has memory, in a cell of a table."""
+def load_cells(default: TrafficFigures | None, tuned: TrafficFigures) -> tuple[str, str]:
+    """Say whether every step has memory, and what of the reserve and preemptions got worse."""
+    cells = [_holds_under_load(default), _holds_under_load(tuned)]
+    if default is None or tuned.status == "fail":
+        return cells[0], cells[1]
+    left = [one.margin.nbytes for one in (default, tuned)]
+    if 0 <= left[1] < min(left[0], VLLM_SLACK_BYTES):
+        cells = [f"{cell}, {gib(nbytes)} left" for cell, nbytes in zip(cells, left, strict=True)]
+    paused = default.preemptions, tuned.preemptions
+    if paused[1] > paused[0]:
+        cells = [f"{cell}, {number(n)} preempted" for cell, n in zip(cells, paused, strict=True)]
+    return cells[0], cells[1]
+
+
+def _holds_under_load(traffic: TrafficFigures | None) -> str:
     if traffic is None:
         return "—"
     if traffic.status == "fail":

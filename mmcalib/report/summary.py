@@ -166,7 +166,7 @@ def _compared_rows(calibration: CalibrationDocument) -> Iterator[rows.Row]:
         yield name, refused[0], *unknown, refused[1], "r"
         # A failure takes the room of one line.
         if calibration.verdict == "pass":
-            holds = [rows.holds_under_load(one) for one in both]
+            holds = rows.load_cells(*both)
             yield "holds under load", holds[0], *unknown, holds[1], "r"
 
 

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from mmcalib.checks.catalogue import CONFIG_PARSING
+from mmcalib.decision.measure import find_same_cost
 from mmcalib.derive import frontier
 from mmcalib.derive.policy import Policy
-from mmcalib.domain.knobs import Knob
+from mmcalib.domain.knobs import DEFAULT, Knob
 from mmcalib.domain.model import Cost
-from mmcalib.domain.shapes import MODALITIES, Modality
+from mmcalib.domain.shapes import MODALITIES, Modality, scaled, weight
+from mmcalib.engine.messages import Blank
 from mmcalib.media.blank import write_blank
 from mmcalib.models.catalogue import Geometry, bundled_models
 from mmcalib.models.resolve import cache_dir, resolve
@@ -98,6 +100,26 @@ def test_vllm_counts_what_its_processor_makes(
         return
     assert found == cost.embeds
     assert dict(zip(SHAPES[modality], counted.sampled, strict=True))[item] == cost.sampled
+
+
+LARGEST = {"image": "48 megapixels", "video": "10 frames of 4K", "audio": "10 minutes"}
+
+
+@each(Line.COUNTS, modalities, "modality")
+def test_the_size_at_which_tokens_stop_growing(subject: Subject, modality: Modality) -> None:
+    """The processor makes as many of a copy that small, and fewer of the next smaller one."""
+    largest = SHAPES[modality][LARGEST[modality]]
+    found = find_same_cost(subject.lab.host, DEFAULT, largest, None)
+    if found is None:
+        return
+    smaller = [scaled(found, by) for by in (0.99, 1)]
+    less, same, whole = (
+        cost.embeds if isinstance(cost, Cost) else None
+        for cost in subject.lab.costs(*map(Blank, (*smaller, largest)))
+    )
+    assert same == whole
+    assert (less or 0) < (same or 0)
+    assert weight(found) < weight(largest) / 2
 
 
 @each(Line.WITHIN, items, "modality", "item")

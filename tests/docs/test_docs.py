@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ import pytest
 import yaml
 
 from mmcalib.admission.calibration import Calibration
+from mmcalib.models.gpus import find_gpu
+from mmcalib.text import GIB
 
 from ..schemas import CALIBRATION, EXAMPLE, ROOT
 from .pages import TEXTS, anchors, command_lines, fenced, links, programs
@@ -172,3 +175,26 @@ def test_pictures_are_carried_by_git_or_new() -> None:
             check=False,
         )
         assert [Path(line).name for line in done.stdout.splitlines()] == []
+
+
+def test_the_readme_s_figures_of_accuracy_are_those_measured() -> None:
+    """First predictions, before anything was fitted on the starts that they are of."""
+    readme, first = " ".join((ROOT / "README.md").read_text().split()), dict[str, float]()
+    for line in (ROOT / "reports/gpu/results.jsonl").read_text().splitlines():
+        measured = json.loads(line)
+        pool = {part["name"]: part for part in measured["components"]}.get("KV pool")
+        if pool:
+            first.setdefault(measured["key"], (pool["predicted"] - pool["measured"]) / GIB)
+    least, most = min(first.values()), max(first.values())
+    share = most * GIB / find_gpu("H100-80G").total_bytes
+    assert f"For {len(first)} starts on an H100" in readme
+    assert f"{least:.2f} to {most:.2f} GiB too high, at most {share:.2%} of the GPU" in readme
+    page = (ROOT / "reports/memory-accuracy.md").read_text()
+    section = page[page.index("\n## Published logs") : page.index("\n## Text-only controls\n")]
+    rows = re.findall(r"\n\| kv pool \|[^|]*\|[^|]*\| ([+-][\d.]+) \|", section)
+    errors = sorted(abs(float(row)) for row in rows)
+    within = [error for error in errors if error < 1]
+    found = f"Of {len(errors)} published logs, {len(within)} are within {within[-1]:.2f} GiB, and "
+    least, most = errors[len(within)], errors[-1]
+    found += f"{len(errors) - len(within)} from one machine off by {least:.2f} to {most:.2f} GiB"
+    assert found in readme

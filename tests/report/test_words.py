@@ -20,8 +20,9 @@ from mmcalib.report.report import Report, html, md
 from mmcalib.report.summary import summary
 from mmcalib.report.terminal import failure_line
 from mmcalib.results.calibration import YourConfiguration, group_evidence
-from mmcalib.results.memory import Memory
+from mmcalib.results.memory import Memory, TrafficFigures
 from mmcalib.results.part import CheckResult, verdict_words
+from mmcalib.text import MIB
 from tests.report.example import SERVE, calibration
 
 
@@ -168,3 +169,23 @@ def test_check_says_why_its_calibration_failed_and_nothing_else_of_it() -> None:
     failed = [result(ids.PROMPT_LENGTH, "fail"), *OTHERS]
     known = calibration().model_copy(update={"checks": failed, "verdict": "fail"})
     assert failure_line(known).startswith("the calibration failed at MM027 prompt length: ")
+
+
+def test_what_a_gain_costs_under_load_stands_beside_it() -> None:
+    """A smaller reserve that leaves enough is no loss; one that leaves nothing is."""
+    served = calibration().traffic
+    assert served is not None
+
+    def found(left_mib: int, preemptions: int) -> TrafficFigures:
+        reserved = served.calibrated.peak_bytes + left_mib * MIB
+        return served.calibrated.model_copy(
+            update={"reserved_bytes": reserved, "preemptions": preemptions}
+        )
+
+    assert words.load_cells(found(780, 12), found(200, 12)) == ("yes", "yes")
+    assert words.load_cells(found(780, 12), found(20, 29)) == (
+        "yes, 0.76 GiB left, 12 preempted",
+        "yes, 0.02 GiB left, 29 preempted",
+    )
+    assert words.load_cells(found(20, 3), found(780, 1)) == ("yes", "yes")
+    assert words.load_cells(None, found(20, 3)) == ("—", "yes")

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from mmcalib.admission.rules import ProvenRule, prove_rules
@@ -15,19 +16,21 @@ from mmcalib.checks.catalogue import ENGINE_START, MEMORY_RESERVE
 from mmcalib.checks.check import Check, RemedyStyle
 from mmcalib.checks.corpus import assumed_batch_check
 from mmcalib.checks.facts import Alternatives, CheckFacts, Decision
+from mmcalib.checks.items import largest_item
 from mmcalib.checks.reserve import missing_parts
 from mmcalib.decision.cache import size_cache
 from mmcalib.decision.decide import MemoryJudge, at_chosen_values, decide
 from mmcalib.decision.effects import drop_idle_settings
 from mmcalib.decision.explore import BudgetSource
-from mmcalib.decision.measure import Sample
+from mmcalib.decision.measure import Sample, find_same_cost
 from mmcalib.derive.admission import ChatText
 from mmcalib.derive.demand import FixedKvCache
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.remedies import format_flags
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.memory import RehearsedMemory
-from mmcalib.domain.shapes import Modality
+from mmcalib.domain.shapes import Modality, Shape
+from mmcalib.engine.host import EngineHost
 from mmcalib.errors import MmcalibError
 from mmcalib.files import write_text
 from mmcalib.memory.checks import (
@@ -155,13 +158,14 @@ class Review:
 def review(session: Session, decided: Derived) -> Review:
     served, decision = decided.prepared, decided.decision
     rules = prove_rules(session.host, served.opened, decision, session.progress)
+    same = find_same_costs(session.host, decision)
     needed = required_environment(served.refused, served.opened.server)
     corpus, gpu = replace(served.corpus, skipped=decided.skipped), session.job.gpu
     checks = [
         *check_server(served.refused, served.read.census.items(), needed),
         *check_sizes(served.read.prompts, served.opened.server),
         *missing_parts(served.opened),
-        *check_decision(corpus, served.left_out, decision, session.job.policy),
+        *check_decision(corpus, served.left_out, decision, session.job.policy, same),
     ]
     if gpu is None and session.job.policy.max_num_batched_tokens is None:
         batch = decision.engine_args["max_num_batched_tokens"]
@@ -177,8 +181,23 @@ def review(session: Session, decided: Derived) -> Review:
     return Review(decided, rules, needed, tuple(checks))
 
 
+def find_same_costs(host: EngineHost, decision: Decision) -> dict[Modality, Shape]:
+    """Find a smaller item for each modality whose largest takes no more tokens than that."""
+    found, table = dict[Modality, Shape](), decision.most_detailed_table
+    for modality in table.modalities():
+        largest = largest_item(table.columns_of(modality)).shape
+        dummy = decision.plain.dummies.get(modality)
+        if same := find_same_cost(host, table.setting, largest, dummy):
+            found[modality] = same
+    return found
+
+
 def check_decision(
-    corpus: LoadedCorpus, left_out: Mapping[str, str], decision: Decision, policy: Policy
+    corpus: LoadedCorpus,
+    left_out: Mapping[str, str],
+    decision: Decision,
+    policy: Policy,
+    same_cost: Mapping[Modality, Shape] = MappingProxyType({}),
 ) -> list[Check]:
     """Return the checks, most severe first; `left_out` has a reason per dropped modality."""
     facts = CheckFacts(
@@ -187,7 +206,7 @@ def check_decision(
         policy=policy,
         prompt=decision.longest,
         corpus=corpus_facts(corpus, decision, decision.default_table, left_out),
-        tries=Alternatives(),
+        tries=Alternatives(same_cost=same_cost),
     )
     return [*judge(DECIDED_RULES, facts), *cache_checks(decision, policy)]
 
