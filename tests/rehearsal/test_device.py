@@ -539,6 +539,7 @@ _BESIDE_FAKES = Path(__file__).with_name("meta_kernels_beside_fakes.py")
         "Qwen/Qwen2.5-VL-3B-Instruct",
         "Qwen/Qwen3.5-4B",
         "google/gemma-4-E4B-it",
+        "zai-org/GLM-4.6V-Flash",
         "Qwen/Qwen2.5-Omni-7B",
     ],
 )

@@ -252,6 +252,8 @@ _DEVICE_ERRORS = (
 
 # The fake mode has its own rules for these; they differ only for unknown sizes.
 _VIEWS: Final = {aten.view.default, aten._unsafe_view.default, aten.slice.Tensor, aten.select.int}
+# Torch's meta kernel for it runs its 200 operations in Python, for the shape of one result.
+_SAMPLERS: Final = {aten.grid_sampler_2d.default, aten.grid_sampler_3d.default}
 # Operations with these tags depend on more than their arguments' shapes.
 _EXCLUDED_TAGS: Final = {torch.Tag.inplace_view, torch.Tag.nondeterministic_seeded}
 
@@ -285,7 +287,7 @@ class MetaKernels:
             return NOT_HANDLED
         try:
             with in_kernel_invocation_manager(self._fake):
-                out = func(*args, **kwargs)
+                out = _sampled(*args) if func in _SAMPLERS else func(*args, **kwargs)
         except NotImplementedError:
             return NOT_HANDLED
         if isinstance(out, torch.Tensor):
@@ -296,6 +298,11 @@ class MetaKernels:
         """Return the result as a fake tensor; an argument that was written to already is one."""
         is_fake = isinstance(tensor, FakeTensor)
         return tensor if is_fake else FakeTensor(self._fake, tensor, device)
+
+
+def _sampled(source: Any, grid: Any, *_: Any) -> Any:
+    """Return a tensor as the CUDA kernel allocates it (torch's GridSampler.cu)."""
+    return source.new_empty((*source.shape[:2], *grid.shape[1:-1]))
 
 
 def _has_plain_meta_kernel(func: Operation) -> bool:
