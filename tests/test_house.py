@@ -52,9 +52,9 @@ SHORT = {
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
     "modules": 226,
-    "product lines": 47_217,
+    "product lines": 47_193,
     "test files": 183,
-    "test lines": 40_151,
+    "test lines": 40_152,
     "words of docs": 19_021,
     "words of CHANGELOG": 300,
     "lines of README": 120,
