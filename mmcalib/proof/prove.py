@@ -95,8 +95,8 @@ def prove(
             if not isinstance(error, EngineError):
                 raise
             # If the engine died, its own hint may help too.
-            cure = f"{remedy}; {error.hint}" if isinstance(error, EngineDied) else remedy
-            failed = Check(name, "fail", error.message, cure)
+            both = f"{remedy}; {error.hint}" if isinstance(error, EngineDied) else remedy
+            failed = Check(name, "fail", error.message, both)
         return replace(proof, checks=(*proof.checks, failed), failure=error)
 
 

@@ -297,10 +297,10 @@ def replay_check(chosen: Burst, replayed: BurstResult, step_tokens: int) -> Chec
     origins = tuple(answer.origin for answer in replayed.outcomes)
     if refused:
         words = "; ".join(refused[:3])
-        cure = "correct these requests, or --validate startup"
+        remedy = "correct these requests, or --validate startup"
         if ABOVE_LIMIT.search(words):
-            cure = "raise the limit that the error names"
-        return Check(name, "fail", words, cure, origins)
+            remedy = "raise the limit that the error names"
+        return Check(name, "fail", words, remedy, origins)
     if differing:
         return Check(name, "fail", "; ".join(differing[:3]), "please report this bug", origins)
     admitted = f", {len(chosen.admit)} others admitted" if chosen.admit else ""

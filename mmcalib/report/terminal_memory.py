@@ -37,10 +37,10 @@ _REFUSED: Final = 4
 def capacity(memory: Memory) -> str:
     """The KV cache in bytes, tokens and requests, or why the engine does not start."""
     if memory.fails_to_start:
-        cure = ""
+        remedy = ""
         if memory.kv_cache_tokens is not None and memory.most_utilization:
-            cure = f". gpu_memory_utilization {memory.most_utilization:g} is the most that starts"
-        return f"vLLM would not start: {memory.note}{cure}"
+            remedy = f". gpu_memory_utilization {memory.most_utilization:g} is the most that starts"
+        return f"vLLM would not start: {memory.note}{remedy}"
     return (
         f"KV cache {text.gib(memory.kv_cache_bytes)}, {text.number(memory.kv_cache_tokens)} "
         f"tokens, {text.number(memory.max_concurrency)} full-length requests at once"

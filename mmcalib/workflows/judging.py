@@ -104,7 +104,7 @@ def judge_reserve(predicted: Predicted, config: JudgedConfig, rehearse: str) -> 
 def judge_memory(
     checks: Iterable[Check], memory: Sequence[Check], config: JudgedConfig, unrehearsed: Unrehearsed
 ) -> list[Check]:
-    """Add the checks of `memory`: the reserve in bytes replaces the one in tokens, not its cure."""
+    """Add the checks of `memory`: the reserve in bytes replaces that in tokens, not its remedy."""
     reserved = next((check for check in memory if check.id == MEMORY_RESERVE), None)
     if reserved is None:
         return qualify_tokens_only([*checks, *memory], config, unrehearsed)
