@@ -88,39 +88,35 @@ def _find_medium(item: Any) -> Item | EncodedItem | Skipped:
         return _find_medium(item.get("path") if data is None else data)
     if hasattr(item, "read") and (data := _read_whole(item)) is not None:
         return _in_memory(data)
-    axes = tuple(int(size) for size in getattr(item, "shape", ()))
-    if len(axes) == 3:
-        height, width = axes[:2] if is_channels_last(axes) else axes[1:]
-        return EncodedItem(ImageShape(width, height))
-    if len(axes) == 4 or (isinstance(item, list) and item and all(map(_is_frame, item))):
-        return _clip(item)
-    from PIL import Image
+    if size := _picture_size(item):
+        return EncodedItem(size)
+    if isinstance(item, list) or len(getattr(item, "shape", ())) == 4:
+        sizes = [size for frame in item if (size := _picture_size(frame))]
+        if sizes and len(sizes) == len(item):
+            from mmcalib.media import failure, video
 
-    if isinstance(item, Image.Image):
-        from mmcalib.media.image import turned_size
-
-        return EncodedItem(ImageShape(*turned_size(item)))
+            try:
+                return video.clip_of(sizes, all_frames=True)
+            except failure.Unreadable as error:
+                return Skipped(IN_MEMORY, str(error))
     if isinstance(item, tuple) and len(item) == 2 and (sound := _sound(*item)) is not None:
         return sound
     raise unsupported_type(item)
 
 
-def _is_frame(item: Any) -> bool:
+def _picture_size(item: Any) -> ImageShape | None:
+    """Describe a `PIL.Image`, or an array or tensor of pixels; None for others."""
     from PIL import Image
 
-    return isinstance(item, Image.Image) or len(getattr(item, "shape", ())) == 3
+    if isinstance(item, Image.Image):
+        from mmcalib.media.image import turned_size
 
-
-def _clip(frames: Any) -> EncodedItem | Skipped:
-    from mmcalib.media.failure import Unreadable
-    from mmcalib.media.video import clip_of
-
-    seen = [one.shape for one in map(_find_medium, frames) if isinstance(one, EncodedItem)]
-    sizes = [shape for shape in seen if isinstance(shape, ImageShape)]
-    try:
-        return clip_of(sizes, all_frames=True)
-    except Unreadable as error:
-        return Skipped(IN_MEMORY, str(error))
+        return ImageShape(*turned_size(item))
+    axes = [int(size) for size in getattr(item, "shape", ())]
+    if len(axes) != 3:
+        return None
+    height, width = axes[:2] if is_channels_last(axes) else axes[1:]
+    return ImageShape(width, height)
 
 
 def unsupported_type(item: Any) -> TypeError:
@@ -404,7 +400,7 @@ def _items_of(modality: str, value: Any) -> list[Any]:
     """The items of one entry (vllm/multimodal/parse.py, 0.32): a video's frames are one item."""
     if modality == "image" and len(getattr(value, "shape", ())) == 4:
         return list(value)
-    alone = not isinstance(value, list) or (modality == "video" and all(map(_is_frame, value)))
+    alone = not isinstance(value, list) or (modality == "video" and all(map(_picture_size, value)))
     return [value] if alone else value
 
 

@@ -143,10 +143,10 @@ def list_demands(
         yield demand.WorstStep(modality, limit, peak, rest, kept_bytes=kept)
     excess = find_excess_items(decision)
     for ran in calibrated.steps:
-        excess_item, tokens, peak = excess.get(ran.step.shape.modality), ran.tokens, ran.peak_bytes
-        if peak is not None and tokens is not None and excess_item is not None:
-            rest, path = rest_of_cache(tokens), excess_item.cost.exemplar
-            yield demand.WorstStep(excess_item.modality, tokens, peak, rest, ran.step.items, path)
+        over, taken, peak_bytes = excess.get(ran.step.shape.modality), ran.tokens, ran.peak_bytes
+        if peak_bytes is not None and taken is not None and over is not None:
+            rest, path, items = rest_of_cache(taken), over.cost.exemplar, ran.step.items
+            yield demand.WorstStep(over.modality, taken, peak_bytes, rest, items, path)
     # The profile's later peaks include its own outputs.
     outputs = calibrated.outputs.held_bytes if calibrated.outputs else 0
     profiled = max((p.peak_bytes for p in calibrated.phases if p.name in _LANGUAGE), default=0)

@@ -72,7 +72,12 @@ USUAL = {
     "required": ["c", "n"],
     "type": "object",
 }
-ODD = ({"$defs": {}}, {"items": {"minimum": 2, "maximum": 1}}, {"required": 7}, {"oneOf": [{}]})
+ODD: tuple[dict[str, Any], ...] = (
+    {"$defs": {}},
+    {"items": {"minimum": 2, "maximum": 1}},
+    {"required": 7},
+    {"oneOf": [{}]},
+)
 # Each with what vLLM 0.32 makes of it (`ChatCompletionRequest`, `SamplingParams`).
 FIELDS: dict[str, list[dict[str, Any]]] = {
     "no": [

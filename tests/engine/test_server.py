@@ -246,7 +246,7 @@ def test_as_many_frames_as_vllms_loaders_keep(lab, tmp_path: Path, name: str) ->
 def test_frames_that_a_client_sends(lab, tmp_path: Path, count: int) -> None:
     """Finding §6 (`data:video/jpeg`) of the server conformance work."""
     reader = RequestLines(str(tmp_path), Reading(tmp_path))
-    item = reader.find_medium(("video_url", odd_media.frames_url(count)), "here").item
+    item = reader.find_medium(("video_url", odd_media.frames_url(count)), "here", 1).item
     file, qwen = examine(item), lab(QWEN)
     assert isinstance(file, EncodedItem), file
     assert isinstance(file.shape, VideoShape)

@@ -281,8 +281,10 @@ def test_a_tag_before_a_flac_is_no_damage(make_audio) -> None:
 
 @pytest.mark.parametrize(("codec", "form"), [("libx264", "h264"), ("libx265", "hevc")])
 def test_a_raw_stream_is_a_clip(tmp_path: Path, codec: str, form: str) -> None:
-    shape = examine(Item(str(steady(tmp_path / "a", 12, codec, form)), "video")).shape
-    assert (shape.num_frames, shape.width_px) == (12, 64)
+    found = examine(Item(str(steady(tmp_path / "a", 12, codec, form)), "video"))
+    assert isinstance(found, EncodedItem)
+    assert isinstance(found.shape, VideoShape)
+    assert (found.shape.num_frames, found.shape.width_px) == (12, 64)
 
 
 def test_an_animated_png_is_a_clip_if_so_declared() -> None:

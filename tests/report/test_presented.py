@@ -140,7 +140,7 @@ def noise(*axes: int) -> np.ndarray:
 def test_fit_shrinks_an_array_to_the_mean_of_its_pixels(pixels: Any) -> None:
     answer = admit_item(GATE, pixels)
     assert answer == admit_item(GATE, Image.new("RGB", LARGE))
-    fitted = answer.fit(pixels)
+    fitted: Any = answer.fit(pixels)
     assert (type(fitted), fitted.dtype) == (type(pixels), pixels.dtype)
     assert sorted(fitted.shape) == [3, 489, 978]
     assert float(fitted.sum()) / (3 * 489 * 978) == pytest.approx(127, abs=1)
@@ -179,7 +179,7 @@ def test_a_photo_is_turned_by_its_exif_as_in_vllm() -> None:
     answer = admit_item(GATE, opened)
     assert answer == admit_item(GATE, file.getvalue())
     assert isinstance(answer.largest, ImageShape)
-    fitted = answer.fit(opened)
+    fitted: Any = answer.fit(opened)
     turned = ImageOps.exif_transpose(fitted)
     assert turned.size == (answer.largest.width_px, answer.largest.height_px)
     assert turned.height == pytest.approx(2 * turned.width, rel=0.01)
