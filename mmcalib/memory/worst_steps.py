@@ -137,10 +137,10 @@ def list_demands(
 
     for modality, step in steps.items():
         # Scaled to a full step: smaller items take no more per token than the largest.
-        limit, tokens = _step_tokens(modality, decision), step.encoder_tokens
-        peak = round((step.encoder_peak_bytes or 0) * max(1.0, limit / tokens if tokens else 1.0))
+        limit, known = _step_tokens(modality, decision), step.encoder_tokens
+        most = round((step.encoder_peak_bytes or 0) * max(1.0, limit / known if known else 1.0))
         rest, kept = rest_of_cache(limit), calibrated.kept_bytes
-        yield demand.WorstStep(modality, limit, peak, rest, kept_bytes=kept)
+        yield demand.WorstStep(modality, limit, most, rest, kept_bytes=kept)
     excess = find_excess_items(decision)
     for ran in calibrated.steps:
         over, taken, peak_bytes = excess.get(ran.step.shape.modality), ran.tokens, ran.peak_bytes
