@@ -52,7 +52,10 @@ def _write_page(hearing: run.Hearing, out: Path) -> tuple[str, list[page.Asked]]
     every = run.last_heard(hearing)
     rows = {heard.key: heard.rows(hearing) for heard in every}
     about = run.about(hearing.seed)
-    about += [f"- {heard.note}: {len(rows[heard.key])} requests." for heard in every]
+    for heard in every:
+        late = heard.late(hearing)
+        more = f"; {late} more were not answered in time by this busy machine" if late else ""
+        about.append(f"- {heard.note}: {len(rows[heard.key])} requests{more}.")
     died = [one for heard in every for one in heard.died]
     flat = [row for each in rows.values() for row in each]
     text = page.page(flat, about, died, {name for heard in every for name in heard.fields})

@@ -32,6 +32,11 @@ class Result:
     seconds: float
 
     @property
+    def timed_out(self) -> bool:
+        """A server on a busy machine gave no answer, which says nothing of the request."""
+        return any(verdict.said.startswith("TimeoutError") for verdict in self.verdicts)
+
+    @property
     def cause(self) -> str | None:
         """Of the first disagreement."""
         return next((verdict.cause for verdict in self.verdicts if verdict.disagrees), None)
@@ -53,11 +58,15 @@ _EXAMPLE: TypeAdapter[Example] = TypeAdapter(Example)
 
 
 class Results:
-    """The results in a file that are `made_of` the same, whole lines only."""
+    """The results in a file that are `made_of` the same, whole lines only; `late` are orders that
+    were not answered in time, and not since.
+    """
 
     def __init__(self, path: Path, made_of: str) -> None:
         self._path, self.made_of = path, made_of
-        self._found = {_key(one): one for one in _read(path) if one.made_of == made_of}
+        every = {_key(one): one for one in _read(path) if one.made_of == made_of}
+        self.late = {key: one for key, one in every.items() if one.timed_out}
+        self._found = {key: one for key, one in every.items() if key not in self.late}
 
     def __iter__(self) -> Iterator[Result]:
         return iter(self._found.values())

@@ -53,6 +53,10 @@ class Heard:
         results = Results(hearing.results, self.made_of)
         return list(asked(result for result in results if result.subject == self.key))
 
+    def late(self, hearing: Hearing) -> int:
+        """Orders that its server did not answer in time."""
+        return sum(key[0] == self.key for key in Results(hearing.results, self.made_of).late)
+
 
 _HEARD: TypeAdapter[Heard] = TypeAdapter(Heard)
 
