@@ -278,7 +278,9 @@ def _python(calibration: CalibrationDocument) -> str:
 # By the names and in the order of `CONFIGURATION_NAMES`.
 CONFIGURATIONS: Final[Mapping[str, ConfigurationFormat]] = {
     "yaml": ConfigurationFormat("yaml", None, use="{serve} --config {file}"),
-    "args": ConfigurationFormat("args", _args, use='eval "{serve} $(cat {file})"', comments=False),
+    "args": ConfigurationFormat(
+        "args", _args, use='eval "vllm serve $(cat {file})"', comments=False
+    ),
     "docker": ConfigurationFormat("docker.sh", _docker, use="sh {file}", variables=True),
     "env": ConfigurationFormat(
         "env",
