@@ -205,11 +205,11 @@ def saved_lines(
                     yield prompt
 
     times = Counter(first[item] for prompt in usable() for item in prompt.items)
+    tags = {n: str(tag) for tag, n in enumerate((n for n in times if times[n] > 1), 1)}
     named = Counter[EncodedItem]()
     for prompt in usable():
         named.update(files[item] for item in prompt.items)
-        tags = (str(n) if times[n := first[item]] > 1 else "" for item in prompt.items)
-        sizes = [format_size(files[i], tag) for i, tag in zip(prompt.items, tags, strict=True)]
+        sizes = [format_size(files[item], tags.get(first[item], "")) for item in prompt.items]
         yield {"sizes": sizes, **format_text(prompt.request.measure_context())}
     for file, entry in counted.census.encoded_counts():
         if entry.count > named[file]:

@@ -67,6 +67,8 @@ def check(page: str, line: str, workspace: Path) -> None:
     for words in commands(line):
         if "--out" in words and words[0] in ("run",) and "--force" not in words:
             shutil.rmtree(workspace / words[words.index("--out") + 1], ignore_errors=True)
+        if "--save" in words:
+            (workspace / words[words.index("--save") + 1]).unlink()
     done = execute(line, workspace)
     may_be = {0, 3} if {words[0] for words in commands(line)} & MAY_SAY_NO else {0}
     assert done.returncode in may_be, f"{page}: {line}\n{done.stderr}"
