@@ -142,7 +142,7 @@ ON_L4 = f"--model {MODEL} --gpu L4"
 # What is typed, the exit code, words of the error, words of the remedy.
 MISTAKES = [
     ("list gpus --size 24", 2, "no such option: --size", "mmcalib list --help"),
-    ("list cards", 2, "cards is not models, gpus or checks", "mmcalib list models"),
+    ("list cards", 2, "cards is not models, gpus, profiles or checks", "mmcalib list models"),
     ("diff nowhere", 2, "missing argument 'NEW'", "mmcalib diff --help"),
     ("rnu", 2, "no such command 'rnu'", "mmcalib --help"),
     ("--modle x", 2, "no such option: --modle", "mmcalib --help"),
