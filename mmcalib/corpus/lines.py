@@ -233,8 +233,9 @@ def _messages_of(body: Mapping[str, Any], *, as_sent: bool = False) -> list[Mess
     else:
         raise _bad("messages", "Field required")
     _check_messages(messages)
-    if as_sent and not is_prompt and not _MARK.search(ChatRequest(messages).text()):
-        return messages
+    chat = ChatRequest(messages)
+    if as_sent and not is_prompt and not _MARK.search(chat.text()):
+        return chat.messages
     columns = {name: body[name] for name in _COLUMNS if body.get(name)}
     if isinstance(voice := columns.get("audio"), dict) and "path" not in voice:
         # OpenAI's `audio` field sets the voice of the answer.
