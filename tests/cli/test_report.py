@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib.domain.model import Server
-from mmcalib.engine.environment import serve_command
+from mmcalib.engine.environment import serve_command, serve_program
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.results.part import CheckResult
 from tests.report.example import calibration
@@ -88,7 +88,7 @@ def test_the_form_is_all_of_standard_output_and_its_use_is_on_the_other(
 ) -> None:
     said = cli("report", "out", "--emit", form)
     assert said.code == 0
-    assert said.out == CONFIGURATIONS[form].render(calibration())
+    assert said.out == CONFIGURATIONS[form].render(calibration(), serve_program())
     assert CONFIGURATIONS[form].file in said.err
     assert not (out / "report.html").exists()
 
