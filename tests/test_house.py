@@ -54,7 +54,7 @@ CEILINGS = {
     "modules": 227,
     "product lines": 48_060,
     "test files": 184,
-    "test lines": 40_597,
+    "test lines": 40_594,
     "words of docs": 19_359,
     "words of CHANGELOG": 300,
     "lines of README": 120,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import ExifTags, Image, ImageOps
 
 from mmcalib.admission.admits import admit_item
@@ -127,15 +127,21 @@ def noise(*axes: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 255, axes, np.uint8)
 
 
+# `check` needs no torch, and the newest Python has none here.
+torch = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
+ARRAYS: list[Any] = [noise(1400, 2800, 3), noise(3, 1400, 2800).astype(np.float32)]
+CLIPS: dict[str, Any] = {
+    "pictures": [Image.new("RGB", (448, 448))] * 70,
+    "arrays": [noise(448, 448, 3)] * 70,
+}
+if torch is not None:
+    ARRAYS += [torch.from_numpy(noise(3, 1400, 2800))]
+    ARRAYS += [torch.from_numpy(noise(1400, 2800, 3)).to(torch.bfloat16)]
+    CLIPS["tensor"] = torch.zeros(70, 3, 448, 448)
+
+
 @pytest.mark.parametrize(
-    "pixels",
-    [
-        noise(1400, 2800, 3),
-        noise(3, 1400, 2800).astype(np.float32),
-        torch.from_numpy(noise(3, 1400, 2800)),
-        torch.from_numpy(noise(1400, 2800, 3)).to(torch.bfloat16),
-    ],
-    ids=lambda pixels: f"{pixels.dtype} {tuple(pixels.shape)}",
+    "pixels", ARRAYS, ids=lambda pixels: f"{pixels.dtype} {tuple(pixels.shape)}"
 )
 def test_fit_shrinks_an_array_to_the_mean_of_its_pixels(pixels: Any) -> None:
     answer = admit_item(GATE, pixels)
@@ -147,15 +153,7 @@ def test_fit_shrinks_an_array_to_the_mean_of_its_pixels(pixels: Any) -> None:
     assert admit_item(GATE, fitted).fits
 
 
-@pytest.mark.parametrize(
-    "clip",
-    [
-        [Image.new("RGB", (448, 448))] * 70,
-        [noise(448, 448, 3)] * 70,
-        torch.zeros(70, 3, 448, 448),
-    ],
-    ids=["pictures", "arrays", "tensor"],
-)
+@pytest.mark.parametrize("clip", CLIPS.values(), ids=CLIPS.keys())
 def test_a_clip_of_frames_keeps_all_of_them_as_vllm_s_library_does(clip: Any) -> None:
     """35 steps of 256 tokens; a server would take 32 frames. It fits with all 70, smaller."""
     answer = admit_item(GATE, clip)
