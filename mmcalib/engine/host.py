@@ -116,7 +116,7 @@ FILE_SILENCE_S = 300.0
 _POLL_S = 0.2
 _END_S = 2.0
 # vLLM (0.32) builds the method's config of nothing.
-_NOT_QUANTIZED = re.compile(r"(\w+)Config\.__init__\(\) missing \d+ required positional")
+_NOT_QUANTIZED = re.compile(r"(\w+)Config\.__init__\(\) missing")
 _RELEASE_HINT = "mmcalib doctor (shows whether mmcalib is tested with this vLLM release)"
 
 

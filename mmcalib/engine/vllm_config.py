@@ -33,8 +33,6 @@ _ONE_ERROR = re.compile(
     r"1 validation error for \w+ Value error, (?P<words>.+?)(?: \[type=value_error|\Z)"
 )
 CHANGE_SETTING: Final = "change the setting that it names"
-# vLLM's errors (0.33) for a checkpoint that is not quantized with the given method.
-NOT_QUANTIZED: Final = re.compile(r"config file for (\w+)|(\w+)Config\.__init__\(\) missing")
 
 
 def refusal_text(error: EngineError) -> str:
@@ -50,9 +48,6 @@ def add_config_hints(config: Path | None, flags: Sequence[str], gpu: Gpu) -> Ite
     try:
         yield
     except VllmRefused as error:
-        if NOT_QUANTIZED.search(error.reason):
-            words = "this checkpoint has no config for that --quantization"
-            raise UsageError(words, hint="leave it out, or --model with a quantized one") from error
         if config is not None:
             file = shlex.quote(str(config))
             error.hint = error.hint or f"mmcalib validate --config {file} {gpu.flags}"

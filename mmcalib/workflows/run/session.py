@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,7 +28,6 @@ from mmcalib.engine.helpers import CachingHost
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ServeConfig
 from mmcalib.engine.vllm_config import (
-    NOT_QUANTIZED,
     configured_context,
     refusal_text,
     reject_unknown_arguments,
@@ -238,8 +238,8 @@ def refuse_unusable(
         return
     arguments = shlex.join(flags) or ", ".join(given)
     hint = refused.hint or "change the flag that vLLM names, or leave it out"
-    if not_quantized := NOT_QUANTIZED.search(refused.reason):
-        sibling = f"{resolved.id}-{(not_quantized[1] or not_quantized[2]).upper()}"
+    if not_quantized := re.search(r"(?:config file for|config, and) (\w+)", refused.reason):
+        sibling = f"{resolved.id}-{not_quantized[1].upper()}"
         other = f"--model {sibling}" if find_model(sibling) else "--model with a checkpoint that is"
         hint = f"this checkpoint is not quantized: {other}, or -- --quantization fp8"
     words = f"vLLM rejects {resolved.id} with {arguments}: {one_line(refusal_text(refused))}"

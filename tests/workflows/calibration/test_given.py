@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
-from mmcalib.engine.vllm_config import add_config_hints
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import Failed
 from mmcalib.errors import EngineDied, EngineError, UsageError, VllmRefused
 from mmcalib.memory.rehearse import MemoryPrediction
 from mmcalib.models import gpus
@@ -60,9 +61,11 @@ def test_a_checkpoint_that_is_not_quantized_says_which_is(model: str) -> None:
     assert f"--model {model}-AWQ, or -- " in error.value.hint
 
 
-def test_a_plan_for_a_checkpoint_without_quantization_says_so() -> None:
-    with pytest.raises(UsageError, match="has no config"), add_config_hints(None, FLAGS, L4):
-        raise refused("TypeError: CompressedTensorsConfig.__init__() missing 3 required arguments")
+def test_vllms_own_type_error_says_that_the_checkpoint_is_not_quantized() -> None:
+    said = "CompressedTensorsConfig.__init__() missing 3 required positional arguments: 'ignore'"
+    error = EngineHost()._refusal_error(Failed(said, "vllm"), "rehearsing")
+    assert "no quantization config, and CompressedTensors needs one" in error.message
+    assert error.hint == "-- --quantization fp8, or --model with a quantized checkpoint"
 
 
 def test_a_process_that_dies_or_rejects_more_says_nothing_of_the_flags() -> None:
