@@ -43,7 +43,7 @@ def measure(model: str, most_px: int, scratch: Path) -> None:
     """
     from PIL import Image
 
-    from mmcalib.child.engine import start
+    from mmcalib.child.engine import start_engine
     from mmcalib.releases import platform
 
     geometry = find_model(model)
@@ -63,7 +63,7 @@ def measure(model: str, most_px: int, scratch: Path) -> None:
         "limit_mm_per_prompt": {"image": 1, "video": 0, "audio": 0},
     }
     request = StartEngine(args, true, 0)
-    llm, started = start(request, lambda said: print(said, file=sys.stderr))
+    llm, started = start_engine(request, lambda said: print(said, file=sys.stderr))
     print(f"\n{model} on {started.device}, vLLM {surroundings.vllm_version()}\n")
     print("| image | tokens | ms | µs per token | MiB | KiB per token |\n|---|--:|--:|--:|--:|--:|")
     for side in sides_px(most_px):

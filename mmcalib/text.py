@@ -120,7 +120,7 @@ def gib(value: int | None) -> str:
     return "—" if value is None else f"{value / GIB:.2f} GiB"
 
 
-def room(value: int | None) -> str:
+def remaining(value: int | None) -> str:
     """Remaining memory, or such as `2.76 GiB short` if negative."""
     return f"{gib(-value)} short" if value is not None and value < 0 else gib(value)
 

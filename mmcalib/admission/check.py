@@ -12,7 +12,7 @@ from mmcalib.admission import admits
 from mmcalib.admission.calibration import Calibration
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.requests import Reading, RequestLines, RequestsSource, file_labels
-from mmcalib.corpus.resolve import resolve
+from mmcalib.corpus.resolve import find_sources
 from mmcalib.corpus.source import Source
 from mmcalib.derive.admission import Gate
 from mmcalib.domain.items import Item, Skipped
@@ -47,7 +47,7 @@ def check(
     """
     with Scratch() as scratch:
         gate = _Gate(calibration.gate, scratch.path, calibration.counting)
-        media = [(one, each) for one in data for each in resolve(one, given_as="NEW_DATA")]
+        media = [(one, each) for one in data for each in find_sources(one, given_as="NEW_DATA")]
         how = Reading(
             scratch.path,
             allowed_root,

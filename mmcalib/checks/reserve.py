@@ -48,7 +48,7 @@ def embeddings_only_check(budget: Budget) -> Check | None:
     )
 
 
-def reserved_check(
+def profile_check(
     found: ProfileReserve,
     modality: Modality | None,
     remedies: Sequence[str],
@@ -115,7 +115,7 @@ def reserve_remedies(
 def check_reserved(facts: CheckFacts) -> Iterator[Check]:
     judged = facts.configuration
     alone = embeddings_only_check(judged.budget) if facts.dialect is RemedyStyle.LINES else None
-    yield alone or reserved_check(
+    yield alone or profile_check(
         judged.adequacy,
         judged.budget.profiled_modality,
         facts.tries.remedies,

@@ -7,7 +7,7 @@ import enum
 import os
 from typing import Any
 
-from mmcalib.engine.messages import ParseServeConfig, ServeConfig, ServeOptions
+from mmcalib.engine.messages import KnownOptions, ParseServeConfig, ServeConfig
 from mmcalib.releases.constants import PROMPT_ARGUMENTS, find_unsafe_settings
 from mmcalib.releases.engine import ARGUMENTS, quantization_methods
 from mmcalib.releases.platform import parsers
@@ -49,11 +49,11 @@ def parse_serve_config(request: ParseServeConfig) -> ServeConfig:
     return ServeConfig(changed, with_file, unsafe, server)
 
 
-def list_serve_options() -> ServeOptions:
+def list_serve_options() -> KnownOptions:
     """Map each option of `vllm serve`, without its dashes, to its argument; list the engine's."""
     actions = parsers()[1]._option_string_actions
     arguments = {name[2:]: a.dest for name, a in actions.items() if name[:2] == "--"}
-    return ServeOptions(arguments, _CALIBRATED)
+    return KnownOptions(arguments, _CALIBRATED)
 
 
 def _arguments(words: list[str]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ _MEMORY_SHARE = 0.7
 _TOO_LITTLE = "{free:.1f} GiB free, about {needed:.1f} GiB needed"
 
 
-def start(request: m.StartEngine, say: Callable[[str], None]) -> tuple[Any, m.EngineStarted]:
+def start_engine(request: m.StartEngine, say: Callable[[str], None]) -> tuple[Any, m.EngineStarted]:
     """Start `vllm.LLM` with these engine arguments and read its figures.
 
     Raises MemoryError before loading if this machine is too small for weights and KV cache. The
@@ -182,7 +182,7 @@ def emulates_bfloat16(model_config: Any) -> bool:
 _ANSWER_TOKENS = 1
 
 
-def replay(llm: Any, request: m.Replay, prompting: processors.PromptSettings) -> m.BurstResult:
+def run_burst(llm: Any, request: m.Replay, prompting: processors.PromptSettings) -> m.BurstResult:
     """Admit and abort the prompts of `admit`; queue the others and run until all are answered."""
     started = time.perf_counter()
     queued: dict[str, m.ReplayPrompt] = {}

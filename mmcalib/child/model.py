@@ -26,7 +26,7 @@ from mmcalib.engine.messages import OpenModel
 from mmcalib.processes import own_priority
 from mmcalib.releases import engine, processors
 from mmcalib.releases import platform as platforms
-from mmcalib.releases.release import installed_version
+from mmcalib.releases.release import version_of
 
 # FFmpeg's codec name → an encoder in PyAV's FFmpeg, a container, and a pixel format.
 _ENCODERS = {
@@ -176,7 +176,7 @@ class OpenedModel:
             # Token counts depend on them.
             versions={
                 "python": platform.python_version(),
-                **{name: installed_version(name) for name in ("torch", "transformers", "vllm")},
+                **{name: version_of(name) for name in ("torch", "transformers", "vllm")},
             },
             text_layers=int(getattr(self.config.hf_text_config, "num_hidden_layers", 0)),
             tiles_images=self._tries and "image" in supported and tiles_images(default),

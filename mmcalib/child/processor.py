@@ -167,7 +167,7 @@ def compare_resampling(subject: m.Blank | m.File, under: Processor) -> tuple[int
         return ()
 
 
-def measure(model: OpenedModel, request: m.Measure) -> Iterator[m.Measured]:
+def measure_items(model: OpenedModel, request: m.Measure) -> Iterator[m.Measured]:
     """Measure every subject in order; yield vLLM's reason for an item that it refuses."""
     under = model.with_setting(request.setting)
     for index, subject in enumerate(request.subjects):

@@ -18,7 +18,7 @@ from mmcalib.models.catalogue import quantized_twins
 from mmcalib.models.cut import read_config
 from mmcalib.models.gpus import Gpu
 from mmcalib.releases.constants import MACHINE_FULL, NO_ROOM
-from mmcalib.releases.release import TargetMissing, installed_version
+from mmcalib.releases.release import TargetMissing, version_of
 
 if TYPE_CHECKING:
     from mmcalib.child.model import OpenedModel
@@ -115,7 +115,7 @@ def exhausted_resource(error: BaseException) -> str:
 def describe_failure(error: BaseException) -> str:
     """Return the outermost message, and the innermost if it differs, on one line."""
     if failure_kind(error) == "moved":
-        return f"mmcalib does not fit this vLLM ({installed_version('vllm')}): {_line(error)}"
+        return f"mmcalib does not fit this vLLM ({version_of('vllm')}): {_line(error)}"
     outer, inner = _line(error), root_cause(error)
     if method := _NO_METHOD.search(outer):
         return f"the installed vLLM has no quantization method {method[1]}"
@@ -240,16 +240,16 @@ class Service:
 
                 return list_serve_options()
             case m.StartEngine():
-                from mmcalib.child.engine import start
+                from mmcalib.child.engine import start_engine
 
-                self._engine, started = start(request, say=self._note)
+                self._engine, started = start_engine(request, say=self._note)
                 self._engine_args = request.engine_args
                 return started
             case m.Replay():
-                from mmcalib.child.engine import replay
+                from mmcalib.child.engine import run_burst
                 from mmcalib.releases.processors import PromptSettings
 
-                return replay(
+                return run_burst(
                     self._engine, request, PromptSettings.from_arguments(self._engine_args)
                 )
             case m.UseImaginaryGpu():
@@ -276,7 +276,7 @@ class Service:
 
         match request:
             case m.Measure():
-                for measured in processor.measure(self.model, request):
+                for measured in processor.measure_items(self.model, request):
                     self.say(measured)
                 return m.Done()
             case m.CountEmbeds():

@@ -161,11 +161,11 @@ def _list_gpus(words: Sequence[str], *, as_json: bool) -> None:
     from mmcalib import text
     from mmcalib.models import gpus
 
-    wanted = [gpus.fold(word) or word.lower() for word in words]
+    wanted = [gpus.fold_name(word) or word.lower() for word in words]
     listed = [
         gpu
         for gpu in gpus.catalogue_gpus()
-        if all(word in gpus.fold(gpu.name) or word in gpu.name.lower() for word in wanted)
+        if all(word in gpus.fold_name(gpu.name) or word in gpu.name.lower() for word in wanted)
     ]
     if as_json:
         print_document(json.dumps([asdict(gpu) for gpu in listed], indent=2))

@@ -117,14 +117,14 @@ def option_spans(words: Sequence[Span]) -> tuple[Span, ...]:
     spans = list[Span]()
     for word in words:
         if word.text.startswith("-") or not spans:
-            name = argument(word.text) if word.text.startswith("-") else ""
+            name = argument_of(word.text) if word.text.startswith("-") else ""
             spans.append(replace(word, text=name))
         else:
             spans[-1] = replace(spans[-1], end=word.end)
     return tuple(spans)
 
 
-def argument(option: str) -> str:
+def argument_of(option: str) -> str:
     """Return the argument that an option sets, by its spelling: `--a-b.c=1` sets a_b."""
     return option.lstrip("-").partition("=")[0].partition(".")[0].replace("-", "_")
 

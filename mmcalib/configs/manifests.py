@@ -9,7 +9,7 @@ from typing import Final
 
 import yaml
 
-from mmcalib.configs.commands import Command, Span, argument, mark_unknown
+from mmcalib.configs.commands import Command, Span, argument_of, mark_unknown
 from mmcalib.configs.shell import ORPHANS, Script
 from mmcalib.text import serve_option
 
@@ -166,7 +166,7 @@ def _chart_words(key: str, node: yaml.Node | None) -> list[Span]:
 def _kserve_words(words: Sequence[Span]) -> Iterator[Span]:
     for word in words:
         name, _, value = word.text.partition("=")
-        if ours := _KSERVE.get(argument(name), name):
+        if ours := _KSERVE.get(argument_of(name), name):
             yield replace(word, text=f"{ours}={value}" if value else ours)
 
 

@@ -19,7 +19,7 @@ import yaml
 from mmcalib.configs.commands import (
     Command,
     Span,
-    argument,
+    argument_of,
     choose_command,
     names_file,
     option_spans,
@@ -371,7 +371,7 @@ def _from_vllm_file(
         root = yaml.compose(text, yaml.SafeLoader) or root
     keys = [key.value for key, _ in root.value]
     spans = tuple(
-        Span(argument(str(key.value)), key.start_mark.index, end_of(value), 0, "entry")
+        Span(argument_of(str(key.value)), key.start_mark.index, end_of(value), 0, "entry")
         for key, value in root.value
     )
     repeated = tuple(key for key in dict.fromkeys(keys) if keys.count(key) > 1)

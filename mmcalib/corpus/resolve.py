@@ -26,7 +26,7 @@ _EMPTY = ("", "file://", "local://")
 _MAX_NAMES = 1_000_000
 
 
-def resolve(data: str | Path, *, given_as: str = "--data DIR") -> Iterator[Source]:
+def find_sources(data: str | Path, *, given_as: str = "--data DIR") -> Iterator[Source]:
     """Yield the sources that `data` names; an existing file or folder of that name comes first.
 
     Otherwise `-` is standard input, `@FILE` a list of paths, `scheme://` a URL, and the rest a path

@@ -249,14 +249,14 @@ class ParseServeConfig(Request[ServeConfig]):
     file_flags: tuple[str, ...] = ()
 
 
-class ServeOptions(Message):
+class KnownOptions(Message):
     """Options of `vllm serve` (no dashes) with their arguments, and the engine's arguments."""
 
     arguments: dict[str, str]
     engine: tuple[str, ...] = ()
 
 
-class ListServeOptions(Request[ServeOptions]):
+class ListServeOptions(Request[KnownOptions]):
     """List the options of `vllm serve`."""
 
 

@@ -30,7 +30,7 @@ from mmcalib.media.bounded import Medium
 from mmcalib.media.container import open_container
 from mmcalib.media.failure import Unreadable, error_reason, media_errors
 from mmcalib.media.image import load_picture
-from mmcalib.media.probe import examine, is_plain_file, medium_of, probe
+from mmcalib.media.probe import examine, is_plain_file, limited, probe
 from mmcalib.media.video import read_frame_clip, video_stream
 from mmcalib.storage.location import local_copy, open_item
 from mmcalib.text import one_line
@@ -58,7 +58,7 @@ def decode_check(item: Item, modality: Modality) -> str | None:
             _decode(item.path, seen)
         else:
             with open_item(item) as opened:
-                _decode(medium_of(item, opened, whole=True), seen)
+                _decode(limited(item, opened, whole=True), seen)
     except media_errors() as error:
         return error_reason(error)
     return None

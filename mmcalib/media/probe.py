@@ -91,7 +91,7 @@ def _read_header(item: Item, sound: bool) -> EncodedItem:
         if kind == "image":
             file.seek(0)
             return _image(file, size_bytes, item, has_signature)
-        medium = opened.path or medium_of(item, opened)
+        medium = opened.path or limited(item, opened)
         file = file if opened.path else cast("BinaryIO", medium)
         declared = item.declared or ("audio" if sound else None)
         return _add_size(_stream(kind, medium, file, declared), size_bytes, item)
@@ -125,7 +125,7 @@ def _add_size(file: EncodedItem, size_bytes: int, item: Item) -> EncodedItem:
     )
 
 
-def medium_of(item: Item, opened: Opened, *, whole: bool = False) -> bounded.LimitedFile:
+def limited(item: Item, opened: Opened, *, whole: bool = False) -> bounded.LimitedFile:
     """Return the opened item at its start, with the limits of a probe or of a `whole` decoding."""
     opened.file.seek(0)
     return bounded.LimitedFile(
@@ -196,7 +196,7 @@ def examine_whole(item: Item, *, sound: bool = False) -> EncodedItem | Skipped:
             else:
                 from mmcalib.media.audio import is_audio_truncated
 
-                where = item.path if is_plain_file(item) else medium_of(item, opened)
+                where = item.path if is_plain_file(item) else limited(item, opened)
                 short = is_audio_truncated(where, seen, opened.file)
     except media_errors():
         return seen

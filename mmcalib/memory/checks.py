@@ -25,7 +25,7 @@ from mmcalib.memory.worst_steps import find_shortfall, worst_step_configs
 from mmcalib.proof.start import Started
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.results.memory import ServedTraffic, TrafficFigures
-from mmcalib.text import first_sentence, gib, room
+from mmcalib.text import first_sentence, gib, remaining
 
 _UNKNOWN: Final = (
     "the bytes are unknown for padded or tiled items, for cached items that keep their batch, for "
@@ -145,7 +145,7 @@ def kv_cache_gain(before: RehearsedMemory | None, after: RehearsedMemory) -> str
     if before is None:
         return now
     if before.kv_cache_tokens is None:
-        return f"{now}; vLLM does not start with its defaults ({room(before.kv_cache_bytes)})"
+        return f"{now}; vLLM does not start with its defaults ({remaining(before.kv_cache_bytes)})"
     return f"{now}; by default {gib(before.kv_cache_bytes)}, {before.kv_cache_tokens:,} tokens"
 
 
@@ -273,7 +273,7 @@ def _under_load(
     before: TrafficFigures, after: TrafficFigures, *, larger_steps: bool
 ) -> Iterator[tuple[str, str, bool]]:
     left = before.margin.nbytes, after.margin.nbytes
-    figure = f"{room(left[0])} → {room(left[1])}"
+    figure = f"{remaining(left[0])} → {remaining(left[1])}"
     yield "reserve left under load", figure, _falls_short(left[1], left[0])
     if before.served != after.served:  # the defaults reject some
         return

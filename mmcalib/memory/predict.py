@@ -35,7 +35,7 @@ from mmcalib.releases.constants import (
 )
 from mmcalib.results.calibration import Evidence
 from mmcalib.results.memory import TrafficFigures
-from mmcalib.text import flag, gib, plural, room
+from mmcalib.text import flag, gib, plural, remaining
 
 # vLLM names what a request needs only if some KV cache is left.
 _LITTLE: Final = 64 << 20
@@ -111,7 +111,7 @@ class RehearsalJudge(MemoryJudge):
         if rehearsed is None:
             return ""
         if rehearsed.max_concurrency is None:
-            left = f"KV cache {room(rehearsed.kv_cache_bytes)}"
+            left = f"KV cache {remaining(rehearsed.kv_cache_bytes)}"
             if read_problem(rehearsed).most_sequences:
                 left = rehearsed.problem
             return f"vLLM would not start on {gpu}: {left}"

@@ -49,7 +49,7 @@ class Rehearsals(Closing):
         self.gpu = gpu
         self._host = CachingHost(on_note=on_note, on_log=lambda line: on_log(f"rehearsal: {line}"))
 
-    def list_options(self) -> m.ServeOptions:
+    def list_options(self) -> m.KnownOptions:
         """List the options of `vllm serve` and the arguments of vLLM's engine on that GPU."""
         self.start_simulated_gpu()
         return self._host.ask(m.ListServeOptions(), "listing the options of vllm serve")

@@ -166,7 +166,7 @@ def find_gpu(name: str, more: str = "") -> Gpu:
     Raises UsageError with the GPUs of that model number, all memory sizes of that GPU, or the flags
     for several of them; `more` are flags to add after --gpu.
     """
-    folded = fold(name)
+    folded = fold_name(name)
     if (gpu := _spellings().get(folded)) is not None:
         return gpu
     if counted := COUNTED.fullmatch(name):
@@ -176,7 +176,7 @@ def find_gpu(name: str, more: str = "") -> Gpu:
         raise UsageError(f"{name} are several GPUs: --gpu names one", hint=hint)
     known = catalogue_gpus()
     stems = ((gpu, (SIZE.sub("", gpu.name), gpu.torch_name)) for gpu in known)
-    sizes = [gpu.name for gpu, names in stems if folded in map(fold, names)]
+    sizes = [gpu.name for gpu, names in stems if folded in map(fold_name, names)]
     if folded and len(sizes) > 1:
         raise UsageError(
             f"{name} comes in several memory sizes: {', '.join(sizes)}",
@@ -207,7 +207,7 @@ def _names_near(folded: str) -> list[str]:
     """Return the closest names of that model number, or else of that class and generation."""
     same, kin, number = dict[str, str](), dict[str, str](), re.compile(r"([a-z]*)(\d*)")
     letters, digits = number.match(folded).groups()  # type: ignore[union-attr]
-    for name, gpu in ((fold(gpu.name), gpu.name) for gpu in catalogue_gpus() if digits):
+    for name, gpu in ((fold_name(gpu.name), gpu.name) for gpu in catalogue_gpus() if digits):
         other, its = number.match(name).groups()  # type: ignore[union-attr]
         # Letters tell H200 from B200, but a number of four digits is enough.
         if its == digits and (len(digits) > 3 or other == letters):
@@ -218,7 +218,7 @@ def _names_near(folded: str) -> list[str]:
     return [near[one] for one in difflib.get_close_matches(folded, near, SUGGESTIONS, cutoff=0)]
 
 
-def fold(name: str) -> str:
+def fold_name(name: str) -> str:
     """Normalize a name: drop case, separators, brands and the B of 80GB, which people vary."""
     text = GIGABYTES.sub("g", re.sub(r"[\s_/()-]+", "", name.lower()))
     text = FILLERS.sub("", text).replace("mobile", "laptop")
@@ -240,9 +240,9 @@ def _entries() -> tuple[tuple[Gpu, list[str]], ...]:
 @cache
 def _spellings() -> Mapping[str, Gpu]:
     """Map every folded spelling to its GPU, but no torch name that several memory sizes share."""
-    shared = Counter(fold(gpu.torch_name) for gpu in catalogue_gpus())
-    own = {fold(name): gpu for gpu, aliases in _entries() for name in (gpu.name, *aliases)}
-    torch = ((fold(gpu.torch_name), gpu) for gpu in catalogue_gpus())
+    shared = Counter(fold_name(gpu.torch_name) for gpu in catalogue_gpus())
+    own = {fold_name(name): gpu for gpu, aliases in _entries() for name in (gpu.name, *aliases)}
+    torch = ((fold_name(gpu.torch_name), gpu) for gpu in catalogue_gpus())
     return {**own, **{name: gpu for name, gpu in torch if shared[name] == 1}}
 
 

@@ -24,14 +24,14 @@ class Release:
     @property
     def is_reached(self) -> bool:
         """True if the installed version is this one or later; False if not installed."""
-        match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", installed_version(self.package))
+        match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version_of(self.package))
         if match is None:
             return False
         return tuple(int(n or 0) for n in match.groups()) >= (self.major, self.minor, self.patch)
 
 
 @cache
-def installed_version(package: str) -> str:
+def version_of(package: str) -> str:
     for name in _DISTRIBUTIONS.get(package, (package,)):
         try:
             return importlib.metadata.version(name)

@@ -118,7 +118,7 @@ def _compared_rows(calibration: CalibrationDocument) -> Iterator[rows.Row]:
         if not memory.fails_to_start:
             return "—" if memory.kv_cache_tokens is None else "yes"
         nbytes = memory.kv_cache_bytes or 0
-        return f"no, {text.room(nbytes)}" if nbytes < 0 and two else "no"
+        return f"no, {text.remaining(nbytes)}" if nbytes < 0 and two else "no"
 
     def kv_cache(memory: Memory) -> str:
         size = f"{text.gib(memory.kv_cache_bytes)}, " if two else ""

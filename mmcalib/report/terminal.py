@@ -38,7 +38,7 @@ def print_section(console: Console, heading: str, *parts: RenderableType) -> Non
         console.print(part)
 
 
-def fold(header: str = "", justify: JustifyMethod = "left") -> Column:
+def folded(header: str = "", justify: JustifyMethod = "left") -> Column:
     """A column that breaks a long word instead of cutting it."""
     return Column(header, justify=justify, overflow="fold")
 
@@ -55,7 +55,7 @@ def plain_table(columns: Sequence[Column], cells: Iterable[Sequence[str | Text]]
 
 def checks_table(checks: Sequence[CheckResult]) -> Table:
     """A table of checks with their remedies, the worst first."""
-    table = plain_table([Column(no_wrap=True), fold()])
+    table = plain_table([Column(no_wrap=True), folded()])
     for status, mark in rows.MARKS.items():
         for check in (check for check in checks if check.status == status):
             finding = Text(rows.check_line(check))
@@ -102,8 +102,8 @@ def _census_table(census: Census) -> Table:
         largest = max(entries, key=lambda entry: _size(entry.shape))
         counts = map(text.number, (census.items(modality), len(entries)))
         cells.append((modality, *counts, f"{frequent.shape}{times}", str(largest.shape)))
-    counted = [fold(head, "right") for head in ("items", "shapes")]
-    return plain_table([fold(), *counted, fold("most frequent"), fold("largest")], cells)
+    counted = [folded(head, "right") for head in ("items", "shapes")]
+    return plain_table([folded(), *counted, folded("most frequent"), folded("largest")], cells)
 
 
 def _size(shape: Shape) -> float:
@@ -221,7 +221,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
         missing = package.version is None and package.need == "optional"
         purpose = f"{package.purpose}: {package.install}" if missing else package.purpose
         packages.append((package.name, package.version or "—", purpose))
-    columns = [Column(no_wrap=True), Column(no_wrap=True), fold()]
+    columns = [Column(no_wrap=True), Column(no_wrap=True), folded()]
     print_section(console, "Installed", plain_table(columns, packages))
     bare = [check.model_copy(update={"remedy": ""}) for check in diagnosis.checks]
     print_section(console, "Checks", checks_table(bare))

@@ -19,7 +19,7 @@ from mmcalib.derive.remedies import Proposal
 from mmcalib.domain.memory import LiveTensor
 from mmcalib.report import rows
 from mmcalib.report.summary import corpus_line
-from mmcalib.report.terminal import checks_table, fold, line, plain_table, print_section
+from mmcalib.report.terminal import checks_table, folded, line, plain_table, print_section
 from mmcalib.results.memory import Memory, Rehearsal, TrafficFigures
 from mmcalib.results.part import CheckResult, verdict_words
 from mmcalib.results.plan import Plan, TriedFixes, ValidatedBudgets, Validation
@@ -119,7 +119,7 @@ def _rehearsals_table(rehearsals: Sequence[Rehearsal], names: Sequence[str]) -> 
 def _tensor_table(largest: Sequence[LiveTensor], above: Sequence[rows.Row] = ()) -> Table:
     cells = map(rows.tensor_cells, largest[:_NAMED_TENSORS])
     shown = [*above, *(tuple(map(text.printable, row)) for row in cells)]
-    return plain_table([fold("", "right"), fold(), fold(), fold()], shown)
+    return plain_table([folded("", "right"), folded(), folded(), folded()], shown)
 
 
 def print_traffic(traffic: TrafficFigures, gpu: str, console: Console) -> None:
@@ -160,7 +160,9 @@ def print_log(answer: LogAnswer, console: Console) -> None:
         console.print(line(words, "bold red"))
     cells = [(FIGURES[name], _figure(name, v)) for name, v in answer.figures.items()]
     pairs = [(*left, *right) for left, right in zip_longest(cells[::2], cells[1::2], fillvalue=())]
-    console.print(plain_table([fold(), fold("", "right"), fold(), fold("", "right")], pairs))
+    console.print(
+        plain_table([folded(), folded("", "right"), folded(), folded("", "right")], pairs)
+    )
     _print_fixes(answer.fixes, "; computed from the log", console)
     if answer.failures and not answer.fixes:
         words = "no fix follows from the log alone"
@@ -214,21 +216,21 @@ def _print_logged(logged: Memory, figures: Mapping[str, float], console: Console
         if name in figures and (ours := getattr(logged, name)) is not None
     ]
     if shown:
-        columns = [fold(), fold("the log", "right"), fold("rehearsed", "right")]
+        columns = [folded(), folded("the log", "right"), folded("rehearsed", "right")]
         console.print(plain_table(columns, shown))
 
 
 def _tried_table(tried: Sequence[TriedFixes]) -> Table:
     """Print each combination in the order of the search."""
     figures = [Column(name, justify="right", no_wrap=True) for name in ("KV cache", "missing")]
-    table = plain_table([fold(), *figures])
+    table = plain_table([folded(), *figures])
     for one in tried:
         # vLLM may not start for another reason than the size of the KV cache.
         little = one.lacking_bytes < text.SHOWN_BYTES
         missing = "no start" if little else text.gib(one.lacking_bytes)
         missing = "enough" if one.reaches else "rejected" if one.problem else missing
         style = "green" if one.reaches else ""
-        cells = text.printable(one.flags), text.room(one.kv_cache_bytes), missing
+        cells = text.printable(one.flags), text.remaining(one.kv_cache_bytes), missing
         table.add_row(*map(Text, cells), style=style)
     return table
 
@@ -294,7 +296,7 @@ def print_validation(validation: Validation, console: Console) -> None:
             (text.printable(name), text.printable(yaml_value(value)))
             for name, value in validation.engine_config.items()
         ]
-        print_section(console, "Settings in vLLM", plain_table([fold(), fold()], settings))
+        print_section(console, "Settings in vLLM", plain_table([folded(), folded()], settings))
     if validation.corpus is not None:
         found = f"{_WHOSE[validation.items]}: {corpus_line(validation.corpus)}, measured"
         print_section(console, found)
@@ -332,5 +334,5 @@ def _reserved_table(validation: Validation, budget: ValidatedBudgets) -> Table:
         "defaults, your context" if own_context else "vLLM defaults",
         "this file" if validation.config else "yours",
     )
-    columns = [fold(), *(fold(head, "right") for head in heads), fold()]
+    columns = [folded(), *(folded(head, "right") for head in heads), folded()]
     return plain_table(columns, [*rows.reserved_rows(compared), *taken])

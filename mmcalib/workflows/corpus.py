@@ -25,7 +25,7 @@ from mmcalib.corpus.archives import stop_readers
 from mmcalib.corpus.chat import Prompt, Text
 from mmcalib.corpus.given import format_text
 from mmcalib.corpus.requests import Reading, RequestsSource, file_labels
-from mmcalib.corpus.resolve import resolve
+from mmcalib.corpus.resolve import find_sources
 from mmcalib.corpus.source import Source
 from mmcalib.decision.media_files import Files, prepare_files
 from mmcalib.decision.texts import ReadTexts
@@ -176,7 +176,7 @@ def sources_of(
     scratch: Path,
 ) -> list[Source]:
     """Return all sources, requests first. Raises CorpusError if one is missing, and UsageError."""
-    media = [source for one in data for source in resolve(one)]
+    media = [source for one in data for source in find_sources(one)]
     how = Reading(scratch, allowed_root, at_rest=True)
     labelled = zip(requests, file_labels(requests), strict=True)
     return [*(RequestsSource(path, how, label=label) for path, label in labelled), *media]

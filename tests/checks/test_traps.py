@@ -193,7 +193,7 @@ def test_a_hint_that_shrinks_the_profile_alone() -> None:
     served = limits.count_limits(HINTED, OPENED)
     found = reserve.token_adequacy(HINTED, asked, served)
     assert (found.profiled_tokens, found.worst_step_tokens) == (324, 16_384)
-    assert reserve.reserved_check(found, "image", []).status == "fail"
+    assert reserve.profile_check(found, "image", []).status == "fail"
 
 
 def test_the_remedies_of_a_hint_are_the_knob_in_its_spelling_and_no_hint() -> None:

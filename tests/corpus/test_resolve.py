@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mmcalib.corpus.resolve import resolve
+from mmcalib.corpus.resolve import find_sources
 from mmcalib.domain.items import Item
 from mmcalib.errors import UsageError
 from tests.corpus.tars import png, tar
@@ -23,7 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def paths(data: str | Path) -> list[str]:
-    found = [item for one in resolve(data) for item in one.items()]
+    found = [item for one in find_sources(data) for item in one.items()]
     assert all(isinstance(item, Item) for item in found)
     return [os.path.relpath(item.path) if item.path[:1] == "/" else item.path for item in found]
 
@@ -60,7 +60,7 @@ def test_braces_name_one_after_the_other(folder: Path) -> None:
 
 def test_more_braces_than_can_be_meant() -> None:
     with pytest.raises(UsageError, match="more than 1,000,000 names"):
-        list(resolve("{0..99999}{0..99999}.tar"))
+        list(find_sources("{0..99999}{0..99999}.tar"))
 
 
 @pytest.mark.parametrize("name", ["a[1].png", "@list.png", "{1,2}.png", "*.png", "what?.png"])

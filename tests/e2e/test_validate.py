@@ -22,7 +22,7 @@ from mmcalib.report.terminal_memory import print_validation
 from mmcalib.results.part import CheckResult
 from mmcalib.results.plan import Validation
 from mmcalib.workflows.validate.subject import ValidateJob
-from mmcalib.workflows.validate.validate import judge as judge_file
+from mmcalib.workflows.validate.validate import validate_with as judge_file
 from tests.bfloat16 import emulated
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import photo, requests

@@ -13,12 +13,12 @@ from mmcalib.derive.policy import Policy
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import UsageError
 from mmcalib.progress import Silent
-from mmcalib.workflows.run.session import YourConfiguration, read_your_config
+from mmcalib.workflows.run.session import GivenConfiguration, read_your_config
 
 pytestmark = pytest.mark.engine
 
 
-def yours(host: EngineHost, *flags: str, pinned: bool = False) -> YourConfiguration:
+def yours(host: EngineHost, *flags: str, pinned: bool = False) -> GivenConfiguration:
     parse = partial(parse_configuration, host)
     found = read_your_config(read_configuration(None, flags), parse, Silent(), pinned=pinned)
     assert found is not None

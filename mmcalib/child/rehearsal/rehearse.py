@@ -27,7 +27,7 @@ from mmcalib.engine.messages import Blank, Rehearse
 from mmcalib.releases import models, platform, runner
 from mmcalib.releases.constants import UNIFIED_NON_TORCH_BYTES
 from mmcalib.releases.engine import serve_config
-from mmcalib.releases.release import REHEARSED_RELEASES, installed_version
+from mmcalib.releases.release import REHEARSED_RELEASES, version_of
 from mmcalib.text import GIB, MIB, gib
 
 # Least squares through vLLM's estimates since 0.19 (benchmarks/memory_allowances.toml): the pool
@@ -194,7 +194,7 @@ def measure_outputs(
     return memory.EncoderOutputs(each, last.output_bytes, shared, outlive)
 
 
-def encoder_steps(
+def encode_steps(
     started: StartedWorker, steps: tuple[memory.EncoderStep, ...]
 ) -> Iterator[memory.StepPeak]:
     """Yield each step's peak above the loaded model, or the reason why the step failed."""
@@ -306,7 +306,7 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
         budget = runner.read_budget(config, started.worker.model_runner, _largest_clip)
         outputs = measure_outputs(started, budget)
         merge = merge_peak(started, budget, outputs)
-        steps = tuple(encoder_steps(started, request.steps))
+        steps = tuple(encode_steps(started, request.steps))
         found = list(allocations_after_pool(started, graphs))
         unknown = [one for one in found if isinstance(one, str)]
         # Last, because a profile needs this memory.
@@ -319,7 +319,7 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
             loaded = machine.machine.allocator.allocated_bytes + machine.machine.local_bytes
             kept_bytes, spare = loaded, max(0, kept_bytes - loaded)
         return memory.RehearsedMemory(
-            vllm=installed_version("vllm"),
+            vllm=version_of("vllm"),
             runner="V2" if runner.uses_v2_runner(started.worker) else "V1",
             sampler=models.sampler_name(),
             attention=models.attention_backends(started.worker.vllm_config),
@@ -417,7 +417,7 @@ def _assumptions(
     machine: ImaginaryMachine, started: StartedWorker, graphs: Graphs
 ) -> Iterator[str]:
     gpu, config = machine.gpu, started.config
-    version, tried = installed_version("vllm"), ", ".join(REHEARSED_RELEASES)
+    version, tried = version_of("vllm"), ", ".join(REHEARSED_RELEASES)
     if ".".join(version.split(".")[:2]) not in REHEARSED_RELEASES:
         yield f"tested with vLLM {tried}; with {version} the figures may be off"
     yield f"total memory {gib(gpu.total_bytes)} ({gpu.total_status}: {gpu.source})"
@@ -428,7 +428,7 @@ def _assumptions(
     allowance = started.non_torch_bytes - machine.beside_bytes
     yield f"allowance for non-torch memory: {gib(allowance)} (measured: {measured})"
     if nbytes := machine.machine.local_bytes:
-        largest = f"{machine.machine.local_source}, by Triton {installed_version('triton')}"
+        largest = f"{machine.machine.local_source}, by Triton {version_of('triton')}"
         yield f"CUDA keeps {gib(nbytes)} for kernels' stacks, the largest of {largest} (computed)"
     if graphs.count:
         assumed = gib(graphs.nbytes - graphs.attention_bytes)

@@ -8,7 +8,7 @@ from mmcalib.domain.knobs import Label
 from mmcalib.report.html import canvas as chart
 from mmcalib.results.calibration import CalibrationDocument, FrontierPoint
 from mmcalib.results.memory import Memory
-from mmcalib.text import number, printable, ratio, room, share
+from mmcalib.text import number, printable, ratio, remaining, share
 
 # Shape and colour of an option's points; options beyond these share the last.
 _SHAPES = ("circle", "square", "triangle-up", "diamond")
@@ -95,7 +95,7 @@ def _tip(point: FrontierPoint) -> str:
             f"{ratio(point.max_concurrency)} requests at once"
         )
     elif point.kv_cache_bytes is not None:
-        parts.append(f"KV cache {room(point.kv_cache_bytes)}: vLLM does not start")
+        parts.append(f"KV cache {remaining(point.kv_cache_bytes)}: vLLM does not start")
     if point.choice != "open":
         parts.append(point.choice)
     return " · ".join(parts)

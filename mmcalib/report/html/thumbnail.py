@@ -15,7 +15,7 @@ from mmcalib.media.bounded import limit_reads
 from mmcalib.media.container import open_container
 from mmcalib.media.failure import Unreadable, media_errors, reading_by_pillow
 from mmcalib.media.image import open_image
-from mmcalib.media.probe import medium_of
+from mmcalib.media.probe import limited
 from mmcalib.media.video import video_stream
 from mmcalib.storage.location import Opened, open_item
 
@@ -56,7 +56,7 @@ def _image(opened: Opened) -> Image.Image:
 
 
 def _frame(item: Item, opened: Opened) -> Image.Image | None:
-    with open_container(opened.path or medium_of(item, opened)) as container:
+    with open_container(opened.path or limited(item, opened)) as container:
         stream = video_stream(container)
         if stream is None or stream.codec_context.width * stream.codec_context.height > MAX_PIXELS:
             return None

@@ -200,7 +200,7 @@ def is_comparable(log: StartupLog, gpu: Gpu) -> bool:
     return log.platform not in _MAKERS and (total is None or _same_size(gpu.total_bytes, total))
 
 
-def compare(log: StartupLog, weights: int, kv_cache: int, twins: Sequence[str]) -> list[str]:
+def compare_log(log: StartupLog, weights: int, kv_cache: int, twins: Sequence[str]) -> list[str]:
     """Name what the rehearsal of the log's configuration does not reproduce, with the likely cause.
 
     Raises ModelError if the weights are another model's.

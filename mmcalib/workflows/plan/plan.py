@@ -152,7 +152,7 @@ def _measure(
     except EngineError as error:
         return None, [f"the log's configuration cannot be rehearsed: {error.message}"]
     twins = quantized_twins(config)
-    notes = from_log.compare(log, first.weights_bytes, first.kv_cache_bytes, twins)
+    notes = from_log.compare_log(log, first.weights_bytes, first.kv_cache_bytes, twins)
     if log.kv_cache_bytes is not None and not args.get("kv_cache_memory_bytes"):
         beside = first.kv_cache_bytes - log.kv_cache_bytes
         if abs(beside) > _MOST_ANCHOR * first.total_bytes:

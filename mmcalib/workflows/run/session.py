@@ -135,7 +135,7 @@ def read_job_corpus(job: Job, progress: Progress, *, sound: bool = False) -> Loa
 
 
 @dataclass(frozen=True, slots=True)
-class YourConfiguration:
+class GivenConfiguration:
     """The user's configuration: `engine_args` without the model and defaults, `values` with all.
     Without requests mmcalib derives neither item counts nor a processor cache.
     """
@@ -182,7 +182,7 @@ def read_your_config(
     *,
     pinned: bool = False,
     counted: bool = True,
-) -> YourConfiguration | None:
+) -> GivenConfiguration | None:
     """Let vLLM parse the user's configuration, if any. Raises UsageError if vLLM rejects it."""
     if written.source is None and not written.every_flag:
         return None
@@ -192,7 +192,7 @@ def read_your_config(
         names = ", ".join(map(flag, config.server))
         progress.note(f"engine.yaml omits options of vLLM's API server: {names}")
     args = {name: value for name, value in config.engine_args.items() if name != "model"}
-    yours = YourConfiguration(written, normalize_limits(args), config.values, counted)
+    yours = GivenConfiguration(written, normalize_limits(args), config.values, counted)
     # vLLM has parsed all spellings, such as -cc.
     reject_derived_flags({n: v for n, v in yours.kept_args.items() if n != CACHE}, pinned=pinned)
     if yours.derived_names:
@@ -202,7 +202,7 @@ def read_your_config(
 
 
 def budget_your_config(
-    yours: YourConfiguration | None, budgets: BudgetSource
+    yours: GivenConfiguration | None, budgets: BudgetSource
 ) -> tuple[EncoderBudget | None, str]:
     """Return vLLM's budget under the user's configuration, and vLLM's words if it rejects it."""
     if yours is None:
@@ -274,7 +274,7 @@ class Session:
     progress: Progress
     given: Mapping[str, Any] = field(default_factory=dict)
     serving: ServingProcess | None = None
-    yours: YourConfiguration | None = None
+    yours: GivenConfiguration | None = None
     fit: Future[None] | None = None
 
     @property

@@ -309,7 +309,7 @@ def add_synthetic_media(subject: ValidatedConfig, folder: Path) -> ValidatedConf
     return replace(subject, table=table, corpus=corpus)
 
 
-def examine(
+def examine_config(
     subject: ValidatedConfig, served: Mapping[str, Any]
 ) -> tuple[ValidatedConfig, list[Check], list[Taken]]:
     """Return the subject with costs and worst steps, its checks, and the memory of its options."""

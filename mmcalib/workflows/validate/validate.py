@@ -29,7 +29,7 @@ from mmcalib.storage.location import allow_hosts
 from mmcalib.version import __version__
 from mmcalib.workflows.corpus import LoadedCorpus, corpus_figures, files_of, read_corpus
 from mmcalib.workflows.judging import judge_memory
-from mmcalib.workflows.validate.findings import add_synthetic_media, examine
+from mmcalib.workflows.validate.findings import add_synthetic_media, examine_config
 from mmcalib.workflows.validate.subject import (
     ValidatedConfig,
     ValidateJob,
@@ -192,10 +192,10 @@ def validate(
         allow_hosts(allowed_media_domains),
         EngineHost(on_note=progress.note, on_log=progress.log) as host,
     ):
-        return judge(job, host, progress)
+        return validate_with(job, host, progress)
 
 
-def judge(job: ValidateJob, host: EngineHost, progress: Progress) -> Validation:
+def validate_with(job: ValidateJob, host: EngineHost, progress: Progress) -> Validation:
     """Validate a job in a running engine process; an engine that it starts stays in there."""
     with Scratch() as scratch:
         session = ValidateSession(job, host, scratch.path, progress)
@@ -219,7 +219,7 @@ def judge(job: ValidateJob, host: EngineHost, progress: Progress) -> Validation:
             if corpus is not None and corpus.is_sound_only_for(subject.opened.modalities):
                 corpus = read_media(job, progress, sound=True)
             subject = replace(subject, corpus=corpus)
-            subject, findings, taken = examine(subject, parsed.values)
+            subject, findings, taken = examine_config(subject, parsed.values)
             before += findings
             proven = try_config(session, subject, before)
             document = build_document(job, found, merge_checks(before, proven), args)

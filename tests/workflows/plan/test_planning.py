@@ -334,12 +334,12 @@ def test_of_several_servers_the_last_that_failed_is_taken_and_others_are_named(
 
 def test_a_log_of_another_model_ends_the_plan_and_smaller_differences_are_named() -> None:
     log = StartupLog(weights_bytes=14 * GIB, kv_cache_bytes=4 * GIB)
-    assert from_log.compare(log, 14 * GIB, 4 * GIB, ()) == []
-    weights, cache = from_log.compare(log, 15 * GIB, 3 * GIB, ())
+    assert from_log.compare_log(log, 14 * GIB, 4 * GIB, ()) == []
+    weights, cache = from_log.compare_log(log, 15 * GIB, 3 * GIB, ())
     assert weights.startswith("the log's weights are 14.00 GiB, and this model's 15.00 GiB")
     assert cache.startswith("the log's KV cache is 4.00 GiB, rehearsed 3.00 GiB")
     with pytest.raises(ModelError, match="a quantized build") as caught:
-        from_log.compare(log, 51 * GIB, 0, ["org/m-FP8"])
+        from_log.compare_log(log, 51 * GIB, 0, ["org/m-FP8"])
     assert caught.value.hint == "--model with it: org/m-FP8"
 
 

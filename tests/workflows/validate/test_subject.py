@@ -27,7 +27,7 @@ from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Silent
 from mmcalib.workflows.judging import judge_memory
 from mmcalib.workflows.validate.subject import ValidatedConfig, ValidateJob
-from mmcalib.workflows.validate.validate import judge
+from mmcalib.workflows.validate.validate import validate_with
 from tests.workflows.fake_host import opened
 from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
 
@@ -106,7 +106,7 @@ def test_what_is_not_yaml_is_a_finding(tmp_path: Path) -> None:
     config.write_text("model: [\n")
     written = read_configuration(config, ("--port", "1"), "m")
     job = ValidateJob(written, gpu=gpus.find_gpu("L4"))
-    found = judge(job, NOBODY, Silent())
+    found = validate_with(job, NOBODY, Silent())
     assert (found.verdict, found.model, found.gpu) == ("fail", "m", "L4")
     assert found.flags == ["--port", "1"]
     (check,) = found.checks

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from mmcalib.child.rehearsal.ledger import GPUS
 from mmcalib.releases import models, platform, targets
-from mmcalib.releases.release import installed_version
+from mmcalib.releases.release import version_of
 from mmcalib.releases.targets import replace
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def hide_cpu_build() -> None:
     vLLM recognizes a CPU wheel by its name or version and turns Triton off; before 0.32 also if
     there is no package `vllm`.
     """
-    original, own = importlib.metadata.version, installed_version("vllm")
+    original, own = importlib.metadata.version, version_of("vllm")
 
     def version(distribution_name: str) -> str:
         return own if distribution_name == "vllm" else original(distribution_name)
