@@ -12,10 +12,10 @@ import json
 import time
 from pathlib import Path
 
-from mmcalib.derive.log_remedies import answer_log
-from mmcalib.derive.logs import last_failed, read_starts
 from mmcalib.derive.policy import COSTS
-from mmcalib.derive.remedies import Proposal
+from mmcalib.logs.starts import last_failed, read_starts
+from mmcalib.remedies.log import answer_log
+from mmcalib.remedies.memory import Proposal
 from mmcalib.text import GIB, gib
 
 ROOT = Path(__file__).resolve().parent.parent

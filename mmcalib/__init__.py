@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from mmcalib.admission.calibration import Calibration as Calibration
     from mmcalib.admission.datasets import filter as filter  # noqa: A004 - mmcalib.filter
-    from mmcalib.derive.admission import Admission as Admission
     from mmcalib.derive.policy import Policy as Policy
     from mmcalib.domain.shapes import AudioShape as AudioShape
     from mmcalib.domain.shapes import ImageShape as ImageShape
     from mmcalib.domain.shapes import VideoShape as VideoShape
+    from mmcalib.gate.admission import Admission as Admission
     from mmcalib.memory.rehearse import rehearse as rehearse
     from mmcalib.progress import Progress as Progress
     from mmcalib.results.memory import Rehearsal as Rehearsal
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mmcalib.workflows.validate.validate import validate as validate
 
 _HOMES = {
-    "Admission": "mmcalib.derive.admission",
+    "Admission": "mmcalib.gate.admission",
     "AudioShape": "mmcalib.domain.shapes",
     "Calibration": "mmcalib.admission.calibration",
     "ImageShape": "mmcalib.domain.shapes",

@@ -19,8 +19,9 @@ PACKAGE = ROOT / "mmcalib"
 ORDER = (
     {"errors", "progress", "text", "version"},
     {"domain", "processes"},
-    {"files", "releases", "storage"},
-    {"derive", "media", "models"},
+    {"files", "logs", "releases", "storage"},
+    {"derive", "gate", "media", "models"},
+    {"remedies"},
     {"checks", "corpus"},
     {"results"},
     {"census"},
@@ -37,7 +38,10 @@ HEAVY = {"torch", "vllm", "transformers"}
 MAY_BE_HEAVY = ("mmcalib.child", "mmcalib.engine.shim", "mmcalib.releases")
 NOT_AT_START = (*sorted(HEAVY), "librosa", "av", "numpy", "annotated_types", "pydantic", "yaml")
 
-PURE = ("mmcalib.checks", "mmcalib.derive", "mmcalib.domain", "mmcalib.releases.constants")
+PURE = (
+    *("mmcalib.checks", "mmcalib.derive", "mmcalib.domain", "mmcalib.gate", "mmcalib.logs"),
+    *("mmcalib.releases.constants", "mmcalib.remedies"),
+)
 PURE_MAY_IMPORT = (*PURE, "mmcalib.errors", "mmcalib.text")
 IMPURE = {
     *("datetime", "io", "logging", "os", "pathlib", "shutil", "socket", "subprocess", "sys"),
@@ -51,7 +55,7 @@ SHORT = {
 }
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
-    "modules": 227,
+    "modules": 230,
     "product lines": 48_060,
     "test files": 184,
     "test lines": 40_594,

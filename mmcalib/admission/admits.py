@@ -17,18 +17,6 @@ from mmcalib.corpus.grammar import Grammar
 from mmcalib.corpus.lines import NOT_MODELLED, OFFLINE
 from mmcalib.corpus.requests import Reading, RequestLines
 from mmcalib.corpus.urls import REMOTE
-from mmcalib.derive.admission import (
-    Admission,
-    Gate,
-    admit,
-    admit_prompt,
-    depends_on_text,
-    find_request_refusal,
-    leave_unknown,
-    reject,
-)
-from mmcalib.derive.fit import TokenRange
-from mmcalib.derive.item_remedies import add_prompt_remedy, add_remedy
 from mmcalib.domain.items import ByteSource, Item, Skipped, TextCounting
 from mmcalib.domain.model import BODY_BYTES
 from mmcalib.domain.shapes import (
@@ -43,6 +31,18 @@ from mmcalib.domain.shapes import (
     takes_video_as_audio,
 )
 from mmcalib.files import Scratch
+from mmcalib.gate.admission import (
+    Admission,
+    Gate,
+    admit,
+    admit_prompt,
+    depends_on_text,
+    find_request_refusal,
+    leave_unknown,
+    reject,
+)
+from mmcalib.gate.fit import TokenRange
+from mmcalib.gate.item_remedies import add_prompt_remedy, add_remedy
 from mmcalib.processes import Worker
 from mmcalib.storage.location import Location, is_allowed
 from mmcalib.text import MISSING, one_line, reason_kind

@@ -11,8 +11,8 @@ from pydantic import PrivateAttr
 
 from mmcalib.admission.admits import TextCounter, admit_item
 from mmcalib.corpus.grammar import Grammar
-from mmcalib.derive.admission import Admission
 from mmcalib.files import write_text
+from mmcalib.gate.admission import Admission
 from mmcalib.results.calibration import CalibrationDocument, find_calibration, read_calibration
 from mmcalib.results.part import verdict_words
 from mmcalib.storage.location import allow_hosts

@@ -14,11 +14,11 @@ from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.requests import Reading, RequestLines, RequestsSource, file_labels
 from mmcalib.corpus.resolve import find_sources
 from mmcalib.corpus.source import Source
-from mmcalib.derive.admission import Gate
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.model import BODY_BYTES
 from mmcalib.domain.shapes import EncodedItem, takes_video_as_audio
 from mmcalib.files import Scratch
+from mmcalib.gate.admission import Gate
 from mmcalib.media.probe import examine_whole
 from mmcalib.media.sniff import MEDIA_EXTENSIONS, extension_of
 from mmcalib.results.check import CheckedItem

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.derive.admission import Admission
 from mmcalib.errors import CorpusError
+from mmcalib.gate.admission import Admission
 from mmcalib.results.check import ReasonCounts
 from mmcalib.text import one_line, printable
 

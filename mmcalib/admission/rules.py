@@ -15,7 +15,6 @@ import numpy as np
 
 from mmcalib.checks.facts import Decision
 from mmcalib.decision.texts import Texts
-from mmcalib.derive import bounds
 from mmcalib.derive.costs import CostColumns, ItemCost, Mismatch
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import AreaCap
@@ -24,6 +23,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, Video
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Measure
 from mmcalib.errors import VllmMoved, VllmRefused
+from mmcalib.gate import bounds
 from mmcalib.progress import Progress
 from mmcalib.releases.constants import (
     BY_RATE_MAX_FRAMES,

@@ -8,9 +8,9 @@ from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, RemedyStyle, yaml_line
 from mmcalib.checks.facts import CheckFacts
 from mmcalib.derive.costs import Refusal
-from mmcalib.derive.fit import Fit
 from mmcalib.derive.policy import FIT, TEXT_RESERVE_TOKENS
 from mmcalib.domain.shapes import MODALITIES, UNKNOWN_CONTENT, Modality
+from mmcalib.gate.fit import Fit
 from mmcalib.text import one_line, plural, reason_kind
 
 _SHOWN = 3

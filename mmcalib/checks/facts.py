@@ -10,7 +10,6 @@ from mmcalib.checks.check import RemedyStyle
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.demand import Shortfall
 from mmcalib.derive.effects import Effect
-from mmcalib.derive.fit import Fit
 from mmcalib.derive.frontier import Point, compute_retention
 from mmcalib.derive.limits import Count, Hint, ProfileReserve, Rounding
 from mmcalib.derive.policy import Policy
@@ -21,12 +20,13 @@ from mmcalib.derive.processor_cache import (
     UnsizedCache,
     cache_floor,
 )
-from mmcalib.derive.remedies import Remedy
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import DEFAULT, Knob, Setting
 from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.model import ModelInfo, Retention
 from mmcalib.domain.shapes import Modality, Shape
+from mmcalib.gate.fit import Fit
+from mmcalib.remedies.memory import Remedy
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from mmcalib.checks.facts import CheckFacts, LargestPrompt
 from mmcalib.checks.limits import size_hint
 from mmcalib.derive.costs import CostColumns, CostTable, ItemCost
 from mmcalib.derive.demand import Excess, find_excesses
-from mmcalib.derive.fit import Fit
 from mmcalib.derive.frontier import Point, most_detailed
 from mmcalib.derive.limits import LIMIT, Count
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.knobs import Knob, merge_nested
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Modality, weight
+from mmcalib.gate.fit import Fit
 from mmcalib.text import number, plural
 
 

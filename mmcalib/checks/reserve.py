@@ -12,12 +12,12 @@ from mmcalib.checks.facts import CheckFacts
 from mmcalib.checks.limits import CACHE, limit_options, size_hint
 from mmcalib.derive.limits import LIMIT, Count, ProfileReserve, compute_reserve
 from mmcalib.derive.processor_cache import describe_floor, round_up_gib
-from mmcalib.derive.remedies import Remedy
 from mmcalib.domain.knobs import Knob, Value, merge_nested
 from mmcalib.domain.memory import Budget, Dummy, floor_utilization
 from mmcalib.domain.model import BODY_BYTES, ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, SHM_OBJECT_MIB
+from mmcalib.remedies.memory import Remedy
 from mmcalib.text import GIB, MIB, gib
 
 _OBJECT_SIZE = "mm_shm_cache_max_object_size_mb"

@@ -19,12 +19,12 @@ from PIL import Image
 from mmcalib.child.service import refusal_reason
 from mmcalib.child.tensors import time_call
 from mmcalib.corpus.urls import local_file_url
-from mmcalib.derive.admission import AudioLimits, find_audio_refusal
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Budget, Clip, Dummy
 from mmcalib.domain.model import Cost, ProcessedItem
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine import messages as m
+from mmcalib.gate.admission import AudioLimits, find_audio_refusal
 from mmcalib.processes import free_bytes
 from mmcalib.releases import processors
 from mmcalib.releases.engine import serve_config

@@ -42,9 +42,9 @@ def plan(options: PlanOptions) -> None:
     Example: mmcalib plan --model Qwen/Qwen2.5-VL-7B-Instruct --gpu L4 --goal "concurrency>=4"
     """
     from mmcalib.cli.progress import terminal
-    from mmcalib.derive.remedies import parse_kept
     from mmcalib.errors import MmcalibError, VerdictError
     from mmcalib.models.gpus import find_gpu
+    from mmcalib.remedies.memory import parse_kept
     from mmcalib.report.terminal_memory import print_log, print_plan
     from mmcalib.results.plan import Plan
     from mmcalib.workflows.plan.from_log import read_server_log

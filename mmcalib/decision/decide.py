@@ -16,17 +16,17 @@ from mmcalib.decision.measure import Sample, measure, remeasure
 from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
 from mmcalib.derive import limits
 from mmcalib.derive.costs import CostTable
-from mmcalib.derive.fit import Fit
 from mmcalib.derive.frontier import Point, choose_point, setting_at, token_levels
 from mmcalib.derive.limits import Count, Hint, Rounding, compute_reserve, limit_mm_per_prompt
 from mmcalib.derive.policy import COSTS, FIT, Policy
-from mmcalib.derive.remedies import Remedy
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Knob, Setting, Value, merge_settings
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
+from mmcalib.gate.fit import Fit
 from mmcalib.progress import Progress
+from mmcalib.remedies.memory import Remedy
 from mmcalib.text import plural
 
 

@@ -14,17 +14,7 @@ from typing import Any
 
 from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.corpus.chat import ChatRequest, Text
-from mmcalib.derive.admission import ChatText
 from mmcalib.derive.costs import CostTable, quantile
-from mmcalib.derive.fit import (
-    Fit,
-    PromptTokens,
-    TokenRange,
-    bound_text,
-    fit_prompts,
-    prompts_to_count,
-    sum_item_tokens,
-)
 from mmcalib.derive.limits import Count
 from mmcalib.domain.items import RequestText, TextBound, TextCounting
 from mmcalib.domain.memory import Budget
@@ -40,6 +30,16 @@ from mmcalib.engine.messages import (
     SplitTexts,
 )
 from mmcalib.errors import VllmMoved, VllmRefused
+from mmcalib.gate.admission import ChatText
+from mmcalib.gate.fit import (
+    Fit,
+    PromptTokens,
+    TokenRange,
+    bound_text,
+    fit_prompts,
+    prompts_to_count,
+    sum_item_tokens,
+)
 from mmcalib.releases.constants import BLOCK_TOKENS
 
 # Reads the requests of these origins, or all, again without their media.

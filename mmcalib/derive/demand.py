@@ -12,10 +12,10 @@ import numpy as np
 
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.limits import MIN_RESERVE_RATIO
-from mmcalib.derive.logs import OutOfMemory, Phase
 from mmcalib.domain.memory import Budget, RehearsedMemory, floor_utilization
 from mmcalib.domain.shapes import Modality
 from mmcalib.domain.traffic import TrafficStep
+from mmcalib.logs.starts import OutOfMemory, Phase
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.text import MIB
 

@@ -15,7 +15,6 @@ from mmcalib.checks.facts import Decision, Explored, JudgedConfig
 from mmcalib.decision.decide import MemoryJudge
 from mmcalib.derive.demand import FixedKvCache, Shortfall, fix_kv_cache_size
 from mmcalib.derive.policy import Cost
-from mmcalib.derive.remedies import MOST_UTILIZATION, UTILIZATION, Remedy, read_problem, set_value
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.errors import MmcalibError, VerdictError
 from mmcalib.memory.checks import predicted_shortfall, serves_worse, steps_are_larger
@@ -33,6 +32,7 @@ from mmcalib.releases.constants import (
     SMALL_GPU_BATCHED_TOKENS,
     VLLM_SLACK_BYTES,
 )
+from mmcalib.remedies.memory import MOST_UTILIZATION, UTILIZATION, Remedy, read_problem, set_value
 from mmcalib.results.calibration import Evidence
 from mmcalib.results.memory import TrafficFigures
 from mmcalib.text import flag, gib, plural, remaining

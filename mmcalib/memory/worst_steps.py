@@ -19,11 +19,11 @@ from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.derive import demand
 from mmcalib.derive.policy import Cost
-from mmcalib.derive.remedies import UTILIZATION, Remedy
 from mmcalib.domain.memory import Budget, EncoderStep, PhasePeak, RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
+from mmcalib.remedies.memory import UTILIZATION, Remedy
 from mmcalib.text import gib, number
 
 # Phases of the profile that make up a step of the language model.

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from mmcalib import text
 from mmcalib.corpus.given import Distribution
-from mmcalib.derive.admission import admit
 from mmcalib.domain.knobs import Label
+from mmcalib.gate.admission import admit
 from mmcalib.models.gpus import Gpu
 from mmcalib.report import ConfigurationName, ReportName, rows
 from mmcalib.report.html.frontier import frontiers

@@ -12,9 +12,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from mmcalib import text
-from mmcalib.derive.admission import Answer
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import UNKNOWN_CONTENT, AudioShape, Shape, weight
+from mmcalib.gate.admission import Answer
 from mmcalib.report import rows
 from mmcalib.results.calibration import CalibrationDocument, ComparedRun, Comparison
 from mmcalib.results.check import CheckedItem, ReasonCount, Tally

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from mmcalib import text
 from mmcalib.checks.check import yaml_value
-from mmcalib.derive.log_remedies import FIGURES, LogAnswer
-from mmcalib.derive.remedies import Proposal
 from mmcalib.domain.memory import LiveTensor
+from mmcalib.remedies.log import FIGURES, LogAnswer
+from mmcalib.remedies.memory import Proposal
 from mmcalib.report import rows
 from mmcalib.report.summary import corpus_line
 from mmcalib.report.terminal import checks_table, folded, line, plain_table, print_section

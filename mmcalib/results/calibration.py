@@ -12,12 +12,12 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr
 
-from mmcalib.derive.admission import ChatLimit, Gate
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.model import VARIABLES, Quantile, Retention, Server
 from mmcalib.errors import MmcalibError, UsageError
 from mmcalib.files import read_json
+from mmcalib.gate.admission import ChatLimit, Gate
 from mmcalib.releases.constants import PROCESSOR_CACHES, PROMPT_ARGUMENTS
 from mmcalib.results.costs import Costs, build_gate
 from mmcalib.results.memory import Budgets, Memories, Memory, Rehearsal, ServedTraffic, Startup

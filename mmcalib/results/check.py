@@ -8,8 +8,8 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from mmcalib.derive.admission import Admission, Answer, Basis
 from mmcalib.domain.shapes import Shape
+from mmcalib.gate.admission import Admission, Answer, Basis
 from mmcalib.results.part import DocumentPart
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, FailFast, Field, ValidationError, WithJsonSchema
 
-from mmcalib.derive.admission import AudioLimits, Gate, ShapeCost
-from mmcalib.derive.bounds import Area, Ceiling, Frames, Ladder
 from mmcalib.domain.items import TextBound, TextCounting
 from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, VideoShape
 from mmcalib.errors import UsageError
+from mmcalib.gate.admission import AudioLimits, Gate, ShapeCost
+from mmcalib.gate.bounds import Area, Ceiling, Frames, Ladder
 from mmcalib.releases.constants import AUDIO_RATE_HZ, CRASHING_AUDIO_SAMPLES
 from mmcalib.results.part import POSITIVE, DocumentPart, first_error
 

@@ -8,9 +8,9 @@ from pydantic import Field
 
 from mmcalib.checks.check import Taken
 from mmcalib.derive.demand import ObservedOom
-from mmcalib.derive.log_remedies import LogAnswer
 from mmcalib.derive.policy import Cost
-from mmcalib.derive.remedies import Proposal
+from mmcalib.remedies.log import LogAnswer
+from mmcalib.remedies.memory import Proposal
 from mmcalib.results.calibration import Corpus
 from mmcalib.results.memory import EncoderBudget, Memory, Startup
 from mmcalib.results.part import CheckResult, DocumentPart, verdict_words

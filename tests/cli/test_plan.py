@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from mmcalib.derive.demand import ObservedOom
-from mmcalib.derive.log_remedies import LogAnswer
-from mmcalib.derive.remedies import Proposal
+from mmcalib.remedies.log import LogAnswer
+from mmcalib.remedies.memory import Proposal
 from mmcalib.report.terminal_memory import print_log, print_plan, print_validation
 from mmcalib.results.memory import EncoderBudget, Memory
 from mmcalib.results.part import CheckResult

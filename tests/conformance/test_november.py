@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from tests.derive.test_logs import LOGS, PACKED, wrapped
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.admission.check import check
@@ -21,20 +22,19 @@ from mmcalib.configs.commands import split_model
 from mmcalib.configs.read import extract_serve_flags, read_configuration
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.requests import Reading, RequestsSource
-from mmcalib.derive.admission import Admission
-from mmcalib.derive.logs import read_starts
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import AudioShape, EncodedItem, ImageShape, VideoShape
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import FindGrammar, ListServeOptions
 from mmcalib.engine.vllm_config import refusal_text, rejected_flags_error
 from mmcalib.errors import MmcalibError, UsageError, VllmRefused
+from mmcalib.gate.admission import Admission
+from mmcalib.logs.starts import read_starts
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import examine_sound, examine_whole
 from mmcalib.memory.rehearse import rehearse
 from mmcalib.models.gpus import resolve_gpu
 from mmcalib.results.check import CheckedItem
-from tests.derive.test_logs import LOGS, PACKED, wrapped
 from tests.engine.conftest import QWEN, Lab, folder_of
 from tests.schemas import CALIBRATION, ROOT
 

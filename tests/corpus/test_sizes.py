@@ -15,7 +15,6 @@ from PIL import Image
 
 from mmcalib.admission.admits import admit_file
 from mmcalib.corpus.given import parse_given, profile_names, read_distribution
-from mmcalib.derive.bounds import Area, Ceiling, Rule
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import (
     AudioShape,
@@ -28,6 +27,7 @@ from mmcalib.domain.shapes import (
     parse_size,
 )
 from mmcalib.errors import CorpusError
+from mmcalib.gate.bounds import Area, Ceiling, Rule
 from mmcalib.media.blank import write_blank
 from mmcalib.media.probe import examine, examine_whole
 from tests.report.example import calibration

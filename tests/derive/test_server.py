@@ -6,17 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from mmcalib.derive.admission import (
-    AudioLimits,
-    Gate,
-    ShapeCost,
-    admit,
-    admit_prompt,
-    admitting_variables,
-    find_server_refusal,
-)
-from mmcalib.derive.bounds import Area, Frames, Ladder, Rung, Sampling, ShapeRejection
-from mmcalib.derive.item_remedies import add_prompt_remedy, add_remedy
 from mmcalib.domain.items import RequestText, TextBound
 from mmcalib.domain.model import MAX_PIXELS, Server
 from mmcalib.domain.shapes import (
@@ -28,6 +17,17 @@ from mmcalib.domain.shapes import (
     ImageShape,
     VideoShape,
 )
+from mmcalib.gate.admission import (
+    AudioLimits,
+    Gate,
+    ShapeCost,
+    admit,
+    admit_prompt,
+    admitting_variables,
+    find_server_refusal,
+)
+from mmcalib.gate.bounds import Area, Frames, Ladder, Rung, Sampling, ShapeRejection
+from mmcalib.gate.item_remedies import add_prompt_remedy, add_remedy
 from mmcalib.releases.constants import CRASHING_AUDIO_SAMPLES
 
 SERVER = Server(

@@ -10,13 +10,13 @@ import pytest
 from PIL import Image
 
 from mmcalib.corpus.requests import Reading, RequestLines
-from mmcalib.derive.admission import Gate, admit, count_packed_samples, find_server_refusal
-from mmcalib.derive.bounds import Ladder, Loader, Rule, Rung, Sampling
 from mmcalib.domain.items import Item
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.model import VARIABLES, Cost
 from mmcalib.domain.shapes import AudioShape, EncodedItem, ImageShape, Modality, VideoShape
 from mmcalib.engine.messages import Blank, File
+from mmcalib.gate.admission import Gate, admit, count_packed_samples, find_server_refusal
+from mmcalib.gate.bounds import Ladder, Loader, Rule, Rung, Sampling
 from mmcalib.media.probe import examine
 from mmcalib.releases.platform import read_variables
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_30, VLLM_0_32, VLLM_0_33

@@ -8,11 +8,11 @@ from mmcalib.admission.calibration import Calibration
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.catalogue import CheckId
 from mmcalib.checks.check import Check, Status
-from mmcalib.derive.bounds import Area
 from mmcalib.domain.items import TextBound
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import ImageShape, VideoShape
+from mmcalib.gate.bounds import Area
 from mmcalib.results import memory
 from mmcalib.results.calibration import (
     ChatItems,

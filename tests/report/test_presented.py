@@ -12,11 +12,11 @@ import pytest
 from PIL import ExifTags, Image, ImageOps
 
 from mmcalib.admission.admits import admit_item
-from mmcalib.derive.admission import Gate
-from mmcalib.derive.bounds import Area, Frames, Ladder, Rung, Sampling
 from mmcalib.domain.items import TextBound
 from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import AudioShape, ImageShape
+from mmcalib.gate.admission import Gate
+from mmcalib.gate.bounds import Area, Frames, Ladder, Rung, Sampling
 from tests.odd_media import frames_url, gif, silence
 from tests.report.example import calibration
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.derive import log_lines, logs
-from mmcalib.derive.logs import StartupLog, last_failed, read_starts
 from mmcalib.errors import UsageError
+from mmcalib.logs import lines as log_lines
+from mmcalib.logs import starts as logs
+from mmcalib.logs.starts import StartupLog, last_failed, read_starts
 from mmcalib.releases import constants
 from mmcalib.workflows.plan import from_log
 from tests.cli.conftest import Cli

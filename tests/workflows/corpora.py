@@ -18,11 +18,11 @@ from mmcalib.decision.explore import BudgetSource
 from mmcalib.decision.media_files import Files
 from mmcalib.decision.texts import Texts
 from mmcalib.derive.policy import Policy
-from mmcalib.derive.remedies import Remedy
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import ImageShape, Modality, Shape
 from mmcalib.progress import Silent
+from mmcalib.remedies.memory import Remedy
 from mmcalib.workflows.corpus import LoadedCorpus
 from tests.workflows.fake_host import FakeHost, opened
 

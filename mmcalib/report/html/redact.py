@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Any, get_args
 from urllib.parse import quote
 
-from mmcalib.derive.admission import ChatLimit
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import UsageError
+from mmcalib.gate.admission import ChatLimit
 from mmcalib.media.sniff import MEDIA_EXTENSIONS, extension_of
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.storage.location import Location

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mmcalib.checks.catalogue import SIZE_HINT
-from mmcalib.derive.bounds import Area, Frames
+from mmcalib.gate.bounds import Area, Frames
 from mmcalib.report.html import canvas as chart
 from mmcalib.report.html.items import hint_tokens, known_costs, size_hints, size_px, unlisted_costs
 from mmcalib.results.calibration import CalibrationDocument, ModalityItems

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from mmcalib.derive.log_remedies import LogAnswer, answer_log
-from mmcalib.derive.logs import StartupLog, last_failed, read_starts
-from mmcalib.derive.remedies import NOTHING_KEPT, Kept
 from mmcalib.errors import MmcalibError, ModelError, UsageError
 from mmcalib.files import open_document
+from mmcalib.logs.starts import StartupLog, last_failed, read_starts
 from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
 from mmcalib.releases.constants import CONTEXT_BYTES, find_unsafe_settings
+from mmcalib.remedies.log import LogAnswer, answer_log
+from mmcalib.remedies.memory import NOTHING_KEPT, Kept
 from mmcalib.text import GIB, describe_releases, gib
 
 T = TypeVar("T")

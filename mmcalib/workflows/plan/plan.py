@@ -13,11 +13,8 @@ from typing import Any, Final
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.configs.read import find_configuration, read_configuration
-from mmcalib.derive import remedies as r
 from mmcalib.derive.demand import Demand, ObservedOom, Shortfall, compare_oom
 from mmcalib.derive.limits import LIMIT, Count
-from mmcalib.derive.log_remedies import stated_remedies
-from mmcalib.derive.logs import StartupLog
 from mmcalib.derive.policy import COSTS
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.memory import Budget, RehearsedMemory, floor_utilization
@@ -25,6 +22,7 @@ from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.vllm_config import add_config_hints, loading_args, open_model, text_only_error
 from mmcalib.errors import EngineError
+from mmcalib.logs.starts import StartupLog
 from mmcalib.memory.checks import predicted_shortfall
 from mmcalib.memory.figures import memory_figures, rehearsed_adequacy
 from mmcalib.memory.rehearse import MemoryPrediction, Predicted, Rehearsals
@@ -35,6 +33,8 @@ from mmcalib.models.gpus import Gpu, resolve_gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Progress, Silent
 from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION
+from mmcalib.remedies import memory as r
+from mmcalib.remedies.log import stated_remedies
 from mmcalib.results.part import CheckResult
 from mmcalib.results.plan import Combination, Plan, TriedFixes, Verdict
 from mmcalib.text import gib

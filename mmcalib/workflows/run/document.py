@@ -11,13 +11,13 @@ from mmcalib.admission.rules import list_costs
 from mmcalib.checks.catalogue import RUN_COMPLETION
 from mmcalib.checks.check import Check, verdict
 from mmcalib.checks.facts import Decision, Explored
-from mmcalib.derive.admission import ChatText, Gate, ShapeCost, fit_chat
 from mmcalib.derive.costs import CostTable, mean_cpu_s, quantile
 from mmcalib.derive.frontier import RatedPoint, find_dominated
 from mmcalib.derive.limits import compute_reserve
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import AudioShape, Modality
 from mmcalib.errors import MmcalibError
+from mmcalib.gate.admission import ChatText, Gate, ShapeCost, fit_chat
 from mmcalib.memory.figures import budget_figures, memory_figures
 from mmcalib.memory.predict import pool_evidence
 from mmcalib.memory.rehearse import Predicted

@@ -11,7 +11,12 @@ from mmcalib.checks.catalogue import SERVER_LIMITS
 from mmcalib.checks.check import Check
 from mmcalib.decision.media_files import Files
 from mmcalib.decision.texts import Texts
-from mmcalib.derive.admission import (
+from mmcalib.derive.policy import Policy
+from mmcalib.domain.model import ModelInfo, Server
+from mmcalib.domain.shapes import EncodedItem, Shape, weight
+from mmcalib.engine.vllm_config import open_model, text_only_error, without_gpu_args
+from mmcalib.errors import CorpusError, ModelError, UsageError, VllmRefused
+from mmcalib.gate.admission import (
     DEFAULT_AUDIO_LIMITS,
     AudioLimits,
     ServerRefusal,
@@ -20,11 +25,6 @@ from mmcalib.derive.admission import (
     find_request_refusal,
     find_server_refusal,
 )
-from mmcalib.derive.policy import Policy
-from mmcalib.domain.model import ModelInfo, Server
-from mmcalib.domain.shapes import EncodedItem, Shape, weight
-from mmcalib.engine.vllm_config import open_model, text_only_error, without_gpu_args
-from mmcalib.errors import CorpusError, ModelError, UsageError, VllmRefused
 from mmcalib.memory.predict import rehearse_trial
 from mmcalib.memory.rehearse import with_gpu_defaults
 from mmcalib.models.resolve import ResolvedModel

@@ -23,16 +23,15 @@ from mmcalib.decision.decide import MemoryJudge, at_chosen_values, decide
 from mmcalib.decision.effects import drop_idle_settings
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.decision.measure import Sample, find_same_cost
-from mmcalib.derive.admission import ChatText
 from mmcalib.derive.demand import FixedKvCache
 from mmcalib.derive.policy import Policy
-from mmcalib.derive.remedies import format_flags
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import MmcalibError
 from mmcalib.files import write_text
+from mmcalib.gate.admission import ChatText
 from mmcalib.memory.checks import (
     comparison_check,
     memory_checks,
@@ -62,6 +61,7 @@ from mmcalib.proof.prove import (
     prove,
 )
 from mmcalib.proof.start import Launch
+from mmcalib.remedies.memory import format_flags
 from mmcalib.results.memory import EncoderBudget, ServedTraffic
 from mmcalib.workflows.corpus import LoadedCorpus
 from mmcalib.workflows.judging import DECIDED_RULES, corpus_facts, judge, judge_memory

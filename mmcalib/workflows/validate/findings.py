@@ -25,11 +25,9 @@ from mmcalib.decision.effects import Footprints, find_effects, probe_shapes
 from mmcalib.decision.measure import measure
 from mmcalib.decision.texts import Texts, longest_prompt
 from mmcalib.derive.effects import list_settings
-from mmcalib.derive.fit import Fit
 from mmcalib.derive.limits import LIMIT
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.derive.processor_cache import cache_floor, cut_to_context, largest_item_bytes
-from mmcalib.derive.remedies import Remedy
 from mmcalib.domain.knobs import Knob, Setting, Value
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import Cost
@@ -38,9 +36,11 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Measure
 from mmcalib.engine.vllm_config import without_gpu_args
 from mmcalib.errors import VllmMoved, VllmRefused
+from mmcalib.gate.fit import Fit
 from mmcalib.media.blank import write_blank
 from mmcalib.memory.checks import rehearsed_inputs
 from mmcalib.options.run import SAMPLE_PER_MODALITY
+from mmcalib.remedies.memory import Remedy
 from mmcalib.text import gib, plural
 from mmcalib.workflows.corpus import LoadedCorpus, files_of, read_corpus
 from mmcalib.workflows.judging import (

@@ -22,7 +22,6 @@ from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.demand import Shortfall, WorstStep
 from mmcalib.derive.limits import LIMIT
 from mmcalib.derive.policy import Policy
-from mmcalib.derive.remedies import Remedy
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.model import ModelInfo
@@ -54,6 +53,7 @@ from mmcalib.models.resolve import ResolvedModel
 from mmcalib.options.run import ProofOptions
 from mmcalib.progress import Progress
 from mmcalib.proof.start import Started
+from mmcalib.remedies.memory import Remedy
 from mmcalib.text import SHOWN_BYTES, gib
 from mmcalib.workflows.corpus import LoadedCorpus
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from mmcalib.checks.facts import Decision
 from mmcalib.derive.policy import Policy
-from mmcalib.derive.remedies import Remedy
 from mmcalib.domain.shapes import AudioShape, ImageShape
+from mmcalib.remedies.memory import Remedy
 from tests.workflows.corpora import corpus, decide
 
 PAGE = ImageShape(2800, 2240)  # 8,000 tokens

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 import mmcalib
-from mmcalib.derive.admission import Admission
 from mmcalib.errors import CorpusError, UsageError
+from mmcalib.gate.admission import Admission
 from tests.report.example import calibration
 from tests.report.test_presented import png
 

@@ -18,10 +18,10 @@ from PIL import Image
 
 from mmcalib.admission.admits import admit_item
 from mmcalib.corpus.grammar import Grammar
-from mmcalib.derive.admission import Admission
-from mmcalib.derive.bounds import Ladder, Rung
 from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.gate.admission import Admission
+from mmcalib.gate.bounds import Ladder, Rung
 from mmcalib.storage.location import allow_hosts
 from tests.corpus.serving import serving
 from tests.odd_media import frames_url, meeting, silence

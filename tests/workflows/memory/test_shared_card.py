@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from mmcalib.derive.remedies import Goal
 from mmcalib.domain.memory import GRAPHS, Allocation, PhasePeak, RehearsedMemory
 from mmcalib.errors import UsageError
 from mmcalib.memory.checks import outside_check
 from mmcalib.memory.figures import memory_figures
 from mmcalib.models.gpus import find_gpu, with_free_memory
 from mmcalib.releases.constants import CONTEXT_BYTES
+from mmcalib.remedies.memory import Goal
 from mmcalib.report.rows import rehearsed_rows
 from mmcalib.text import GIB
 from tests.workflows.rehearsals import rehearsed

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from mmcalib.derive.log_remedies import stated_remedies
-from mmcalib.derive.logs import Failure, OutOfMemory, Phase, StartupLog
-from mmcalib.derive.remedies import Goal, Remedy, SearchResult, parse_kept
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import ModelError, UsageError, VllmRefused
+from mmcalib.logs.starts import Failure, OutOfMemory, Phase, StartupLog
 from mmcalib.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.memory.rehearse import MemoryPrediction, Predicted
 from mmcalib.models import gpus
 from mmcalib.models.gpus import describe_gpu
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
+from mmcalib.remedies.log import stated_remedies
+from mmcalib.remedies.memory import Goal, Remedy, SearchResult, parse_kept
 from mmcalib.workflows.plan import from_log
 from mmcalib.workflows.plan.plan import (
     Judged,

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.bounds import (
+from mmcalib.domain.shapes import AudioShape, Encoding, ImageShape, Shape, VideoShape
+from mmcalib.gate.bounds import (
     Area,
     Bound,
     BoundResult,
@@ -19,7 +20,6 @@ from mmcalib.derive.bounds import (
     Sampling,
     ShapeRejection,
 )
-from mmcalib.domain.shapes import AudioShape, Encoding, ImageShape, Shape, VideoShape
 
 QWEN = Area(factor_px=28, min_px=3136, max_px=12845056, max_aspect=200.0)
 CLIP = VideoShape(300, 30.0, 10.0, 640, 272)

@@ -6,7 +6,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.admission import (
+from mmcalib.domain.items import RequestText, TextBound
+from mmcalib.domain.model import REQUEST_BYTES, Server
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape, weight
+from mmcalib.gate.admission import (
     Admission,
     ChatFit,
     ChatText,
@@ -16,16 +19,13 @@ from mmcalib.derive.admission import (
     admit_prompt,
     fit_chat,
 )
-from mmcalib.derive.bounds import Area, Frames, Sampling
-from mmcalib.derive.fit import TokenRange
-from mmcalib.derive.item_remedies import (
+from mmcalib.gate.bounds import Area, Frames, Sampling
+from mmcalib.gate.fit import TokenRange
+from mmcalib.gate.item_remedies import (
     add_prompt_remedy,
     add_remedy,
     count_prompts,
 )
-from mmcalib.domain.items import RequestText, TextBound
-from mmcalib.domain.model import REQUEST_BYTES, Server
-from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape, weight
 
 AREA = Area(factor_px=28, min_px=3136, max_px=12845056, max_aspect=200.0)
 PAGE, SLIVER, TALL = ImageShape(1316, 756), ImageShape(2, 900), ImageShape(280, 2800)

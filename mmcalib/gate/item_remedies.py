@@ -6,9 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from mmcalib.derive.admission import Admission, Gate, admit, admit_prompt, admit_with_reserve
-from mmcalib.derive.bounds import Area, Ceiling, Frames
-from mmcalib.derive.fit import TokenRange, accepts_answer, required_answer
 from mmcalib.domain.items import RequestText
 from mmcalib.domain.shapes import (
     AudioShape,
@@ -19,6 +16,9 @@ from mmcalib.domain.shapes import (
     VideoShape,
     as_encoded_item,
 )
+from mmcalib.gate.admission import Admission, Gate, admit, admit_prompt, admit_with_reserve
+from mmcalib.gate.bounds import Area, Ceiling, Frames
+from mmcalib.gate.fit import TokenRange, accepts_answer, required_answer
 
 S = TypeVar("S", bound=Shape)
 

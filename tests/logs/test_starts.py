@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive import logs
-from mmcalib.derive.logs import OutOfMemory, Phase, StartupLog, last_failed, read_starts
+from mmcalib.logs import starts as logs
+from mmcalib.logs.starts import OutOfMemory, Phase, StartupLog, last_failed, read_starts
 
-LOGS = Path(__file__).parent / "logs"
+LOGS = Path(__file__).parent / "data"
 GIB, MIB = 2**30, 2**20
 
 # Fixture -> fields of the log; bytes in GiB, as the lines have them.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from mmcalib.derive.log_lines import NON_DEFAULT, Line, Value, read_arguments, read_lines
+from mmcalib.logs.lines import NON_DEFAULT, Line, Value, read_arguments, read_lines
 from mmcalib.text import GIB, KIB, MIB
 
 _Start = Literal["start", "weights", "kv cache", "cuda graphs", "warm-up"]

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
-from mmcalib.derive.bounds import Bound, Frames, Rule, ShapeRejection
-from mmcalib.derive.fit import ContextNeeds, TokenRange, bound_text, judge_fit
 from mmcalib.domain.items import RequestText, TextBound, download_mib
 from mmcalib.domain.model import (
     AUDIO_BYTES,
@@ -39,6 +37,8 @@ from mmcalib.domain.shapes import (
     as_encoded_item,
     resize_picture,
 )
+from mmcalib.gate.bounds import Bound, Frames, Rule, ShapeRejection
+from mmcalib.gate.fit import ContextNeeds, TokenRange, bound_text, judge_fit
 from mmcalib.releases.constants import AUDIO_RATE_HZ, MIN_ANSWER_TOKENS
 from mmcalib.text import GIB, MIB
 

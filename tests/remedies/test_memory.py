@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive import remedies as catalogue
 from mmcalib.derive.policy import COSTS
-from mmcalib.derive.remedies import (
+from mmcalib.domain import knobs
+from mmcalib.errors import UsageError
+from mmcalib.remedies import memory as catalogue
+from mmcalib.remedies.memory import (
     LAST_LEVERS,
     LEVERS,
     PRICES,
@@ -28,8 +30,6 @@ from mmcalib.derive.remedies import (
     parse_kept,
     with_remedy,
 )
-from mmcalib.domain import knobs
-from mmcalib.errors import UsageError
 from tests.workflows import rehearsals
 
 AREA = knobs.AreaCap(

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mmcalib.derive import remedies as r
 from mmcalib.derive.limits import LIMIT
-from mmcalib.derive.logs import OutOfMemory, Phase, StartupLog
 from mmcalib.domain.memory import floor_utilization
+from mmcalib.logs.starts import OutOfMemory, Phase, StartupLog
 from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION, VLLM_SLACK_BYTES, default_utilization
+from mmcalib.remedies import memory as r
 from mmcalib.text import flag, gib
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from mmcalib.derive.fit import UNBOUNDED, PromptTokens, TokenRange, fit_prompts, prompts_to_count
+from mmcalib.gate.fit import UNBOUNDED, PromptTokens, TokenRange, fit_prompts, prompts_to_count
 
 RESERVE = 100
 

@@ -1,0 +1,1 @@
+"""Read the logs of vLLM servers; nothing else is needed."""
