@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from tests.derive.test_logs import LOGS, PACKED, wrapped
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.admission.check import check
@@ -36,6 +35,7 @@ from mmcalib.memory.rehearse import rehearse
 from mmcalib.models.gpus import resolve_gpu
 from mmcalib.results.check import CheckedItem
 from tests.engine.conftest import QWEN, Lab, folder_of
+from tests.logs.test_starts import LOGS, PACKED, wrapped
 from tests.schemas import CALIBRATION, ROOT
 
 RECIPES = ROOT / "docs" / "how-to" / "ci-and-pipelines.md"
