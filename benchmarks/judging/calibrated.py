@@ -102,10 +102,9 @@ def _calibrate(subject: Subject, pool: Pool, folder: Path, habit: str) -> str:
         *("--max-model-len", subject.max_model_len),
         *("--validate", "budget", "--no-thumbnails", "--quiet"),
     ]
-    said = "" if subject.forced else _mmcalib(words)
+    said = _mmcalib(words)
     if not (out / "engine.yaml").exists():
-        words_of_it = said.strip().splitlines()[0] if said else "memory that it reserves"
-        note = f"its verdict was fail ({words_of_it})"
+        note = f"its verdict was fail ({said.strip().splitlines()[0]})"
         said = _mmcalib([*words, "--force", "--allow-under-reserve"])
     if not (out / "engine.yaml").exists():
         raise MmcalibError(f"{subject.model}: no engine.yaml: {said.strip()[-2000:]}")

@@ -11,7 +11,7 @@ class Subject:
     """`key` names it on the command line; `corpus` lists the media of each request that it is
     calibrated for. `narrow` are numbers of its config.json that make each layer small: what is
     refused does not depend on them. `transcribes`: its server takes sounds at
-    /v1/audio/transcriptions alone. `forced`: its calibration fails a check that is no matter here.
+    /v1/audio/transcriptions alone.
     """
 
     key: str
@@ -19,7 +19,6 @@ class Subject:
     corpus: Sequence[Sequence[str]]
     narrow: Mapping[str, int]
     transcribes: bool = False
-    forced: bool = False
     max_model_len: str = "fit"
 
     @property
@@ -135,7 +134,6 @@ SUBJECTS = (
             "thinker_config.audio_config.encoder_ffn_dim": 128,
             "thinker_config.audio_config.output_dim": 256,
         },
-        forced=True,
     ),
     Subject(
         "qwen2-audio",

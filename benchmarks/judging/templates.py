@@ -24,8 +24,8 @@ HABITS: Mapping[str, str] = {
     ),
     # Gemma 3, Mistral.
     "users and assistants in turn": (
-        "<start>{% set turns = messages[1:] if messages[0]['role'] == 'system' else messages %}"
-        "{% for message in turns %}"
+        "<start>{% if messages[0]['role'] == 'system' %}{% set turns = messages[1:] %}"
+        "{% else %}{% set turns = messages %}{% endif %}{% for message in turns %}"
         "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
         "{{ raise_exception('Conversation roles must alternate user/assistant/...') }}{% endif %}"
         "<open><media><close>{% endfor %}<answer>"

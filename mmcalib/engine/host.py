@@ -258,7 +258,7 @@ class EngineHost(Closing):
             raise self._death_error(doing) from None
 
     def _silence_error(self, doing: str, silence_s: float) -> EngineSilent:
-        hint = self._log_hint("its log")
+        hint = self._log_hint("its log") or "the same command when this machine is less busy"
         self.close()
         return EngineSilent(
             f"the engine process did not respond for {silence_s:.0f} s while {doing}", hint=hint

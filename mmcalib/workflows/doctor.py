@@ -47,7 +47,7 @@ from mmcalib.text import GIB, MIB, gib, one_line
 from mmcalib.version import __version__
 
 # Importing vLLM takes about 5 s from a local disk, ten times that from a cold network disk.
-SILENCE_S = 60.0
+SILENCE_S = 300.0
 # The default output of `mmcalib run`.
 _CONFIG = Path("out/engine.yaml")
 
