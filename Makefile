@@ -85,7 +85,6 @@ bench: setup ## Measure speed of rehearsals and scans, accuracy, and what calibr
 	$(BIN)/python benchmarks/mm_cache_speed.py --out reports/mm-cache-speed.md
 	$(BIN)/python datasets/materialise.py sample
 	$(BIN)/python benchmarks/scan.py --out reports/scan.md
-	$(BIN)/python benchmarks/small_gpus.py --out reports/small-gpus.md
 
 conformance: setup ## Ask check and vLLM's real server the same 3,000 generated requests (an hour)
 	$(BIN)/python benchmarks/conformance.py --out reports/conformance.md
