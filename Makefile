@@ -82,7 +82,6 @@ bench: setup ## Measure speed of rehearsals and scans, accuracy, and what calibr
 	$(BIN)/python benchmarks/scale.py --gpu L4 --requests 100000,1000000 --out reports/scale.md
 	$(BIN)/python benchmarks/rehearsal_reality.py
 	$(BIN)/python benchmarks/memory_accuracy.py
-	$(BIN)/python benchmarks/mm_cache_speed.py --out reports/mm-cache-speed.md
 	$(BIN)/python datasets/materialise.py sample
 	$(BIN)/python benchmarks/scan.py --out reports/scan.md
 
