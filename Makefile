@@ -78,7 +78,6 @@ test-all: lint test test-newest test-slow test-long models demo ## Run all that 
 
 bench: setup ## Measure speed of rehearsals and scans, accuracy, and what calibration gains on small GPUs
 	$(BIN)/python benchmarks/rehearsal_speed.py --out reports/rehearsal-speed.md
-	$(BIN)/python benchmarks/frontier_speed.py --out reports/frontier-speed.md
 	$(BIN)/python benchmarks/scale.py --gpu L4 --requests 100000,1000000 --out reports/scale.md
 	$(BIN)/python benchmarks/rehearsal_reality.py
 	$(BIN)/python benchmarks/memory_accuracy.py
