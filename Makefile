@@ -76,7 +76,7 @@ models: setup ## Try every bundled model: its items, dummies, knobs, limits, sta
 
 test-all: lint test test-newest test-slow test-long models demo ## Run all that a release must pass: lint, all tests, demo
 
-bench: setup ## Measure speed of rehearsals and scans, accuracy, and what calibration gains on small GPUs
+bench: setup ## Measure the speed of rehearsals and scans, what a large corpus costs, and accuracy
 	$(BIN)/python benchmarks/rehearsal_speed.py --out reports/rehearsal-speed.md
 	$(BIN)/python benchmarks/scale.py --gpu L4 --requests 100000,1000000 --out reports/scale.md
 	$(BIN)/python benchmarks/rehearsal_reality.py

@@ -1,10 +1,9 @@
-"""How fast a corpus is scanned, beside what others would use, and how that grows.
+"""How fast a corpus is scanned, beside the bare libraries that read its files.
 
-    python benchmarks/scan.py [--media DIR] [--most N] [--quick] [--out FILE]
+    python benchmarks/scan.py [--media DIR] [--items N] [--rounds N] [--out FILE]
 
-All readers take turns on the same files, which the system has in memory. Needs neither vLLM nor a
-GPU; imagesize, ffprobe and exiftool take part where they are installed. Exits 1
-where a target is missed.
+All ways take turns on the same files, which the system has in memory. Needs neither vLLM nor a
+GPU. Exits 1 where a target is missed.
 """
 
 from __future__ import annotations
@@ -13,156 +12,192 @@ import argparse
 import gc
 import os
 import platform
-import shutil
 import sys
 import tempfile
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+sys.path.insert(0, str(ROOT))
 
-from scanning import report  # noqa: E402
-from scanning.growth import Grown, growth  # noqa: E402
-from scanning.media import PHOTOS, Group, corpus_groups, made_groups, tree  # noqa: E402
-from scanning.readers import answers, missing, readers  # noqa: E402
-from scanning.timing import LEAST_S, in_turns  # noqa: E402
-from scanning.whole import Scans, scans  # noqa: E402
+import av  # noqa: E402
+import soundfile  # noqa: E402
+from PIL import Image  # noqa: E402
 
-ROUNDS, FILES, SCANNED, MOST = 7, 20, 50_000, 100_000
-QUICK_ROUNDS, QUICK_FILES, QUICK_SCANNED, QUICK_MOST = 1, 1, 200, 1000
-# A video takes a hundred times as long as an image.
-MIXED_SHARE = 2
+from mmcalib.census.cache import Cache  # noqa: E402
+from mmcalib.census.counter import count_corpus  # noqa: E402
+from mmcalib.census.pool import LocalPool  # noqa: E402
+from mmcalib.census.prober import Prober  # noqa: E402
+from mmcalib.corpus.folder import FolderSource  # noqa: E402
+from mmcalib.domain.items import Item  # noqa: E402
+from mmcalib.domain.shapes import Modality, Shape  # noqa: E402
+from mmcalib.media.probe import probe  # noqa: E402
 
-_LIBRARIES = {"pillow": "PIL", "av": "av", "soundfile": "soundfile", "imagesize": "imagesize"}
+# What the tool promises.
+LEAST_OF_BARE, IMAGE_DECODES = 0.8, 100
+LEAST_WARM_PER_S, LEAST_SPEEDUP = 100_000, 1.7
+# Files of a format, and seconds that a call takes at least, so that the clock's grain is nothing.
+MOST_FILES, LEAST_S = 20, 0.05
+FOLDER_ITEMS = 1_000
+BARE, ONE, TWO, WARM = "bare Pillow loop", "1 worker", "2 workers", "full cache"
 
-
-def probed(groups: Sequence[Group], rounds: int, least_s: float) -> Iterator[report.Probed]:
-    for group in groups:
-        say(f"{group.modality} {group.format} {group.origin}")
-        able = [one for one in readers(group.modality) if answers(one, group.paths)]
-        calls = {one.name: partial(one.read, group.paths) for one in able}
-        yield report.Probed(group, in_turns(calls, rounds, least_s=least_s))
-
-
-def scanned(scratch: Path, groups: Sequence[Group], items: int, rounds: int) -> dict[str, Scans]:
-    """Of links to the corpus' images, and of links to all files, made ones too."""
-    found: dict[str, Scans] = {}
-    everything = [path for group in groups for path in group.paths]
-    for name, files, count in (
-        ("images", images(groups), items),
-        ("images, video, audio", everything, max(items // MIXED_SHARE, 1)),
-    ):
-        say(f"scan of {count:,} {name}")
-        folder = scratch / f"tree-{len(found)}"
-        tree(folder, files, count)
-        found[name] = scans(folder, count, rounds, bare=not found)
-        shutil.rmtree(folder)
-    return found
+Times = Mapping[str, float]
 
 
-def images(groups: Sequence[Group]) -> list[str]:
-    return [
-        path
-        for group in groups
-        if group.modality == "image" and group.origin == "corpus"
-        for path in group.paths
-    ]
+def _pillow_decode(path: str) -> None:
+    with Image.open(path) as image:
+        image.load()
 
 
-def say(what: str) -> None:
-    print(f"{what} ...", file=sys.stderr, flush=True)
+def _pyav(path: str) -> None:
+    with av.open(path) as container:
+        _ = [(one.codec_context.width, one.frames) for one in container.streams.video]
 
 
-def conditions(media: Path, rounds: int) -> str:
-    libraries = ", ".join(
-        f"{name} {version(name)}" for name, module in _LIBRARIES.items() if find_spec(module)
+def _pyav_decode(path: str) -> None:
+    with av.open(path) as container:
+        _ = sum(1 for _ in container.decode(video=0))
+
+
+# The bare library that reads a header, and one that decodes all of the file.
+READERS: dict[Modality, tuple[Callable[[str], object], Callable[[str], object]]] = {
+    "image": (lambda path: Image.open(path).size, _pillow_decode),
+    "video": (_pyav, _pyav_decode),
+    "audio": (soundfile.info, lambda path: soundfile.read(path, dtype="float32")),
+}
+
+
+def best_s(
+    ways: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float]
+) -> Times:
+    """Time each way in every round, another one first each time, and return the best of each."""
+    names, found = list(ways), defaultdict[str, list[float]](list)
+    for turn in range(rounds):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            calls, began = 0, clock()
+            while not calls or clock() - began < LEAST_S:
+                ways[name]()
+                calls += 1
+            found[name].append((clock() - began) / calls)
+    return {name: min(seconds) for name, seconds in found.items()}
+
+
+def files_by_format(media: Path) -> dict[tuple[Modality, str], list[str]]:
+    """Readable files of the folder by modality and suffix, at most so many of each."""
+    found: dict[tuple[Modality, str], list[str]] = defaultdict(list)
+    for item in FolderSource(media).items():
+        shape = probe(item) if isinstance(item, Item) else item
+        if isinstance(shape, Shape):
+            found[shape.modality, Path(item.path).suffix[1:].lower()].append(item.path)
+    return {key: paths[:MOST_FILES] for key, paths in sorted(found.items())}
+
+
+def headers(modality: Modality, paths: Sequence[str], rounds: int) -> Times:
+    """Seconds of the processor that each reader takes for the files."""
+    bare, decode = READERS[modality]
+    own: Callable[[str], object] = lambda path: probe(Item(path))  # noqa: E731
+    ways = {"mmcalib": own, "bare": bare, "decode": decode}
+    loops = {name: partial(_each, read, paths) for name, read in ways.items()}
+    return best_s(loops, rounds, time.process_time)
+
+
+def _each(read: Callable[[str], object], paths: Sequence[str]) -> None:
+    for path in paths:
+        read(path)
+
+
+def scans(images: Sequence[str], items: int, rounds: int, scratch: Path) -> Times:
+    """Wall seconds of whole scans of so many hard links to the images."""
+    tree = scratch / "tree"
+    for number in range(items):
+        folder = tree / f"{number // FOLDER_ITEMS:05d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        at = number % len(images)
+        source = scratch / f"{at}{Path(images[at]).suffix}"
+        if number < len(images):
+            source.write_bytes(Path(images[at]).read_bytes())
+        os.link(source, folder / f"{number:08d}{source.suffix}")
+    full = scratch / "full.sqlite3"
+    _scan(tree, items, LocalPool(probe), Cache(full))
+    ways: dict[str, Callable[[], object]] = {
+        BARE: lambda: _each(READERS["image"][0], [str(p) for p in tree.rglob("*.*")]),
+        ONE: lambda: _scan(tree, items, LocalPool(probe, workers=1)),
+        TWO: lambda: _scan(tree, items, LocalPool(probe, workers=2)),
+        WARM: lambda: _scan(tree, items, LocalPool(probe), Cache(full)),
+    }
+    return best_s(ways, rounds, time.perf_counter)
+
+
+def _scan(tree: Path, items: int, pool: LocalPool, cache: Cache | None = None) -> None:
+    prober: Any = Prober(pool, cache)
+    try:
+        taken = count_corpus([FolderSource(tree)], prober, in_order=False)
+    finally:
+        prober.close()
+    if taken.census.items() != items:
+        raise ValueError(f"{taken.census.items()} of {items} items were measured")
+
+
+def targets(read: Mapping[tuple[Modality, str], Times], whole: Times, items: int) -> Iterator[str]:
+    """Name every target that is missed."""
+    images = [times for (modality, _), times in read.items() if modality == "image"]
+    own, bare, decode = (
+        sum(times[name] for times in images) for name in ("mmcalib", "bare", "decode")
     )
-    absent = "".join(f" Not installed: {name}." for name in missing())
-    return (
-        f"On {os.cpu_count()} CPUs, Python {platform.python_version()}, {libraries}; files of "
-        f"`{media.name}` and made ones, in the system's memory. Best of {rounds} rounds, in turns."
-        f"{absent}\n"
-    )
+    if bare / own < LEAST_OF_BARE:
+        yield f"images: {bare / own:.0%} of bare Pillow's speed, not {LEAST_OF_BARE:.0%}"
+    if decode / own < IMAGE_DECODES:
+        yield f"images: full decode takes {decode / own:.0f}×, not {IMAGE_DECODES}×"
+    if whole[ONE] / whole[TWO] < LEAST_SPEEDUP:
+        yield f"2 workers are {whole[ONE] / whole[TWO]:.2f}× 1, not {LEAST_SPEEDUP}×"
+    if items / whole[WARM] < LEAST_WARM_PER_S:
+        yield f"full cache: {items / whole[WARM]:,.0f} items/s, not {LEAST_WARM_PER_S:,}"
 
 
-def text(
-    media: Path,
-    rounds: int,
-    found: Sequence[report.Probed],
-    whole: dict[str, Scans],
-    grown: Sequence[Grown],
-    verdicts: Sequence[report.Verdict],
-) -> str:
-    return "\n".join(
-        [
-            "# How fast a corpus is scanned\n\n`python benchmarks/scan.py`\n",
-            conditions(media, rounds),
-            report.verdict_table(verdicts),
-            "## One header, per format\n",
-            "Processor time, of child processes too. `N×`: the other takes N times as long as "
-            "mmcalib; `of bare`: mmcalib's share of the bare loop's speed, which neither turns by "
-            "EXIF or display matrix nor refuses anything. `decode` is full decoding by the same "
-            "library, `bare + 1 frame` what the rotation costs by hand, `at once` one process for "
-            "all files. –: no answer for all files. Photo: 4000×3000 pixels.\n",
-            report.probe_tables(found),
-            "## Whole scans\n",
-            "Wall time, and processor time of one more scan, processes' start included, of hard "
-            "links to the corpus' files.\n",
-            report.scan_table(whole),
-            "## Growth\n",
-            "`mmcalib scan`, default workers, without Python's start; cold: nothing remembered.\n",
-            report.growth_table(grown),
-        ]
-    )
+def page(read: Mapping[tuple[Modality, str], Times], whole: Times, items: int) -> Iterator[str]:
+    yield "# How fast a corpus is scanned\n\n`python benchmarks/scan.py`\n"
+    yield f"On {os.cpu_count()} CPUs, Python {platform.python_version()}, files in memory."
+    yield "Seconds of the processor for one header; a decode is of the same library.\n"
+    yield "| modality | format | share of bare speed | decode takes |\n|---|---|--:|--:|"
+    for (modality, form), times in read.items():
+        share, decode = (times[name] / times["mmcalib"] for name in ("bare", "decode"))
+        yield f"| {modality} | {form} | {share:.0%} | {decode:,.1f}× |"
+    yield f"\nWall time of whole scans of {items:,} links to images:\n"
+    yield "| scan | items/s | of 1 worker |\n|---|--:|--:|"
+    for name, seconds in whole.items():
+        yield f"| {name} | {items / seconds:,.0f} | {whole[ONE] / seconds:.2f}× |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--media", type=Path, default=ROOT / "sample", help="real files (sample)")
-    parser.add_argument("--most", type=int, help=f"largest tree that is grown ({MOST:,})")
-    parser.add_argument("--quick", action="store_true", help="a trial: the figures mean nothing")
+    parser.add_argument("--items", type=int, default=50_000, help="links that are scanned (50,000)")
+    parser.add_argument("--rounds", type=int, default=7, help="of which the best counts (7)")
     parser.add_argument("--out", type=Path, help="write the report to this file as well")
     given = parser.parse_args()
     if not given.media.is_dir():
         sys.exit(f"no such folder: {given.media}; `make demo` fetches the sample, or --media DIR")
-    rounds, files, items, most = (
-        (QUICK_ROUNDS, QUICK_FILES, QUICK_SCANNED, QUICK_MOST)
-        if given.quick
-        else (ROUNDS, FILES, SCANNED, MOST)
-    )
     # As in a worker.
     warnings.simplefilter("ignore")
     gc.freeze()
-    # Hard links need a file system, and millions of them not one that is memory.
-    with tempfile.TemporaryDirectory(prefix="mmcalib-bench-") as name:
-        scratch = Path(name)
-        (scratch / "made").mkdir()
-        groups = corpus_groups(given.media, files)
-        photos = PHOTOS[:1] if given.quick else PHOTOS
-        groups += made_groups(scratch / "made", groups, photos)
-        found = list(probed(groups, rounds, 0.0 if given.quick else LEAST_S))
-        whole = scanned(scratch, groups, items, rounds)
-        grown = []
-        for one in growth(scratch / "grown", images(groups), given.most or most, min(rounds, 3)):
-            say(f"grown to {one.cold.items:,}")
-            grown.append(one)
-    verdicts = [
-        *report.probe_verdicts(found),
-        *report.scan_verdicts(whole),
-        *report.growth_verdicts(grown),
+    files = files_by_format(given.media)
+    read = {key: headers(key[0], paths, given.rounds) for key, paths in files.items()}
+    images = [
+        path for (modality, _), paths in files.items() if modality == "image" for path in paths
     ]
-    said = text(given.media, rounds, found, whole, grown, verdicts)
-    print(said, end="")
+    with tempfile.TemporaryDirectory(prefix="mmcalib-bench-") as scratch:
+        whole = scans(images, given.items, given.rounds, Path(scratch))
+    text = "\n".join(page(read, whole, given.items)) + "\n"
+    print(text, end="")
     if given.out is not None:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(said, encoding="utf-8")
-    missed = [one.target for one in verdicts if not one.passed]
-    if missed and not given.quick:
+        given.out.write_text(text, encoding="utf-8")
+    if missed := list(targets(read, whole, given.items)):
         sys.exit("missed: " + "; ".join(missed))
 
 
