@@ -1,14 +1,17 @@
-"""Hypothesis strategies: what requests are made of. The first choice is what is shrunk to."""
+"""Hypothesis strategies: what requests are made of."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from itertools import islice
 from random import Random
-from typing import get_args
+from typing import TypeVar, get_args
 
+from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis import strategies as st
+from hypothesis.errors import HypothesisException
 
 from judging.bodies import MARKS, MESSAGES, PARTS, SOME, TOOLS, each_field
 from judging.pool import Pool
@@ -29,6 +32,24 @@ from judging.subject import Subject
 # Above what any subject is calibrated for.
 MOST_ITEMS = 4
 MANY_TURNS = 1000
+
+T = TypeVar("T")
+
+
+def drawn(strategy: st.SearchStrategy[T], count: int, seed: int) -> list[T]:
+    """Draw at most `count`, the same ones for one seed: fewer where there are no more."""
+    found: dict[T, None] = {}
+    rules = settings(
+        max_examples=count,
+        phases=(Phase.generate,),
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    # Nothing is what is looked for, so that all is drawn.
+    with contextlib.suppress(HypothesisException):
+        find(strategy, lambda one: found.setdefault(one), settings=rules, random=Random(seed))
+    return list(found)[:count]
 
 
 class Composition:
