@@ -74,7 +74,7 @@ def about(seed: int) -> list[str]:
         f"{platform.machine()}, Python {platform.python_version()}: the real API server on its CPU "
         "backend, true processors and tokenizers' special tokens, one narrow layer of each stack "
         "with dummy weights. Each model has a chat template with one habit of published ones "
-        "(`benchmarks/judging/templates.py`), drawn by the seed. A request that the server refuses "
+        "(`benchmarks/judging/habits.toml`), drawn by the seed. A request that the server refuses "
         "and `check` does not is followed by a plain one with the same medium.",
         "",
     ]
