@@ -1,6 +1,6 @@
 """A corpus through Ray Data LLM, by the recipe of docs/how-to/deploy.md.
 
-    python benchmarks/ray_data_llm.py sample [--out reports/ray-data.md]
+    python benchmarks/ray_data_llm.py sample [--python bin/python]
 
 The model is calibrated for CORPUS/requests.jsonl, and the page's snippet processes these requests
 on this machine's CPU, with what that needs laid over its `config`: a checkpoint of one narrow layer
@@ -21,10 +21,9 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
@@ -43,18 +42,11 @@ TOO_LOW = {"limit_mm_per_prompt": {"image": 1, "video": 1}}
 _PROGRAM = Path(__file__).with_name("ray_data_process.py")
 # What its stage that loads media imports of vLLM.
 _NEEDED = "import ray.data.llm, vllm.entrypoints.chat_utils"
-_VERSIONS = """
-from importlib.metadata import version
-from mmcalib.engine.wheels import BUILDS, installed_version
-vllm = next(filter(None, map(installed_version, BUILDS)))
-print(f"Ray {version('ray')} and vLLM {vllm}")
-"""
 _MOST_S = 1500
 _LAST_CHARS = 4000
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """What came out for a request; `error` is empty where it was answered."""
 
     custom_id: str
@@ -62,21 +54,16 @@ class Row:
     answer_tokens: int
     error: str
 
-    @property
-    def answered(self) -> bool:
-        return not self.error and self.answer_tokens > 0
 
-
-@dataclass(frozen=True, slots=True)
-class Processed:
+class Processed(NamedTuple):
     """A run over the requests, and the items of each by its `custom_id`."""
 
     items: Mapping[str, int]
     rows: Sequence[Row]
 
     @property
-    def answered(self) -> list[Row]:
-        return [row for row in self.rows if row.answered]
+    def answered(self) -> Counter[str]:
+        return Counter(row.custom_id for row in self.rows if not row.error and row.answer_tokens)
 
     @property
     def errors(self) -> Counter[str]:
@@ -85,14 +72,12 @@ class Processed:
     @property
     def whole(self) -> bool:
         """Whether each request came out once, and answered."""
-        return Counter(row.custom_id for row in self.answered) == Counter(self.items.keys())
+        return self.answered == Counter(self.items.keys())
 
     def __str__(self) -> str:
-        processed = sum(self.items[row.custom_id] for row in self.answered)
         return (
-            f"{processed:,} of {sum(self.items.values()):,} items processed in "
-            f"{len(self.answered):,} of {len(self.items):,} requests, "
-            f"{self.errors.total():,} errors"
+            f"{sum(map(self.items.__getitem__, self.answered)):,} of {sum(self.items.values()):,} "
+            f"items processed in {len(self.answered):,} of {len(self.items):,} requests"
         )
 
 
@@ -202,35 +187,11 @@ def _run(python: Path, words: Sequence[str]) -> subprocess.CompletedProcess[str]
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def _page(python: Path, runs: Mapping[str, Processed]) -> str:
-    versions = _run(python, ["-c", _VERSIONS]).stdout.strip()
-    lines = [
-        "# The sample corpus through Ray Data LLM",
-        "",
-        f"Made by `benchmarks/ray_data_llm.py` with {versions}, on the CPU: {SUBJECT.model} with "
-        "one narrow layer of each stack and dummy weights. The requests of the corpus went through "
-        "the snippet of `docs/how-to/deploy.md`, and again with a limit that is too low.",
-        "",
-        "```",
-        *(f"{name}: {run}" for name, run in runs.items()),
-        "```",
-    ]
-    lowered = [
-        f"- {count} × {error}" for run in runs.values() for error, count in run.errors.items()
-    ]
-    return "\n".join([*lines, "", *lowered]) + "\n"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("corpus", type=Path, help="folder with media and requests.jsonl")
-    parser.add_argument(
-        "--python",
-        type=Path,
-        default=Path(sys.executable),
-        help="an interpreter with Ray and a vLLM that it takes (this one)",
-    )
-    parser.add_argument("--out", type=Path, help="write the page to this file as well")
+    python = "an interpreter with Ray and a vLLM that it takes (this one)"
+    parser.add_argument("--python", type=Path, default=Path(sys.executable), help=python)
     given = parser.parse_args()
     if why := lacking(given.python):
         sys.exit(f"no Ray Data LLM under {given.python}: {why}")
@@ -239,12 +200,9 @@ def main() -> None:
         folder = Path(name)
         module = calibrated(given.python, given.corpus, folder / "out")
         whole = processed(given.python, module, requests, folder)
-        print(f"as calibrated: {whole}", file=sys.stderr, flush=True)
+        print(f"as calibrated: {whole}", flush=True)
         lowered = processed(given.python, module, requests, folder, **TOO_LOW)
-    text = _page(given.python, {"as calibrated": whole, json.dumps(TOO_LOW): lowered})
-    print(text, end="")
-    if given.out is not None:
-        given.out.write_text(text, encoding="utf-8")
+        print(f"with {json.dumps(TOO_LOW)}: {lowered}; {lowered.errors}")
     if not whole.whole or not lowered.errors:
         sys.exit("items were lost as calibrated, or none with a limit that is too low")
 
