@@ -10,6 +10,7 @@ missed.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import platform
 import re
@@ -56,7 +57,7 @@ def measured(model_id: str, gpu: Gpu, folder: Path) -> tuple[float, ...]:
             host.ask(Rehearse({"model": model, **further}, gpu), "rehearsing")
             times.append(time.perf_counter())
         status = Path(f"/proc/{host.pid}/status").read_text(encoding="utf-8")
-    cold_s, *further_s = (after - before for before, after in zip(times, times[1:], strict=False))
+    cold_s, *further_s = (after - before for before, after in itertools.pairwise(times))
     peak = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert peak is not None
     return cold_s, statistics.median(further_s), sum(further_s), int(peak[1]) / 2**20
