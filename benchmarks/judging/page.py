@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+import pages
 
 from judging.request import Request, summary
 from judging.results import Result
@@ -79,16 +79,9 @@ def page(
     bodies = (json.loads(row.request.fields or "{}") for row in rows)
     of_fields = Counter(name for body in bodies for name in body)
     unknown = [row for row in rows if row.verdict.kind == "unknown"]
-    environment = Environment(
-        loader=FileSystemLoader(HERE),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    environment.filters["plain"] = _plain
-    return environment.get_template("page.md.j2").render(
+    return pages.page(
+        HERE / "page.md.j2",
+        {"plain": _plain},
         rows=rows,
         about="\n".join(about),
         died=died,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pages import page
 
 from memory.allowances import OUTSIDE, Allowances
 from memory.cases import COMPONENTS, GIB, Case, Excluded
@@ -45,26 +45,6 @@ def render(
     starts: Sequence[Start],
 ) -> str:
     """Return the whole page."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    environment.filters |= {
-        "gib": lambda nbytes: f"{nbytes / GIB:.2f}",
-        "off": lambda nbytes: f"{nbytes / GIB:+.2f}",
-        "cell": lambda text: text.replace("|", "\\|").replace("\n", " ")[:_MOST_CELL_CHARS],
-        "budget": lambda line: f"{line[0]:,} tokens, {line[1]} {line[2]}" if line else "none",
-        "figures": _row,
-        "mean_error": _mean_error,
-        "mean_gib": _mean_gib,
-        "share": _share,
-        "promised": lambda pools: f"{max(0.0, *(one.error for one in pools)) / GIB:.2f}",
-        "worst": _worst,
-    }
     published = [one for one in scores if one.case.group == "same" and _with_own_release(one)]
     known = [one for one in published if not one.case.id.startswith(_NOT_KNOWN)]
     measured = [_Pool(one.error, *one.baseline_errors, one.total_bytes) for one in starts]
@@ -101,7 +81,19 @@ def render(
         "leave_one_out": list(leave_one_out(allowances)),
         "anchored": list(_anchored(scores)),
     }
-    return environment.get_template("page.md.j2").render(given | values)
+    filters: dict[str, Callable[..., str]] = {
+        "gib": lambda nbytes: f"{nbytes / GIB:.2f}",
+        "off": lambda nbytes: f"{nbytes / GIB:+.2f}",
+        "cell": lambda text: text.replace("|", "\\|").replace("\n", " ")[:_MOST_CELL_CHARS],
+        "budget": lambda line: f"{line[0]:,} tokens, {line[1]} {line[2]}" if line else "none",
+        "figures": _row,
+        "mean_error": _mean_error,
+        "mean_gib": _mean_gib,
+        "share": _share,
+        "promised": lambda pools: f"{max(0.0, *(one.error for one in pools)) / GIB:.2f}",
+        "worst": _worst,
+    }
+    return page(Path(__file__).with_name("page.md.j2"), filters, **given, **values)
 
 
 def _with_own_release(one: Score) -> bool:
