@@ -79,7 +79,6 @@ test-all: lint test test-newest test-slow test-long models demo ## Run all that 
 bench: setup ## Measure the speed of rehearsals and scans, what a large corpus costs, and accuracy
 	$(BIN)/python benchmarks/rehearsal_speed.py --out reports/rehearsal-speed.md
 	$(BIN)/python benchmarks/scale.py --gpu L4 --out reports/scale.md
-	$(BIN)/python benchmarks/rehearsal_reality.py
 	$(BIN)/python benchmarks/memory_accuracy.py
 	$(BIN)/python datasets/materialise.py sample
 	$(BIN)/python benchmarks/scan.py --out reports/scan.md
