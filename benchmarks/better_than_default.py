@@ -13,13 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -27,10 +26,8 @@ sys.path.insert(0, str(ROOT))
 import av  # noqa: E402
 import numpy as np  # noqa: E402
 import soundfile  # noqa: E402
+from calibrations import calibrated, kept, retentions  # noqa: E402
 from empty_media import write_image  # noqa: E402
-
-from mmcalib.admission.calibration import Calibration  # noqa: E402
-from mmcalib.results.memory import EncoderBudget, Memory, TrafficFigures  # noqa: E402
 
 # A clip of 12 seconds takes 16,000 tokens.
 CONTEXT_TOKENS, CLIPS_CONTEXT_TOKENS = 8_192, 32_768
@@ -144,20 +141,18 @@ MODELS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One configuration's rehearsed figures; None where vLLM would not start."""
+    """Figures of one configuration; no tokens where it does not start."""
 
     kv_cache_tokens: int | None
     max_concurrency: float | None
     batch: int | None
-    margin_bytes: int | None
-    preemptions: int | None
-    served: int | None
-    steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One corpus, model and GPU; `problem` is why there are no figures."""
+    """One corpus, model and GPU; `problem` is why there are no figures, `worse` what `run` itself
+    says is worse than defaults that serve the corpus.
+    """
 
     corpus: str
     model: str
@@ -172,68 +167,37 @@ class Row:
     problem: str = ""
 
 
-def measured(corpus: str, model: str, gpus: Sequence[str], folder: Path, out: Path) -> list[Row]:
-    """One run of the command, which measures once for all GPUs."""
-    words = ["run", "--model", model, "--data", str(folder), "--gpu", ",".join(gpus), "--force"]
-    words += ["--validate", "budget", "--out", str(out), "--quiet", "--no-thumbnails"]
+def measured(corpus: str, model: str, gpus: Sequence[str], scratch: Path) -> Iterator[Row]:
+    folder = scratch / corpus.replace(" ", "-")
+    words = ["--model", model, "--data", str(folder)]
     if (asked := folder / "requests.jsonl").is_file():
         words += ["--requests", str(asked)]
     if "whisper" not in model:
         long = corpus in ("pictures and clips", "recordings", "nine images", "three modalities")
         context = CLIPS_CONTEXT_TOKENS if long else CONTEXT_TOKENS
         words += ["--max-model-len", str(context)]
-    done = subprocess.run([sys.executable, "-m", "mmcalib", *words], capture_output=True, text=True)
-    several = out / "comparison.json"
-    if len(gpus) == 1:
-        return [_row(corpus, model, gpus[0], out, done.stderr.strip()[-160:])]
-    if not several.is_file():
-        return [Row(corpus, model, gpu, problem=done.stderr.strip()[-160:]) for gpu in gpus]
-    runs = json.loads(several.read_text())["runs"]
-    return [
-        _row(corpus, model, run["gpu"], out / run["folder"], run["problem"][:160]) for run in runs
-    ]
-
-
-def _row(corpus: str, model: str, gpu: str, folder: Path, problem: str) -> Row:
-    """The figures of one calibration, or why there is none."""
-    kept = folder / "calibration.json"
-    found = Calibration.load(kept) if kept.is_file() else None
-    if found is None or found.memory.calibrated.label != "rehearsed":
-        return Row(corpus, model, gpu, problem=problem)
-    parts = [part.kept for part in found.corpus.modalities.values() if part.kept]
-    budget, memory, traffic = found.budget, found.memory, found.traffic
-    return Row(
-        corpus,
-        model,
-        gpu,
-        _side(memory.default, budget.default, traffic.default if traffic else None),
-        _side(memory.calibrated, budget.calibrated, traffic.calibrated if traffic else None),
-        min((part.mean for part in parts), default=1.0),
-        min((part.worst for part in parts), default=1.0),
-        found.verdict,
-        tuple(check.name for check in found.checks if check.status == "fail"),
-        next((c.detail for c in found.checks if c.code == "MM071" and c.status != "pass"), ""),
-    )
-
-
-def _side(memory: Memory, budget: EncoderBudget, traffic: TrafficFigures | None) -> Side:
-    known = memory.kv_cache_tokens, memory.max_concurrency, budget.max_num_batched_tokens
-    if traffic is None:
-        return Side(*known, None, None, None, None)
-    margin_bytes = traffic.margin.nbytes
-    return Side(*known, margin_bytes, traffic.preemptions, traffic.served, traffic.steps)
-
-
-def losses(row: Row) -> Iterator[str]:
-    """What `run` itself says is worse than defaults that serve the corpus."""
-    if row.worse:
-        yield row.worse
+    out = scratch / "out" / f"{folder.name}-{model.replace('/', '_')}"
+    for gpu, found, problem in calibrated(words, gpus, out):
+        if found is None:
+            yield Row(corpus, model, gpu, problem=problem[-160:])
+            continue
+        failed = tuple(check.name for check in found.checks if check.status == "fail")
+        worse = [c.detail for c in found.checks if c.code == "MM071" and c.status != "pass"]
+        sides = (
+            Side(memory.kv_cache_tokens, memory.max_concurrency, budget.max_num_batched_tokens)
+            for memory, budget in (
+                (found.memory.default, found.budget.default),
+                (found.memory.calibrated, found.budget.calibrated),
+            )
+        )
+        kept_of = retentions(found)
+        yield Row(corpus, model, gpu, *sides, *kept_of, found.verdict, failed, "".join(worse[:1]))
 
 
 def page_of(rows: Sequence[Row]) -> str:
     """The report in Markdown."""
     counted = [row for row in rows if row.calibrated is not None]
-    worse = [row for row in counted if any(losses(row))]
+    worse = [row for row in counted if row.worse]
     starts = [row for row in counted if row.default and row.default.kv_cache_tokens is None]
     gains = sorted(
         row.calibrated.kv_cache_tokens / row.default.kv_cache_tokens
@@ -278,7 +242,7 @@ def page_of(rows: Sequence[Row]) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     if worse:
         lines += ["", "Worse:", ""]
-        lines += [f"- {r.corpus}, {r.model}, {r.gpu}: {'; '.join(losses(r))}" for r in worse]
+        lines += [f"- {r.corpus}, {r.model}, {r.gpu}: {r.worse}" for r in worse]
     return "\n".join([*lines, ""])
 
 
@@ -304,39 +268,19 @@ def main() -> int:
             write(folder, random.Random(SEED))
         for model in asked.model or MODELS:
             for corpus in asked.corpus or MODELS[model]:
-                folder = Path(scratch) / corpus.replace(" ", "-")
-                found = _kept(asked.keep, corpus, model, asked.gpu or GPUS, folder)
-                for row in found:
-                    said = "; ".join(losses(row)) or row.problem or row.verdict
+                gpus = asked.gpu or GPUS
+                name = f"{corpus}-{model.replace('/', '_')}-{'-'.join(gpus)}.json"
+                make = partial(measured, corpus, model, gpus, Path(scratch))
+                for row in kept(asked.keep and asked.keep / name, Row, make):
+                    said = row.worse or row.problem or row.verdict
                     print(f"{corpus}, {model}, {row.gpu}: {said}", flush=True)
-                rows += found
+                    rows.append(row)
     page = page_of(rows)
     if asked.out:
         asked.out.write_text(page, encoding="utf-8")
     else:
         print(page)
-    return int(any(any(losses(row)) for row in rows))
-
-
-def _kept(
-    keep: Path | None, corpus: str, model: str, gpus: Sequence[str], folder: Path
-) -> list[Row]:
-    """The rows as they were kept, or measured now."""
-    name = f"{corpus}-{model.replace('/', '_')}-{'-'.join(gpus)}"
-    path = keep / f"{name}.json" if keep else None
-    if path is not None and path.is_file():
-        return [_read(row) for row in json.loads(path.read_text())]
-    rows = measured(corpus, model, gpus, folder, folder.parent / "out" / name)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps([asdict(row) for row in rows]))
-    return rows
-
-
-def _read(said: dict[str, Any]) -> Row:
-    for side in ("default", "calibrated"):
-        said[side] = Side(**said[side]) if said[side] else None
-    return Row(**said | {"failed": tuple(said["failed"])})
+    return int(any(row.worse for row in rows))
 
 
 if __name__ == "__main__":
