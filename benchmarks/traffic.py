@@ -75,35 +75,19 @@ class Row:
     @classmethod
     def of(cls, model: str, corpus: str, order: str, found: TrafficFigures) -> Row:
         return cls(
-            model,
-            corpus,
-            order,
-            found.requests,
-            found.steps,
-            found.peak_bytes,
-            found.reserved_bytes,
-            found.margin.nbytes,
-            found.encoder_waits,
-            found.preemptions,
-            found.cache_alive_bytes,
-            found.seconds,
+            *(model, corpus, order, found.requests, found.steps, found.peak_bytes),
+            *(found.reserved_bytes, found.margin.nbytes, found.encoder_waits, found.preemptions),
+            *(found.cache_alive_bytes, found.seconds),
         )
 
     @property
     def cells(self) -> tuple[str, ...]:
         sizes = (self.peak_bytes, self.reserved_bytes, self.margin_bytes)
         return (
-            self.model,
-            self.corpus,
-            self.order,
-            f"{self.requests:,}",
-            f"{self.steps:,}",
+            *(self.model, self.corpus, self.order, f"{self.requests:,}", f"{self.steps:,}"),
             *(f"{size / MIB:,.0f} MiB" for size in sizes),
-            f"{self.held_up:,}",
-            f"{self.preempted:,}",
-            f"{self.alive_bytes / MIB:,.0f} MiB",
-            f"{self.seconds:.1f}",
-            f"{self.steps / self.seconds:.0f}",
+            *(f"{self.held_up:,}", f"{self.preempted:,}", f"{self.alive_bytes / MIB:,.0f} MiB"),
+            *(f"{self.seconds:.1f}", f"{self.steps / self.seconds:.0f}"),
         )
 
 
