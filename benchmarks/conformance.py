@@ -50,14 +50,15 @@ def _write_page(hearing: run.Hearing, out: Path) -> tuple[str, list[page.Asked]]
     """The page of the last hearing of every model, and its rows."""
     every = run.last_heard(hearing)
     rows = {heard.key: heard.rows(hearing) for heard in every}
-    about = run.about(hearing.seed)
-    for heard in every:
-        late = f"; {heard.late} more were not answered in time by this busy machine"
-        more = late if heard.late else ""
-        about.append(f"- {heard.note}: {len(rows[heard.key])} requests{more}.")
+    notes = [
+        f"{heard.note}: {len(rows[heard.key])} requests"
+        + f"; {heard.late} more were not answered in time by this busy machine" * bool(heard.late)
+        for heard in every
+    ]
     died = [one for heard in every for one in heard.died]
     flat = [row for each in rows.values() for row in each]
-    text = page.page(flat, about, died, {name for heard in every for name in heard.fields})
+    fields = {name for heard in every for name in heard.fields}
+    text = page.page(flat, {"seed": hearing.seed, **run.versions()}, notes, died, fields)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text, "utf-8")
     return text, flat

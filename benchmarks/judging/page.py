@@ -6,7 +6,7 @@ import json
 import re
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,10 +67,14 @@ def passes(rows: Sequence[Asked]) -> bool:
 
 
 def page(
-    rows: Sequence[Asked], about: Sequence[str], died: Sequence[str], fields: Collection[str]
+    rows: Sequence[Asked],
+    made: Mapping[str, object],
+    notes: Sequence[str],
+    died: Sequence[str],
+    fields: Collection[str],
 ) -> str:
-    """Write Markdown: `about` says how it was made, `died` what became of servers, and `fields` are
-    those of vLLM's schema.
+    """Write Markdown: `made` says with what, `notes` are on the models, `died` what became of
+    servers, and `fields` are those of vLLM's schema.
     """
     kinds = Counter(row.verdict.kind for row in rows)
     matrix: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
@@ -83,7 +87,8 @@ def page(
         HERE / "page.md.j2",
         {"plain": _plain},
         rows=rows,
-        about="\n".join(about),
+        made=made,
+        notes=notes,
         died=died,
         fields=fields,
         kinds=kinds,

@@ -66,18 +66,10 @@ class Heard:
 _HEARD: TypeAdapter[Heard] = TypeAdapter(Heard)
 
 
-def about(seed: int) -> list[str]:
-    """Say how the page was made."""
+def versions() -> dict[str, str]:
+    """Name what the page was made with."""
     vllm = next(filter(None, map(installed_version, BUILDS)), "?")
-    return [
-        f"Written by `benchmarks/conformance.py --seed {seed}` with vLLM {vllm} on "
-        f"{platform.machine()}, Python {platform.python_version()}: the real API server on its CPU "
-        "backend, true processors and tokenizers' special tokens, one narrow layer of each stack "
-        "with dummy weights. Each model has a chat template with one habit of published ones "
-        "(`benchmarks/judging/habits.toml`), drawn by the seed. A request that the server refuses "
-        "and `check` does not is followed by a plain one with the same medium.",
-        "",
-    ]
+    return {"vllm": vllm, "machine": platform.machine(), "python": platform.python_version()}
 
 
 def last_heard(hearing: Hearing) -> list[Heard]:
