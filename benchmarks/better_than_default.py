@@ -28,6 +28,7 @@ import numpy as np  # noqa: E402
 import soundfile  # noqa: E402
 from calibrations import calibrated, kept, retentions  # noqa: E402
 from empty_media import write_image  # noqa: E402
+from pages import page  # noqa: E402
 
 # A clip of 12 seconds takes 16,000 tokens.
 CONTEXT_TOKENS, CLIPS_CONTEXT_TOKENS = 8_192, 32_768
@@ -208,45 +209,20 @@ def page_of(rows: Sequence[Row]) -> str:
         and row.calibrated.kv_cache_tokens
         and row.retention == 1
     )
-    lines = [
-        "# Calibrated beside vLLM's defaults",
-        "",
-        f"`python benchmarks/better_than_default.py`, rehearsed with vLLM at a context of "
-        f"{CONTEXT_TOKENS:,} tokens, {CLIPS_CONTEXT_TOKENS:,} with clips (Whisper: its own). "
-        f"{len(counted)} rows.",
-        "",
-        f"- Worse on a memory figure at equal quality: **{len(worse)}**",
-        f"- Defaults that do not start: {len(starts)}; calibrated, "
-        f"{sum(row.calibrated.kv_cache_tokens is not None for row in starts if row.calibrated)} do",
-    ]
-    if gains:
-        lines.append(
-            f"- KV tokens, calibrated ÷ default, where every item is kept whole: least "
-            f"{gains[0]:.2f}, median {gains[len(gains) // 2]:.2f}, most {gains[-1]:.2f}"
-        )
-    head = (
-        "corpus | model | GPU | KV tokens, default | calibrated | at once, default | calibrated | "
-        "batch, default | calibrated | kept, mean | worst | verdict"
+    return page(
+        Path(__file__).with_suffix(".md.j2"),
+        {"figure": _figure},
+        rows=rows,
+        counted=counted,
+        worse=worse,
+        starts=starts,
+        gains=gains,
+        context=CONTEXT_TOKENS,
+        clips_context=CLIPS_CONTEXT_TOKENS,
     )
-    lines += ["", f"| {head} |", "|" + "---|" * (head.count("|") + 1)]
-    for row in rows:
-        if row.default is None or row.calibrated is None:
-            lines.append(f"| {row.corpus} | {row.model} | {row.gpu} | {row.problem} |" + " |" * 8)
-            continue
-        cells = [row.corpus, row.model.partition("/")[2], row.gpu]
-        cells += [_cell(s.kv_cache_tokens) for s in (row.default, row.calibrated)]
-        cells += [_cell(s.max_concurrency) for s in (row.default, row.calibrated)]
-        cells += [_cell(s.batch) for s in (row.default, row.calibrated)]
-        cells += [f"{row.retention:.0%}", f"{row.worst_retention:.0%}"]
-        cells.append(": ".join(filter(None, [row.verdict, ", ".join(row.failed)])))
-        lines.append("| " + " | ".join(cells) + " |")
-    if worse:
-        lines += ["", "Worse:", ""]
-        lines += [f"- {r.corpus}, {r.model}, {r.gpu}: {r.worse}" for r in worse]
-    return "\n".join([*lines, ""])
 
 
-def _cell(value: float | None) -> str:
+def _figure(value: float | None) -> str:
     if value is None:
         return "does not start"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
@@ -275,11 +251,11 @@ def main() -> int:
                     said = row.worse or row.problem or row.verdict
                     print(f"{corpus}, {model}, {row.gpu}: {said}", flush=True)
                     rows.append(row)
-    page = page_of(rows)
+    text = page_of(rows)
     if asked.out:
-        asked.out.write_text(page, encoding="utf-8")
+        asked.out.write_text(text, encoding="utf-8")
     else:
-        print(page)
+        print(text)
     return int(any(row.worse for row in rows))
 
 

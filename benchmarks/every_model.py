@@ -15,6 +15,7 @@ import json
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from calibrations import calibrated, kept, retentions  # noqa: E402
+from pages import page  # noqa: E402
 
 from mmcalib.admission.calibration import Calibration  # noqa: E402
 from mmcalib.models.catalogue import Geometry, bundled_models  # noqa: E402
@@ -85,28 +87,10 @@ def _cell(model: str, gpu: str, found: Calibration | None, problem: str) -> Cell
 
 
 def page_of(cells: Sequence[Cell]) -> str:
-    passed = [cell for cell in cells if cell.verdict == "pass"]
-    failed = [cell for cell in cells if cell.verdict == "fail"]
-    head = "model | GPU | verdict | KV tokens, default | tuned | detail kept | remedies | warnings"
-    lines = [
-        "# Every bundled model, the sample corpus",
-        "",
-        f"`python benchmarks/every_model.py`: a context of {CONTEXT_TOKENS:,} tokens, or the "
-        "model's own if shorter, `--validate budget`, rehearsed with vLLM.",
-        "",
-        f"{len({cell.model for cell in cells})} models, {len(cells)} cells: {len(passed)} pass, "
-        f"{len(failed)} fail, {len(cells) - len(passed) - len(failed)} end otherwise.",
-        "",
-        f"| {head} |",
-        "|" + "---|" * (head.count("|") + 1),
-    ]
-    for cell in cells:
-        known = cell.verdict == "pass"
-        tokens = [_tokens(cell.default_tokens), _tokens(cell.tokens)] if known else ["", ""]
-        row = [cell.model, cell.gpu, cell.verdict, *tokens, f"{cell.kept:.0%}" if known else ""]
-        lines.append(f"| {' | '.join([*row, cell.remedies, cell.warnings])} |")
-    lines += ["", *(f"- {c.model}, {c.gpu}: {c.problem}" for c in cells if c.problem), ""]
-    return "\n".join(lines)
+    verdicts = Counter(cell.verdict for cell in cells)
+    template = Path(__file__).with_suffix(".md.j2")
+    values = {"cells": cells, "verdicts": verdicts, "context": CONTEXT_TOKENS}
+    return page(template, {"tokens": _tokens}, **values)
 
 
 def _tokens(count: int | None) -> str:
@@ -134,11 +118,11 @@ def main() -> int:
         said = ", ".join(f"{cell.gpu} {cell.verdict}" for cell in found)
         print(f"{model.id}: {said} in {time.monotonic() - begun:.0f} s", flush=True)
         cells += found
-    page = page_of(cells)
+    text = page_of(cells)
     if asked.out:
-        asked.out.write_text(page, encoding="utf-8")
+        asked.out.write_text(text, encoding="utf-8")
     else:
-        print(page)
+        print(text)
     return int(not all(cell.is_answered for cell in cells))
 
 
