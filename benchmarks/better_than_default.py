@@ -16,7 +16,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -184,15 +184,16 @@ def measured(corpus: str, model: str, gpus: Sequence[str], scratch: Path) -> Ite
             continue
         failed = tuple(check.name for check in found.checks if check.status == "fail")
         worse = [c.detail for c in found.checks if c.code == "MM071" and c.status != "pass"]
-        sides = (
+        default, tuned = (
             Side(memory.kv_cache_tokens, memory.max_concurrency, budget.max_num_batched_tokens)
             for memory, budget in (
                 (found.memory.default, found.budget.default),
                 (found.memory.calibrated, found.budget.calibrated),
             )
         )
-        kept_of = retentions(found)
-        yield Row(corpus, model, gpu, *sides, *kept_of, found.verdict, failed, "".join(worse[:1]))
+        mean, worst = retentions(found)
+        row = Row(corpus, model, gpu, default, tuned, mean, worst, found.verdict, failed)
+        yield replace(row, worse="".join(worse[:1]))
 
 
 def page_of(rows: Sequence[Row]) -> str:

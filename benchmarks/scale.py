@@ -70,8 +70,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mmcalib-scale-") as scratch:
         for size in asked.grid.split(","):
             folder = Path(scratch) / size
+            items, shapes = map(int, size.split("x"))
             for modality in asked.modalities.split(","):
-                make(folder / modality, *map(int, size.split("x")), modality)
+                make(folder / modality, items, shapes, modality)
             for model in asked.model.split(","):
                 rows.append(_calibrated(folder, model, asked.gpu))
                 print(rows[-1], file=sys.stderr, flush=True)

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 def drawn(strategy: st.SearchStrategy[T], count: int, seed: int) -> list[T]:
     """Draw at most `count`, the same ones for one seed: fewer where there are no more."""
-    found: dict[T, None] = {}
+    found: list[T] = []
     rules = settings(
         max_examples=count,
         phases=(Phase.generate,),
@@ -48,8 +48,8 @@ def drawn(strategy: st.SearchStrategy[T], count: int, seed: int) -> list[T]:
     )
     # Nothing is what is looked for, so that all is drawn.
     with contextlib.suppress(HypothesisException):
-        find(strategy, lambda one: found.setdefault(one), settings=rules, random=Random(seed))
-    return list(found)[:count]
+        find(strategy, lambda one: bool(found.append(one)), settings=rules, random=Random(seed))
+    return list(dict.fromkeys(found))[:count]
 
 
 class Composition:
@@ -235,5 +235,5 @@ def _weighed(*choices: tuple[int, st.SearchStrategy]) -> st.SearchStrategy:
 
 # One field or two that have a meaning together with media.
 _FIELDS = _weighed(
-    (2, _ONE_FIELD), (1, st.tuples(_ONE_FIELD, _ONE_FIELD).map(lambda pair: pair[0] | pair[1]))
+    (2, _ONE_FIELD), (1, st.tuples(_ONE_FIELD, _ONE_FIELD).map(lambda pair: {**pair[0], **pair[1]}))
 ).map(json.dumps)

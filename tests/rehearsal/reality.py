@@ -128,20 +128,20 @@ def cut(config: dict[str, Any]) -> dict[str, Any]:
     found.pop("architectures", None)
     if "vision_config" in found:
         depth = {"depth": LAYERS, "fullatt_block_indexes": [LAYERS - 1]}
-        found["vision_config"] = {**found["vision_config"], **depth}
+        found["vision_config"] = {**config["vision_config"], **depth}
     return found
 
 
 def inputs_of(case: Case, device: str) -> dict[str, Any]:
-    kind = {"dtype": torch.bfloat16, "device": device}
+    kind: dict[str, Any] = {"dtype": torch.bfloat16, "device": device}
     match case:
         case ("vision", _, (frames, rows, columns)):
-            pixels = torch.zeros(frames * rows * columns, 1176, **kind)  # type: ignore[call-overload]
+            pixels = torch.zeros(frames * rows * columns, 1176, **kind)
             return {"hidden_states": pixels, "grid_thw": torch.tensor([case[2]], device=device)}
         case ("language", _, size):
             ids = torch.zeros(size, dtype=torch.long, device=device)
             return {"input_ids": ids, "use_cache": False}
-    return {"input_features": torch.zeros(case[2][0], 128, 3000, **kind)}  # type: ignore[call-overload]
+    return {"input_features": torch.zeros(case[2][0], 128, 3000, **kind)}
 
 
 def traced(run: Callable[[], Any]) -> tuple[Any, list[Event]]:
