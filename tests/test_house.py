@@ -98,7 +98,7 @@ def within(name: str, *packages: str) -> bool:
 
 
 def imports(name: str) -> Iterator[tuple[str, int]]:
-    """What a module imports anywhere in it, dotted and absolute, with the line."""
+    """Yield what a module imports anywhere in it, dotted and absolute, with the line."""
     for node in ast.walk(modules()[name]):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
@@ -380,7 +380,7 @@ def test_the_house_does_not_grow() -> None:
 
 
 def our_files() -> list[Path]:
-    """What git would carry; without git, all but what is made here."""
+    """List what git would carry; without git, all but what is made here."""
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     if (ROOT / ".git").exists():
         done = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -46,9 +46,14 @@ def drawn(strategy: st.SearchStrategy[T], count: int, seed: int) -> list[T]:
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
+
+    def keep(one: T) -> bool:
+        found.append(one)
+        return False
+
     # Nothing is what is looked for, so that all is drawn.
     with contextlib.suppress(HypothesisException):
-        find(strategy, lambda one: bool(found.append(one)), settings=rules, random=Random(seed))
+        find(strategy, keep, settings=rules, random=Random(seed))
     return list(dict.fromkeys(found))[:count]
 
 
