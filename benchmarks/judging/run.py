@@ -170,8 +170,8 @@ class _Trial:
             let_in = list(compress(missing, threads.map(self._lets_in, missing)))
             self.judge.forget()
             fresh = at_once == 1
-            self._keep(threads.map(lambda pair: self._one(series, *pair, fresh), let_in))
-        self._keep(self._one(series, *pair, True) for pair in missing if pair not in let_in)
+            self._keep(threads.map(lambda pair: self._one(series, pair, fresh), let_in))
+        self._keep(self._one(series, pair, True) for pair in missing if pair not in let_in)
         return [one for pair in enumerate(orders) if (one := self._known(series, *pair))]
 
     def keep_examples(self, found: Iterable[Result]) -> None:
@@ -193,11 +193,11 @@ class _Trial:
     def _lets_in(self, numbered: tuple[int, Order]) -> bool:
         return time.monotonic() < self.hearing.deadline and self.judge.lets_in(numbered[1])
 
-    def _one(self, series: str, number: int, order: Order, fresh: bool) -> Result | None:
+    def _one(self, series: str, numbered: tuple[int, Order], fresh: bool) -> Result | None:
         """What a server refuses and `check` does not is followed by a plain request with the same
         medium.
         """
-        started = time.monotonic()
+        (number, order), started = numbered, time.monotonic()
         if started > self.hearing.deadline:
             return None
         if fresh:
