@@ -76,16 +76,12 @@ models: setup ## Try every bundled model: its items, dummies, knobs, limits, sta
 
 test-all: lint test test-newest test-slow test-long models demo ## Run all that a release must pass: lint, all tests, demo
 
-bench: setup ## Measure speed of rehearsals and scans, accuracy, and what calibration gains on small GPUs
+bench: setup ## Measure the speed of rehearsals and scans, what a large corpus costs, and accuracy
 	$(BIN)/python benchmarks/rehearsal_speed.py --out reports/rehearsal-speed.md
-	$(BIN)/python benchmarks/frontier_speed.py --out reports/frontier-speed.md
-	$(BIN)/python benchmarks/scale.py --gpu L4 --requests 100000,1000000 --out reports/scale.md
-	$(BIN)/python benchmarks/rehearsal_reality.py
+	$(BIN)/python benchmarks/scale.py --gpu L4 --out reports/scale.md
 	$(BIN)/python benchmarks/memory_accuracy.py
-	$(BIN)/python benchmarks/mm_cache_speed.py --out reports/mm-cache-speed.md
 	$(BIN)/python datasets/materialise.py sample
 	$(BIN)/python benchmarks/scan.py --out reports/scan.md
-	$(BIN)/python benchmarks/small_gpus.py --out reports/small-gpus.md
 
 conformance: setup ## Ask check and vLLM's real server the same 3,000 generated requests (an hour)
 	$(BIN)/python benchmarks/conformance.py --out reports/conformance.md

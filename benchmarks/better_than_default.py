@@ -13,13 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -27,10 +26,9 @@ sys.path.insert(0, str(ROOT))
 import av  # noqa: E402
 import numpy as np  # noqa: E402
 import soundfile  # noqa: E402
+from calibrations import calibrated, kept, retentions  # noqa: E402
 from empty_media import write_image  # noqa: E402
-
-from mmcalib.admission.calibration import Calibration  # noqa: E402
-from mmcalib.results.memory import EncoderBudget, Memory, TrafficFigures  # noqa: E402
+from pages import page  # noqa: E402
 
 # A clip of 12 seconds takes 16,000 tokens.
 CONTEXT_TOKENS, CLIPS_CONTEXT_TOKENS = 8_192, 32_768
@@ -144,20 +142,18 @@ MODELS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One configuration's rehearsed figures; None where vLLM would not start."""
+    """Figures of one configuration; no tokens where it does not start."""
 
     kv_cache_tokens: int | None
     max_concurrency: float | None
     batch: int | None
-    margin_bytes: int | None
-    preemptions: int | None
-    served: int | None
-    steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One corpus, model and GPU; `problem` is why there are no figures."""
+    """One corpus, model and GPU; `problem` is why there are no figures, `worse` what `run` itself
+    says is worse than defaults that serve the corpus.
+    """
 
     corpus: str
     model: str
@@ -172,68 +168,38 @@ class Row:
     problem: str = ""
 
 
-def measured(corpus: str, model: str, gpus: Sequence[str], folder: Path, out: Path) -> list[Row]:
-    """One run of the command, which measures once for all GPUs."""
-    words = ["run", "--model", model, "--data", str(folder), "--gpu", ",".join(gpus), "--force"]
-    words += ["--validate", "budget", "--out", str(out), "--quiet", "--no-thumbnails"]
+def measured(corpus: str, model: str, gpus: Sequence[str], scratch: Path) -> Iterator[Row]:
+    folder = scratch / corpus.replace(" ", "-")
+    words = ["--model", model, "--data", str(folder)]
     if (asked := folder / "requests.jsonl").is_file():
         words += ["--requests", str(asked)]
     if "whisper" not in model:
         long = corpus in ("pictures and clips", "recordings", "nine images", "three modalities")
         context = CLIPS_CONTEXT_TOKENS if long else CONTEXT_TOKENS
         words += ["--max-model-len", str(context)]
-    done = subprocess.run([sys.executable, "-m", "mmcalib", *words], capture_output=True, text=True)
-    several = out / "comparison.json"
-    if len(gpus) == 1:
-        return [_row(corpus, model, gpus[0], out, done.stderr.strip()[-160:])]
-    if not several.is_file():
-        return [Row(corpus, model, gpu, problem=done.stderr.strip()[-160:]) for gpu in gpus]
-    runs = json.loads(several.read_text())["runs"]
-    return [
-        _row(corpus, model, run["gpu"], out / run["folder"], run["problem"][:160]) for run in runs
-    ]
-
-
-def _row(corpus: str, model: str, gpu: str, folder: Path, problem: str) -> Row:
-    """The figures of one calibration, or why there is none."""
-    kept = folder / "calibration.json"
-    found = Calibration.load(kept) if kept.is_file() else None
-    if found is None or found.memory.calibrated.label != "rehearsed":
-        return Row(corpus, model, gpu, problem=problem)
-    parts = [part.kept for part in found.corpus.modalities.values() if part.kept]
-    budget, memory, traffic = found.budget, found.memory, found.traffic
-    return Row(
-        corpus,
-        model,
-        gpu,
-        _side(memory.default, budget.default, traffic.default if traffic else None),
-        _side(memory.calibrated, budget.calibrated, traffic.calibrated if traffic else None),
-        min((part.mean for part in parts), default=1.0),
-        min((part.worst for part in parts), default=1.0),
-        found.verdict,
-        tuple(check.name for check in found.checks if check.status == "fail"),
-        next((c.detail for c in found.checks if c.code == "MM071" and c.status != "pass"), ""),
-    )
-
-
-def _side(memory: Memory, budget: EncoderBudget, traffic: TrafficFigures | None) -> Side:
-    known = memory.kv_cache_tokens, memory.max_concurrency, budget.max_num_batched_tokens
-    if traffic is None:
-        return Side(*known, None, None, None, None)
-    margin_bytes = traffic.margin.nbytes
-    return Side(*known, margin_bytes, traffic.preemptions, traffic.served, traffic.steps)
-
-
-def losses(row: Row) -> Iterator[str]:
-    """What `run` itself says is worse than defaults that serve the corpus."""
-    if row.worse:
-        yield row.worse
+    out = scratch / "out" / f"{folder.name}-{model.replace('/', '_')}"
+    for gpu, found, problem in calibrated(words, gpus, out):
+        if found is None:
+            yield Row(corpus, model, gpu, problem=problem[-160:])
+            continue
+        failed = tuple(check.name for check in found.checks if check.status == "fail")
+        worse = [c.detail for c in found.checks if c.code == "MM071" and c.status != "pass"]
+        default, tuned = (
+            Side(memory.kv_cache_tokens, memory.max_concurrency, budget.max_num_batched_tokens)
+            for memory, budget in (
+                (found.memory.default, found.budget.default),
+                (found.memory.calibrated, found.budget.calibrated),
+            )
+        )
+        mean, worst = retentions(found)
+        row = Row(corpus, model, gpu, default, tuned, mean, worst, found.verdict, failed)
+        yield replace(row, worse="".join(worse[:1]))
 
 
 def page_of(rows: Sequence[Row]) -> str:
     """The report in Markdown."""
     counted = [row for row in rows if row.calibrated is not None]
-    worse = [row for row in counted if any(losses(row))]
+    worse = [row for row in counted if row.worse]
     starts = [row for row in counted if row.default and row.default.kv_cache_tokens is None]
     gains = sorted(
         row.calibrated.kv_cache_tokens / row.default.kv_cache_tokens
@@ -244,45 +210,20 @@ def page_of(rows: Sequence[Row]) -> str:
         and row.calibrated.kv_cache_tokens
         and row.retention == 1
     )
-    lines = [
-        "# Calibrated beside vLLM's defaults",
-        "",
-        f"`python benchmarks/better_than_default.py`, rehearsed with vLLM at a context of "
-        f"{CONTEXT_TOKENS:,} tokens, {CLIPS_CONTEXT_TOKENS:,} with clips (Whisper: its own). "
-        f"{len(counted)} rows.",
-        "",
-        f"- Worse on a memory figure at equal quality: **{len(worse)}**",
-        f"- Defaults that do not start: {len(starts)}; calibrated, "
-        f"{sum(row.calibrated.kv_cache_tokens is not None for row in starts if row.calibrated)} do",
-    ]
-    if gains:
-        lines.append(
-            f"- KV tokens, calibrated ÷ default, where every item is kept whole: least "
-            f"{gains[0]:.2f}, median {gains[len(gains) // 2]:.2f}, most {gains[-1]:.2f}"
-        )
-    head = (
-        "corpus | model | GPU | KV tokens, default | calibrated | at once, default | calibrated | "
-        "batch, default | calibrated | kept, mean | worst | verdict"
+    return page(
+        Path(__file__).with_suffix(".md.j2"),
+        {"figure": _figure},
+        rows=rows,
+        counted=counted,
+        worse=worse,
+        starts=starts,
+        gains=gains,
+        context=CONTEXT_TOKENS,
+        clips_context=CLIPS_CONTEXT_TOKENS,
     )
-    lines += ["", f"| {head} |", "|" + "---|" * (head.count("|") + 1)]
-    for row in rows:
-        if row.default is None or row.calibrated is None:
-            lines.append(f"| {row.corpus} | {row.model} | {row.gpu} | {row.problem} |" + " |" * 8)
-            continue
-        cells = [row.corpus, row.model.partition("/")[2], row.gpu]
-        cells += [_cell(s.kv_cache_tokens) for s in (row.default, row.calibrated)]
-        cells += [_cell(s.max_concurrency) for s in (row.default, row.calibrated)]
-        cells += [_cell(s.batch) for s in (row.default, row.calibrated)]
-        cells += [f"{row.retention:.0%}", f"{row.worst_retention:.0%}"]
-        cells.append(": ".join(filter(None, [row.verdict, ", ".join(row.failed)])))
-        lines.append("| " + " | ".join(cells) + " |")
-    if worse:
-        lines += ["", "Worse:", ""]
-        lines += [f"- {r.corpus}, {r.model}, {r.gpu}: {'; '.join(losses(r))}" for r in worse]
-    return "\n".join([*lines, ""])
 
 
-def _cell(value: float | None) -> str:
+def _figure(value: float | None) -> str:
     if value is None:
         return "does not start"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
@@ -304,39 +245,19 @@ def main() -> int:
             write(folder, random.Random(SEED))
         for model in asked.model or MODELS:
             for corpus in asked.corpus or MODELS[model]:
-                folder = Path(scratch) / corpus.replace(" ", "-")
-                found = _kept(asked.keep, corpus, model, asked.gpu or GPUS, folder)
-                for row in found:
-                    said = "; ".join(losses(row)) or row.problem or row.verdict
+                gpus = asked.gpu or GPUS
+                name = f"{corpus}-{model.replace('/', '_')}-{'-'.join(gpus)}.json"
+                make = partial(measured, corpus, model, gpus, Path(scratch))
+                for row in kept(asked.keep and asked.keep / name, Row, make):
+                    said = row.worse or row.problem or row.verdict
                     print(f"{corpus}, {model}, {row.gpu}: {said}", flush=True)
-                rows += found
-    page = page_of(rows)
+                    rows.append(row)
+    text = page_of(rows)
     if asked.out:
-        asked.out.write_text(page, encoding="utf-8")
+        asked.out.write_text(text, encoding="utf-8")
     else:
-        print(page)
-    return int(any(any(losses(row)) for row in rows))
-
-
-def _kept(
-    keep: Path | None, corpus: str, model: str, gpus: Sequence[str], folder: Path
-) -> list[Row]:
-    """The rows as they were kept, or measured now."""
-    name = f"{corpus}-{model.replace('/', '_')}-{'-'.join(gpus)}"
-    path = keep / f"{name}.json" if keep else None
-    if path is not None and path.is_file():
-        return [_read(row) for row in json.loads(path.read_text())]
-    rows = measured(corpus, model, gpus, folder, folder.parent / "out" / name)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps([asdict(row) for row in rows]))
-    return rows
-
-
-def _read(said: dict[str, Any]) -> Row:
-    for side in ("default", "calibrated"):
-        said[side] = Side(**said[side]) if said[side] else None
-    return Row(**said | {"failed": tuple(said["failed"])})
+        print(text)
+    return int(any(row.worse for row in rows))
 
 
 if __name__ == "__main__":

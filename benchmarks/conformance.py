@@ -5,8 +5,8 @@
 Each model is calibrated for a small corpus, cut to one layer with dummy weights, and served by
 `vllm serve --config engine.yaml` on this machine's CPU. Every request is given to `check` and then
 to the server. Results are appended to --results as they come, and the same command goes on with
-what is missing; the page has the last hearing of every model. --examples keeps each disagreement
-as small as it could be made, and is asked first. Exits 1 where `check` let in what the server
+what is missing; the page has the last hearing of every model. --examples keeps the shortest request
+of each disagreement, and is asked first. Exits 1 where `check` let in what the server
 refused, where the server failed, or where more than one in a hundred was refused by `check` alone.
 """
 
@@ -35,7 +35,6 @@ def main() -> int:
         requests=given.requests,
         seed=given.seed,
         deadline=time.monotonic() + given.seconds,
-        shrink=not given.no_shrink,
     )
     keys = () if given.no_requests else given.model or [one.key for one in SUBJECTS]
     text, rows = _write_page(hearing, given.out)
@@ -51,14 +50,15 @@ def _write_page(hearing: run.Hearing, out: Path) -> tuple[str, list[page.Asked]]
     """The page of the last hearing of every model, and its rows."""
     every = run.last_heard(hearing)
     rows = {heard.key: heard.rows(hearing) for heard in every}
-    about = run.about(hearing.seed)
-    for heard in every:
-        late = heard.late(hearing)
-        more = f"; {late} more were not answered in time by this busy machine" if late else ""
-        about.append(f"- {heard.note}: {len(rows[heard.key])} requests{more}.")
+    notes = [
+        f"{heard.note}: {len(rows[heard.key])} requests"
+        + f"; {heard.late} more were not answered in time by this busy machine" * bool(heard.late)
+        for heard in every
+    ]
     died = [one for heard in every for one in heard.died]
     flat = [row for each in rows.values() for row in each]
-    text = page.page(flat, about, died, {name for heard in every for name in heard.fields})
+    fields = {name for heard in every for name in heard.fields}
+    text = page.page(flat, {"seed": hearing.seed, **run.versions()}, notes, died, fields)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text, "utf-8")
     return text, flat
@@ -85,7 +85,6 @@ def _arguments() -> argparse.Namespace:
     add("--examples", type=Path, default=ROOT / "tests" / "conformance" / "examples.jsonl")
     add("--cache", type=Path, default=cache_dir() / "conformance", help="media, calibrations, logs")
     add("--no-requests", action="store_true", help="make the page of what is kept, and no request")
-    add("--no-shrink", action="store_true", help="make no failing request smaller")
     return parser.parse_args()
 
 

@@ -13,16 +13,20 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+from calibrations import calibrated, kept, retentions  # noqa: E402
+from pages import page  # noqa: E402
 
 from mmcalib.admission.calibration import Calibration  # noqa: E402
 from mmcalib.models.catalogue import Geometry, bundled_models  # noqa: E402
@@ -51,75 +55,42 @@ class Cell:
         return self.verdict == "pass" or (self.verdict == "fail" and "→" in self.problem)
 
 
-def calibrate(model: Geometry, gpus: Sequence[str], media: Path, out: Path) -> list[Cell]:
-    """Run the command once for all GPUs; it measures the corpus once."""
+def cells_of(model: Geometry, gpus: Sequence[str], media: Path, out: Path) -> Iterator[Cell]:
     sounds_only = set(model.modalities) == {"audio"}
     data = media / "audio" if sounds_only else media
     requests = media / ("requests-audio.jsonl" if sounds_only else "requests.jsonl")
-    words = ["run", "--model", model.id, "--data", str(data), "--requests", str(requests)]
-    words += ["--gpu", ",".join(gpus), "--validate", "budget", "--force", "--out", str(out)]
-    words += ["--quiet", "--no-thumbnails"]
+    words = ["--model", model.id, "--data", str(data), "--requests", str(requests)]
     config = json.dumps(model.values("config"))
     own = max(map(int, _POSITIONS.findall(config)), default=0)
     if own > CONTEXT_TOKENS:
         words += ["--max-model-len", str(CONTEXT_TOKENS)]
-    done = subprocess.run([sys.executable, "-m", "mmcalib", *words], capture_output=True, text=True)
-    said = " ".join(done.stderr.split())[-400:]
-    if len(gpus) == 1:
-        return [read_cell(model.id, gpus[0], out, said)]
-    comparison = out / "comparison.json"
-    if not comparison.is_file():
-        return [Cell(model.id, gpu, problem=said) for gpu in gpus]
-    runs = json.loads(comparison.read_text())["runs"]
-    return [read_cell(model.id, run["gpu"], out / run["folder"], run["problem"]) for run in runs]
+    for gpu, found, problem in calibrated(words, gpus, out):
+        yield _cell(model.id, gpu, found, problem)
 
 
-def read_cell(model: str, gpu: str, folder: Path, problem: str) -> Cell:
-    kept = folder / "calibration.json"
-    found = Calibration.load(kept) if kept.is_file() else None
-    if found is None or found.memory.calibrated.label != "rehearsed":
-        verdict = "fail" if " does not fit on " in problem or "would not start" in problem else ""
-        return Cell(model, gpu, verdict or "crash", problem.replace("try:", "→"))
+def _cell(model: str, gpu: str, found: Calibration | None, problem: str) -> Cell:
+    if found is None:
+        says_no = " does not fit on " in problem or "would not start" in problem
+        return Cell(model, gpu, "fail" if says_no else "crash", problem.replace("try:", "→"))
     failed = next((check for check in found.checks if check.status == "fail"), None)
-    why = f"{failed.code} {failed.detail} → {failed.remedy}" if failed else ""
-    remedied = [e for e in found.evidence if e.label == "rehearsed"]
-    shares = [part.kept.mean for part in found.corpus.modalities.values() if part.kept]
     return Cell(
         model,
         gpu,
         found.verdict,
-        why,
+        f"{failed.code} {failed.detail} → {failed.remedy}" if failed else "",
         found.memory.default.kv_cache_tokens,
         found.memory.calibrated.kv_cache_tokens,
-        min(shares, default=1.0),
-        ", ".join(f"{e.setting} {e.value}" for e in remedied),
+        retentions(found)[0],
+        ", ".join(f"{e.setting} {e.value}" for e in found.evidence if e.label == "rehearsed"),
         " ".join(sorted({check.code for check in found.checks if check.status == "warn"})),
     )
 
 
 def page_of(cells: Sequence[Cell]) -> str:
-    passed = [cell for cell in cells if cell.verdict == "pass"]
-    failed = [cell for cell in cells if cell.verdict == "fail"]
-    head = "model | GPU | verdict | KV tokens, default | tuned | detail kept | remedies | warnings"
-    lines = [
-        "# Every bundled model, the sample corpus",
-        "",
-        f"`python benchmarks/every_model.py`: a context of {CONTEXT_TOKENS:,} tokens, or the "
-        "model's own if shorter, `--validate budget`, rehearsed with vLLM.",
-        "",
-        f"{len({cell.model for cell in cells})} models, {len(cells)} cells: {len(passed)} pass, "
-        f"{len(failed)} fail, {len(cells) - len(passed) - len(failed)} end otherwise.",
-        "",
-        f"| {head} |",
-        "|" + "---|" * (head.count("|") + 1),
-    ]
-    for cell in cells:
-        known = cell.verdict == "pass"
-        tokens = [_tokens(cell.default_tokens), _tokens(cell.tokens)] if known else ["", ""]
-        row = [cell.model, cell.gpu, cell.verdict, *tokens, f"{cell.kept:.0%}" if known else ""]
-        lines.append(f"| {' | '.join([*row, cell.remedies, cell.warnings])} |")
-    lines += ["", *(f"- {c.model}, {c.gpu}: {c.problem}" for c in cells if c.problem), ""]
-    return "\n".join(lines)
+    verdicts = Counter(cell.verdict for cell in cells)
+    template = Path(__file__).with_suffix(".md.j2")
+    values = {"cells": cells, "verdicts": verdicts, "context": CONTEXT_TOKENS}
+    return page(template, {"tokens": _tokens}, **values)
 
 
 def _tokens(count: int | None) -> str:
@@ -138,20 +109,20 @@ def main() -> int:
     for model in bundled_models():
         if asked.model and model.id not in asked.model:
             continue
-        name = f"{model.id.replace('/', '_')}-{'-'.join(gpus)}"
-        path, begun = asked.keep / f"{name}.json", time.monotonic()
-        if not path.is_file():
-            found = calibrate(model, gpus, asked.media, asked.keep / name)
-            path.write_text(json.dumps([asdict(cell) for cell in found]))
-        read: list[dict[str, Any]] = json.loads(path.read_text())
-        cells += (Cell(**one) for one in read)
-        said = ", ".join(f"{cell['gpu']} {cell['verdict']}" for cell in read)
+        path, begun = (
+            asked.keep / f"{model.id.replace('/', '_')}-{'-'.join(gpus)}",
+            time.monotonic(),
+        )
+        make = partial(cells_of, model, gpus, asked.media, path)
+        found = kept(path.with_name(f"{path.name}.json"), Cell, make)
+        said = ", ".join(f"{cell.gpu} {cell.verdict}" for cell in found)
         print(f"{model.id}: {said} in {time.monotonic() - begun:.0f} s", flush=True)
-    page = page_of(cells)
+        cells += found
+    text = page_of(cells)
     if asked.out:
-        asked.out.write_text(page, encoding="utf-8")
+        asked.out.write_text(text, encoding="utf-8")
     else:
-        print(page)
+        print(text)
     return int(not all(cell.is_answered for cell in cells))
 
 

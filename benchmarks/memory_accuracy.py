@@ -26,33 +26,6 @@ DEFAULT_LOGS = (
 )
 
 
-def anchored(found: list[cases.Case], answers: rehearsals.Answers) -> list[str]:
-    """Tabulate the error of the KV pool with the first log of a machine as the anchor of others.
-
-    `plan --log` predicts a change of a logged start as the log's figure plus the rehearsed
-    difference.
-    """
-    machines: dict[tuple[object, ...], list[tuple[cases.Case, float]]] = {}
-    for case in found:
-        answer, pool = answers.get(case), case.published.components["kv pool"]
-        if answer is not None and not isinstance(answer, str) and pool is not None:
-            machine = (case.geometry, case.gpu, case.total_gib, case.logged_release)
-            error = (answer.kv_cache_bytes - pool) / cases.GIB
-            machines.setdefault(machine, []).append((case, error))
-    table = ["| log | anchor | error, GiB | anchored, GiB |", "|---|---|--:|--:|"]
-    for (first, offset), *others in machines.values():
-        table += [
-            f"| {case.id} | {first.id} | {error:+.2f} | {error - offset:+.2f} |"
-            for case, error in others
-        ]
-    about = (
-        "Logs of one machine, release and model. The first is the anchor: an anchored prediction "
-        "is its printed figure plus the rehearsed difference, as `plan --log` makes it. What "
-        "differs between two starts besides their arguments, such as a warm compile cache, stays."
-    )
-    return ["", "## Anchored to another log of the same machine", "", about, "", *table]
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -94,7 +67,6 @@ def main() -> int:
             scores.append(score(case, known, fitted))
     starts = measured.load(ROOT / "reports" / "gpu" / "results.jsonl", fitted)
     page = report.render(scores, failed, excluded, fitted, starts)
-    page = "\n".join([page.rstrip(), *anchored(found_cases, answers)]) + "\n"
     given.out.write_text(page, encoding="utf-8")
     for group, error in report.worst(scores).items():
         print(f"{group}: largest error of the KV pool {error:.2f} GiB")

@@ -52,14 +52,6 @@ CLOCK = (
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
-    """A line of `mmcalib`, under a name that no other has."""
-
-    name: str
-    words: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Ran:
     """What a command left: texts by what they are, and how long it took."""
 
@@ -67,46 +59,31 @@ class Ran:
     seconds: float
 
 
-def commands(models: Sequence[str]) -> Iterator[Command]:
-    """In the order in which they need each other's files."""
+def commands(models: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Name each line of `mmcalib`, in the order in which they need each other's files."""
     for number, model in enumerate(models):
         out = f"out-{number}"
-        yield Command(
+        yield (
             f"run {model}",
-            (
-                *("run", "--model", model, "--data", "media", "--requests", "media/requests.jsonl"),
-                *("--gpu", GPU, "--validate", "budget", "--out", out, "--force", "--json"),
-            ),
+            f"run --model {model} --data media --requests media/requests.jsonl --gpu {GPU} "
+            f"--validate budget --out {out} --force --json",
         )
-        yield Command(f"report {model}", ("report", out, "--format", "md", "--out", f"{out}.md"))
+        yield f"report {model}", f"report {out} --format md --out {out}.md"
         for form in FORMS:
-            words = ("report", out, "--emit", form, "--out", f"{out}.{form}", "--force")
-            yield Command(f"report --emit {form} {model}", words)
-        calibration = ("--calibration", f"{out}/calibration.json")
-        for form_ in ((), ("--json",)):
-            yield Command(
-                " ".join(["check", *form_, model]), ("check", *calibration, *form_, "media")
-            )
-        config = ("--config", f"{out}/engine.yaml")
-        for form_ in ((), ("--json",)):
-            yield Command(
-                " ".join(["validate", *form_, model]),
-                (
-                    *("validate", *config, "--data", "media", "--gpu", GPU),
-                    *("--validate", "budget", *form_),
-                ),
-            )
-            yield Command(
-                " ".join(["rehearse", *form_, model]),
-                ("rehearse", "--model", model, "--gpu", GPU, *form_),
-            )
-        yield Command(f"plan {model}", ("plan", "--model", model, "--gpu", GPU))
-    yield Command("scan", ("scan", "--data", "media", "--json", "--no-cache"))
-    yield Command("list", ("list", "models", "--json"))
-    yield Command("run --help", ("run", "--help"))
+            words = f"report {out} --emit {form} --out {out}.{form} --force"
+            yield f"report --emit {form} {model}", words
+        for form in ("", " --json"):
+            yield f"check{form} {model}", f"check --calibration {out}/calibration.json{form} media"
+            words = f"--config {out}/engine.yaml --data media --gpu {GPU} --validate budget{form}"
+            yield f"validate{form} {model}", f"validate {words}"
+            yield f"rehearse{form} {model}", f"rehearse --model {model} --gpu {GPU}{form}"
+        yield f"plan {model}", f"plan --model {model} --gpu {GPU}"
+    yield "scan", "scan --data media --json --no-cache"
+    yield "list", "list models --json"
+    yield "run --help", "run --help"
 
 
-def ran(tree: Path, folder: Path, command: Command) -> Ran:
+def ran(tree: Path, folder: Path, words: str) -> Ran:
     """The command in `folder` with the package of `tree`; what it wrote is taken from there."""
     before = files(folder)
     environment = {
@@ -118,7 +95,7 @@ def ran(tree: Path, folder: Path, command: Command) -> Ran:
     code = "import sys; from mmcalib.cli import main; main()"
     begun = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-c", code, *command.words],
+        [sys.executable, "-c", code, *words.split()],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -193,15 +170,15 @@ def main() -> int:
             folder = Path(scratch, SIDES[side])
             folder.mkdir()
             shutil.copytree(given.media, folder / "media")
-        for command in commands(given.model or MODELS):
-            if given.only and not command.name.startswith(tuple(given.only)):
+        for name, words in commands(given.model or MODELS):
+            if given.only and not name.startswith(tuple(given.only)):
                 continue
-            print(f"{command.name} ...", file=sys.stderr, flush=True)
+            print(f"{name} ...", file=sys.stderr, flush=True)
             before, now = (
-                ran(tree, Path(scratch, SIDES[side]), command) for side, tree in trees.items()
+                ran(tree, Path(scratch, SIDES[side]), words) for side, tree in trees.items()
             )
-            rows.append((command.name, before, now))
-            lines = list(differences(command.name, before, now))
+            rows.append((name, before, now))
+            lines = list(differences(name, before, now))
             for line in lines:
                 print(line, flush=True)
             found += lines

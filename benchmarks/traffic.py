@@ -21,9 +21,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from pages import page
 
 from mmcalib import Calibration
 from mmcalib.domain.memory import Budget
@@ -46,10 +48,6 @@ MODELS: dict[str, tuple[str, ...]] = {
 }
 # Of the sample: its requests, and its images each by itself.
 CORPORA = {"requests": ("--requests", "requests.jsonl"), "images": ("--data", "image")}
-HEAD = (
-    *("model", "corpus", "order", "requests", "steps", "highest", "reserved", "margin"),
-    *("held up", "preempted", "cache alive", "seconds", "steps/s"),
-)
 MIB = 1 << 20
 # Sizes of images, from the lightest to the heaviest, and requests of an order.
 SHAPES, MOST_REQUESTS = 4, 240
@@ -75,35 +73,9 @@ class Row:
     @classmethod
     def of(cls, model: str, corpus: str, order: str, found: TrafficFigures) -> Row:
         return cls(
-            model,
-            corpus,
-            order,
-            found.requests,
-            found.steps,
-            found.peak_bytes,
-            found.reserved_bytes,
-            found.margin.nbytes,
-            found.encoder_waits,
-            found.preemptions,
-            found.cache_alive_bytes,
-            found.seconds,
-        )
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        sizes = (self.peak_bytes, self.reserved_bytes, self.margin_bytes)
-        return (
-            self.model,
-            self.corpus,
-            self.order,
-            f"{self.requests:,}",
-            f"{self.steps:,}",
-            *(f"{size / MIB:,.0f} MiB" for size in sizes),
-            f"{self.held_up:,}",
-            f"{self.preempted:,}",
-            f"{self.alive_bytes / MIB:,.0f} MiB",
-            f"{self.seconds:.1f}",
-            f"{self.steps / self.seconds:.0f}",
+            *(model, corpus, order, found.requests, found.steps, found.peak_bytes),
+            *(found.reserved_bytes, found.margin.nbytes, found.encoder_waits, found.preemptions),
+            *(found.cache_alive_bytes, found.seconds),
         )
 
 
@@ -179,27 +151,12 @@ def rows(model: str, media: Path, scratch: Path) -> Iterator[Row]:
         yield Row.of(model, corpus, "worst order", worst_order(calibration, out))
 
 
-def page(found: Sequence[Row], command: str) -> str:
-    lines = [
-        "# Serving, rehearsed",
-        "",
-        f"The sample corpus on an imaginary {GPU}, by vLLM's own scheduler and model runner, every "
-        "step *rehearsed*: the highest beside what startup reserved, above the loaded model. A "
-        "default that would not start there has no row; Qwen3-VL has a context of 32,768 tokens. "
-        "The worst order is of the calibrated configuration. Made by",
-        "",
-        f"    {command}",
-        "",
-        "held up: requests that had to wait for the encoder or its cache, counted in each step. "
-        "cache alive: bytes that the encoder cache kept at its fullest. seconds: of serving alone, "
-        "measured on two shared cores.",
-        "",
-        "| " + " | ".join(HEAD) + " |",
-        "|---|---|---|" + "--:|" * (len(HEAD) - 3),
-        *("| " + " | ".join(row.cells) + " |" for row in found),
-        "",
-    ]
-    return "\n".join(lines)
+def page_of(rows: Sequence[Row]) -> str:
+    filters: dict[str, Callable[..., str]] = {
+        "figure": lambda value: f"{value:,}",
+        "mib": lambda nbytes: f"{nbytes / MIB:,.0f} MiB",
+    }
+    return page(Path(__file__).with_suffix(".md.j2"), filters, rows=rows, gpu=GPU)
 
 
 def main() -> None:
@@ -217,7 +174,7 @@ def main() -> None:
         known = [row for row in known if row.model != model] + new
         known.sort(key=lambda row: (row.model, row.corpus))
         kept.write_text(json.dumps([asdict(row) for row in known], indent=1) + "\n")
-        given.out.write_text(page(known, "python benchmarks/traffic.py --media sample"))
+        given.out.write_text(page_of(known))
         print(time.strftime("%H:%M:%S"), model, len(new), "rows", file=sys.stderr)
 
 

@@ -10,7 +10,7 @@ _FLAGS = Path("/proc/cpuinfo")
 
 
 def emulated() -> bool:
-    """Of x86 without AVX-512; of others nothing is known."""
+    """Return True on x86 without AVX-512; of other machines nothing is known."""
     flags = _FLAGS.read_text("utf-8", errors="replace") if _FLAGS.exists() else ""
     return " avx2 " in flags and " avx512f " not in flags
 

@@ -36,7 +36,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs vLLM takes longest and waits until all else has answered."""
+    """Run the tests of vLLM last: they take longest."""
     items.sort(key=_is_heavy)
 
 
@@ -156,7 +156,7 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def engine_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where bundled checkpoints are written in this session."""
+    """The folder of this session's bundled checkpoints."""
     return tmp_path_factory.mktemp("cache")
 
 

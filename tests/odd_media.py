@@ -162,7 +162,7 @@ def open_flac(path: Path, seconds: float, rate_hz: int = 16_000) -> Path:
 
 
 def odd_sound(path: Path, subtype: str, seconds: float = 1) -> Path:
-    """Of one of libsndfile's rarer encodings, in the format that the name says."""
+    """Write one of libsndfile's rarer encodings, in the format that the name says."""
     soundfile.write(path, np.zeros(round(seconds * 16_000), np.int16), 16_000, subtype=subtype)
     return path
 

@@ -13,7 +13,7 @@ from mmcalib.engine.environment import child_environment
 
 
 def answer_of(*words: str | Path, **environment: str) -> Any:
-    """What Python's last line says, run with these words."""
+    """Run Python with these words, and return what its last line says."""
     done = subprocess.run(
         [sys.executable, *map(str, words)],
         env={**child_environment(os.environ, offline=True), **environment},

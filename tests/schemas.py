@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMAS = ROOT / "docs" / "schemas"
 EXAMPLE = ROOT / "docs" / "example"
+DATA = ROOT / "tests" / "data"
 CALIBRATION = EXAMPLE / "calibration.json"
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu.lines import append, read_lines
 from mmcalib.memory.checks import Component
 from mmcalib.text import GIB
 
@@ -82,10 +83,20 @@ class Results:
 
     def add(self, result: Result) -> None:
         """Append, so that it is on disk when this returns."""
-        append(self._path, {name: getattr(result, name) for name in Result.__slots__})
+        fields = {name: getattr(result, name) for name in Result.__slots__}
+        with self._path.open("ab+") as file:
+            # A line that a kill cut short must not swallow this one.
+            torn = file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n"
+            file.write((b"\n" if torn else b"") + json.dumps(fields).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def read(path: Path) -> Iterator[Result]:
     """Every whole line of the file; none where it is not there."""
-    for fields in read_lines(path):
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        try:
+            fields = json.loads(line)
+        except ValueError:
+            continue
         yield Result(**fields)

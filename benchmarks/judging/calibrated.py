@@ -49,24 +49,19 @@ def calibrated(subject: Subject, pool: Pool, folder: Path, habit: str = "") -> C
 
     Raises MmcalibError where no engine.yaml comes of it.
     """
-    mark = folder / "made-of.txt"
-    made_of = f"{subject}\n{_sources()}\n{pool.folder.name}\n{HABITS.get(habit)}\n"
-    if not mark.exists() or mark.read_text("utf-8") != made_of:
+    mark = folder / "made-of.json"
+    parts = f"{subject}\n{_sources()}\n{pool.folder.name}\n{HABITS.get(habit)}\n"
+    made_of = hashlib.sha256(parts.encode()).hexdigest()[:16]
+    made = json.loads(mark.read_text("utf-8")) if mark.exists() else {}
+    if made.get("made_of") != made_of:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         note = _calibrate(subject, pool, folder, habit)
-        (folder / "note.txt").write_text(note, "utf-8")
-        (folder / "commit.txt").write_text(_commit(), "utf-8")
-        mark.write_text(made_of, "utf-8")
+        made = {"made_of": made_of, "note": note, "commit": _commit()}
+        mark.write_text(json.dumps(made), "utf-8")
     out = folder / "out"
-    return Calibrated(
-        out / "engine.yaml",
-        Calibration.load(out / "calibration.json"),
-        folder / "cut",
-        (folder / "note.txt").read_text("utf-8"),
-        hashlib.sha256(made_of.encode()).hexdigest()[:16],
-        (folder / "commit.txt").read_text("utf-8"),
-    )
+    calibration = Calibration.load(out / "calibration.json")
+    return Calibrated(out / "engine.yaml", calibration, folder / "cut", **made)
 
 
 def _sources() -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import av
 import numpy as np
 
-from judging.images import cut, ramp
+from judging.images import Make, cut, given, ramp
 from mmcalib.processes import own_priority
 from tests.odd_media import hiding, meeting, paced
 
@@ -65,67 +65,59 @@ def write(path: Path, clip: Clip) -> None:
                 frame.pts, frame.time_base = clip.ticks[number], Fraction(1, 100)
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
-        if heard is not None:
-            quiet = av.AudioFrame.from_ndarray(
-                np.zeros((1, 16_000), np.float32), format="fltp", layout="mono"
-            )
-            quiet.sample_rate = 16_000
-            container.mux(heard.encode(quiet))
-            container.mux(heard.encode())
+        if clip.sound:
+            _hear(container, heard)
 
 
-def _undeclared(path: Path, *, clip: Clip) -> None:
+def _hear(container: av.container.OutputContainer, heard: Any) -> None:
+    quiet = av.AudioFrame.from_ndarray(
+        np.zeros((1, 16_000), np.float32), format="fltp", layout="mono"
+    )
+    quiet.sample_rate = 16_000
+    container.mux(heard.encode(quiet))
+    container.mux(heard.encode())
+
+
+def _undeclared(clip: Clip) -> Make:
     """A Matroska file that declares no rate: its DefaultDuration becomes a Void of that length."""
-    write(path, clip)
-    data = path.read_bytes()
-    start = data.index(b"\x23\xe3\x83")
-    length = 3 + 1 + (data[start + 3] & 0x7F)
-    void = b"\xec" + bytes([0x80 | (length - 2)]) + bytes(length - 2)
-    path.write_bytes(data[:start] + void + data[start + length :])
+
+    def make(path: Path) -> None:
+        write(path, clip)
+        data = path.read_bytes()
+        start = data.index(b"\x23\xe3\x83")
+        length = 3 + 1 + (data[start + 3] & 0x7F)
+        void = b"\xec" + bytes([0x80 | (length - 2)]) + bytes(length - 2)
+        path.write_bytes(data[:start] + void + data[start + length :])
+
+    return make
 
 
 def _heard_only(path: Path) -> None:
     with av.open(str(path), "w", format="mp4") as container:
-        heard = container.add_stream("aac", rate=16_000)
-        quiet = av.AudioFrame.from_ndarray(
-            np.zeros((1, 16_000), np.float32), format="fltp", layout="mono"
-        )
-        quiet.sample_rate = 16_000
-        container.mux(heard.encode(quiet))
-        container.mux(heard.encode())
+        _hear(container, container.add_stream("aac", rate=16_000))
 
 
-def _truncated(path: Path) -> None:
-    write(path, Clip(container="matroska", frames=40))
-    data = path.read_bytes()
-    path.write_bytes(data[: len(data) // 2])
+def _frames(count: int, width: int = 96, height: int = 64) -> Make:
+    def make(path: Path) -> None:
+        parts = []
+        for seed in range(count):
+            file = io.BytesIO()
+            ramp(width, height, seed=seed).save(file, "JPEG")
+            parts.append(base64.b64encode(file.getvalue()).decode())
+        path.write_text(",".join(parts), "ascii")
+
+    return make
 
 
-def _no_index(path: Path) -> None:
-    """An MP4 whose end, with the index, never came."""
-    write(path, Clip(frames=40))
-    data = path.read_bytes()
-    path.write_bytes(data[: data.index(b"moov") - 4])
+def sidelong(write: Callable[..., Path], **how: Any) -> Make:
+    """Write by one that writes a second file beside it, or knows the form by its name."""
 
+    def make(path: Path) -> None:
+        name = path.name.partition("-")[2].partition("-")[2]
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            write(Path(folder) / name, **how).rename(path)
 
-def _frames(path: Path, *, count: int, width: int = 96, height: int = 64) -> None:
-    parts = []
-    for seed in range(count):
-        file = io.BytesIO()
-        ramp(width, height, seed=seed).save(file, "JPEG")
-        parts.append(base64.b64encode(file.getvalue()).decode())
-    path.write_text(",".join(parts), "ascii")
-
-
-def sidelong(path: Path, *, write: Callable[..., Path], **how: Any) -> None:
-    """By one that writes a second file beside it, or knows the form by its name."""
-    name = path.name.partition("-")[2].partition("-")[2]
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        write(Path(folder) / name, **how).rename(path)
-
-
-def _bytes(path: Path, *, data: bytes) -> None:
-    path.write_bytes(data)
+    return make
 
 
 _QUIET_265 = {"x265-params": "log-level=none"}
@@ -199,29 +191,30 @@ _UNDECLARED: dict[str, Clip] = {
 }
 
 
-def _makers() -> dict[str, Callable[[Path], object]]:
-    made: dict[str, Callable[[Path], object]] = {
+def _makers() -> dict[str, Make]:
+    made: dict[str, Make] = {
         name: functools.partial(write, clip=clip) for name, clip in _CLIPS.items()
     }
-    for name, clip in _UNDECLARED.items():
-        made[name] = functools.partial(_undeclared, clip=clip)
-    for count in (1, 2, 3, 4, 16, 33):
-        made[f"video-{count}.frames"] = functools.partial(_frames, count=count)
-    made["video-large.frames"] = functools.partial(_frames, count=4, width=1000, height=800)
+    made |= {name: _undeclared(clip) for name, clip in _UNDECLARED.items()}
+    made |= {f"video-{count}.frames": _frames(count) for count in (1, 2, 3, 4, 16, 33)}
+    made["video-large.frames"] = _frames(4, 1000, 800)
     for form in ("h264.mp4", "h264.mkv", "h264.ts", "vp9.webm", "h264.avi", "fragments.mp4"):
-        whole = made[f"video-{form}"]
-        made[f"video-cut-{form}"] = functools.partial(cut, make=whole, share=0.7)
+        made[f"video-cut-{form}"] = cut(made[f"video-{form}"], 0.7)
+    times_ms = range(0, 2000, 100)
     return made | {
-        "video-edit-list.mp4": functools.partial(sidelong, write=hiding, frames=60, hidden=20),
+        "video-edit-list.mp4": sidelong(hiding, frames=60, hidden=20),
         "video-meeting.mp4": meeting,
         "video-live.webm": functools.partial(
-            paced, times_ms=range(0, 2000, 100), fps=10, form="webm", codec="libvpx", live=True
+            paced, times_ms=times_ms, fps=10, form="webm", codec="libvpx", live=True
         ),
         "video-heard-only.mp4": _heard_only,
-        "video-truncated.mkv": _truncated,
-        "video-no-index.mp4": _no_index,
-        "video-empty.mp4": functools.partial(_bytes, data=b""),
-        "video-text.mp4": functools.partial(_bytes, data=b"this is no clip\n"),
+        "video-truncated.mkv": cut(
+            functools.partial(write, clip=Clip(container="matroska", frames=40)), 0.5
+        ),
+        # The index, at the end, never came.
+        "video-no-index.mp4": cut(functools.partial(write, clip=Clip(frames=40)), before=b"moov"),
+        "video-empty.mp4": given(b""),
+        "video-text.mp4": given(b"this is no clip\n"),
     }
 
 

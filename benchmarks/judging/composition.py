@@ -1,14 +1,17 @@
-"""Hypothesis strategies: what requests are made of. The first choice is what is shrunk to."""
+"""Hypothesis strategies: what requests are made of."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from itertools import islice
 from random import Random
-from typing import get_args
+from typing import TypeVar, get_args
 
+from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis import strategies as st
+from hypothesis.errors import HypothesisException
 
 from judging.bodies import MARKS, MESSAGES, PARTS, SOME, TOOLS, each_field
 from judging.pool import Pool
@@ -29,6 +32,29 @@ from judging.subject import Subject
 # Above what any subject is calibrated for.
 MOST_ITEMS = 4
 MANY_TURNS = 1000
+
+T = TypeVar("T")
+
+
+def drawn(strategy: st.SearchStrategy[T], count: int, seed: int) -> list[T]:
+    """Draw at most `count`, the same ones for one seed: fewer where there are no more."""
+    found: list[T] = []
+    rules = settings(
+        max_examples=count,
+        phases=(Phase.generate,),
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+    def keep(one: T) -> bool:
+        found.append(one)
+        return False
+
+    # Nothing is what is looked for, so that all is drawn.
+    with contextlib.suppress(HypothesisException):
+        find(strategy, keep, settings=rules, random=Random(seed))
+    return list(dict.fromkeys(found))[:count]
 
 
 class Composition:
@@ -74,13 +100,13 @@ class Composition:
         plain = st.builds(Request, self._turns())
         return _weighed(
             (10, plain),
-            (2, st.builds(Request, self._turns(), answer=_answers(), knob=_knobs())),
-            (2, st.builds(Request, self._few_turns(), room=_rooms())),
+            (2, st.builds(Request, self._turns(), answer=_ANSWERS, knob=_KNOBS)),
+            (2, st.builds(Request, self._few_turns(), room=_ROOMS)),
             (2, self._talks()),
             (5, self._free_talks()),
             (1, st.builds(Request, self._turns(), extra=st.sampled_from(tuple(EXTRAS)))),
             (1, st.builds(Request, self._heavy_turns()) if self._heavy else plain),
-            (3, st.builds(Request, self._turns(), fields=_fields())),
+            (3, st.builds(Request, self._turns(), fields=_FIELDS)),
             (3, st.builds(Request, self._odd_turns())),
             (3, st.builds(Request, self._turns(), before=st.sampled_from(tuple(MESSAGES)))),
             (2, st.builds(Request, self._turns(), choice=st.sampled_from(tuple(TOOLS)))),
@@ -116,7 +142,7 @@ class Composition:
             (6, st.lists(self._items(), min_size=1, max_size=1)),
             (2, st.lists(self._items(), min_size=2, max_size=MOST_ITEMS)),
         )
-        return st.builds(_user, some, st.sampled_from((8, 0, 1, 300)), _scripts())
+        return st.builds(_user, some, st.sampled_from((8, 0, 1, 300)), _SCRIPTS)
 
     def _few_turns(self) -> st.SearchStrategy[tuple[Turn, ...]]:
         """What may be filled up to the context's end: text alone, or an item or two."""
@@ -161,7 +187,7 @@ class Composition:
         """Systems, assistants, tools and their answers; and many messages that say nothing."""
         system = st.just(Turn("system", 40))
         user = self._turns().map(lambda turns: turns[0])
-        text = st.builds(Turn, words=st.integers(0, 400), script=_scripts())
+        text = st.builds(Turn, words=st.integers(0, 400), script=_SCRIPTS)
         said = st.builds(Turn, st.just("assistant"), st.integers(0, 100))
         called = st.builds(Turn, st.just("assistant"), st.just(0), calls=st.integers(1, 3))
         told = st.just(Turn("tool", 60))
@@ -191,6 +217,13 @@ class Composition:
 
 # How often each role is drawn.
 _ROLES = (("user", 6), ("assistant", 3), ("system", 2), ("tool", 1), ("developer", 1), ("other", 1))
+_ANSWERS = st.sampled_from((2, 16, 256, 1000, 1024, 1500, 2000, 4096, 100_000, None, 0))
+_KNOBS = st.sampled_from(("max_tokens", "max_completion_tokens"))
+_SCRIPTS = st.sampled_from(("latin", "latin", "cyrillic", "emoji"))
+# Up to twenty tokens below and above, the edge itself most often.
+_OFFSETS = st.sampled_from((0, 1, -1, 2, -2)) | st.integers(-20, 20)
+_ROOMS = st.builds(Room, st.sampled_from(("text", "max_tokens", "max_completion_tokens")), _OFFSETS)
+_ONE_FIELD = st.sampled_from(SOME)
 
 
 def _user(items: list[Item], words: int, script: Script) -> tuple[Turn, ...]:
@@ -201,31 +234,11 @@ def _request(turns: list[Turn] | tuple[Turn, ...], tools: int) -> Request:
     return Request(tuple(turns), tools=tools)
 
 
-def _answers() -> st.SearchStrategy[int | None]:
-    return st.sampled_from((2, 16, 256, 1000, 1024, 1500, 2000, 4096, 100_000, None, 0))
-
-
-def _fields() -> st.SearchStrategy[str]:
-    """One or two that have a meaning together with media."""
-    one = st.sampled_from(SOME)
-    two = st.tuples(one, one).map(lambda pair: {**pair[0], **pair[1]})
-    return _weighed((2, one), (1, two)).map(json.dumps)
-
-
-def _knobs() -> st.SearchStrategy[str]:
-    return st.sampled_from(("max_tokens", "max_completion_tokens"))
-
-
-def _scripts() -> st.SearchStrategy[Script]:
-    return st.sampled_from(("latin", "latin", "cyrillic", "emoji"))
-
-
-def _rooms() -> st.SearchStrategy[Room]:
-    """Up to twenty tokens below and above, the edge itself most often."""
-    offsets = st.sampled_from((0, 1, -1, 2, -2)) | st.integers(-20, 20)
-    what = st.sampled_from(("text", "max_tokens", "max_completion_tokens"))
-    return st.builds(Room, what, offsets)
-
-
 def _weighed(*choices: tuple[int, st.SearchStrategy]) -> st.SearchStrategy:
     return st.one_of(*(found for weight, found in choices for _ in range(weight)))
+
+
+# One field or two that have a meaning together with media.
+_FIELDS = _weighed(
+    (2, _ONE_FIELD), (1, st.tuples(_ONE_FIELD, _ONE_FIELD).map(lambda pair: {**pair[0], **pair[1]}))
+).map(json.dumps)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+Make = Callable[[Path], object]
 SIZE = (96, 64)
 # EXIF's tag of the orientation, and its value for a quarter turn.
 _ORIENTATION, _QUARTER = 0x0112, 6
@@ -62,13 +63,13 @@ def ramp(width: int, height: int, mode: str = "RGB", seed: int = 0) -> Image.Ima
     return small.convert(mode)
 
 
-def _saved(path: Path, *, picture: Callable[[], Image.Image], suffix: str) -> None:
-    names = {"jpg": "JPEG", "tif": "TIFF", "jp2": "JPEG2000", "pbm": "PPM", "pgm": "PPM"}
-    picture().save(path, names.get(suffix, suffix.upper()))
+def _saved(picture: Callable[[], Image.Image], form: str, **options: Any) -> Make:
+    return lambda path: picture().save(path, form, **options)
 
 
-def _sized(path: Path, *, width: int, height: int, seed: int) -> None:
-    ramp(width, height, seed=seed).save(path, "JPEG" if width * height > 1 << 16 else "PNG")
+def _sized(width: int, height: int, seed: int) -> Make:
+    form = "JPEG" if width * height > 1 << 16 else "PNG"
+    return _saved(functools.partial(ramp, width, height, seed=seed), form)
 
 
 def _rotated(path: Path) -> None:
@@ -78,30 +79,31 @@ def _rotated(path: Path) -> None:
     picture.save(path, "JPEG", exif=exif)
 
 
-def _many(path: Path, *, form: str) -> None:
+def _many(form: str) -> Make:
     first, *rest = (ramp(80, 60, seed=seed) for seed in range(3))
-    first.save(path, form, save_all=True, append_images=rest)
+    return _saved(lambda: first, form, save_all=True, append_images=rest)
 
 
-def _transparent(path: Path) -> None:
-    ramp(64, 64, "P").save(path, "PNG", transparency=0)
+def _enlarged() -> Image.Image:
+    return ramp(200, 200, seed=5).resize((400, 300))
 
 
-def _progressive(path: Path) -> None:
-    ramp(640, 480).save(path, "JPEG", progressive=True, quality=60)
+def cut(make: Make, share: float = 1.0, minus: int = 0, before: bytes = b"") -> Make:
+    """Write what `make` writes without its end, which may be a box of MP4 and what follows."""
+
+    def write(path: Path) -> None:
+        make(path)
+        data = path.read_bytes()
+        path.write_bytes(
+            data[: data.index(before) - 4 if before else int(len(data) * share) - minus]
+        )
+
+    return write
 
 
-def _truncated(path: Path, *, share: float) -> None:
-    ramp(200, 200, seed=5).resize((400, 300)).save(path, "JPEG")
-    data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * share)])
-
-
-def cut(path: Path, *, make: Callable[[Path], object], share: float = 1.0, minus: int = 0) -> None:
-    """What `make` writes, without its end."""
-    make(path)
-    data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * share) - minus])
+def given(data: bytes) -> Make:
+    """Write these bytes."""
+    return lambda path: path.write_bytes(data)
 
 
 def _thumbnail_cut(path: Path) -> None:
@@ -121,61 +123,50 @@ def _tailed(path: Path) -> None:
     path.write_bytes(path.read_bytes() + bytes(100_000))
 
 
-def _bytes(path: Path, *, data: bytes) -> None:
-    path.write_bytes(data)
-
-
-def _bomb(path: Path) -> None:
-    # Above VLLM_MAX_IMAGE_PIXELS, 178,956,970 (vllm/envs.py, 0.32).
-    Image.new("1", (13500, 13500)).save(path, "PNG")
-
-
-def _makers() -> dict[str, Callable[[Path], object]]:
-    made: dict[str, Callable[[Path], object]] = {}
+def _makers() -> dict[str, Make]:
     # The least first: the first name is what an example is shrunk to.
-    made["image-224x224.png"] = functools.partial(_sized, width=224, height=224, seed=1)
+    made: dict[str, Make] = {"image-224x224.png": _sized(224, 224, 1)}
     for number, (width, height) in enumerate((*_SIZES, *_LARGE)):
         suffix = "jpg" if width * height > 1 << 16 else "png"
-        name = f"image-{width}x{height}.{suffix}"
-        made[name] = functools.partial(_sized, width=width, height=height, seed=number)
+        made[f"image-{width}x{height}.{suffix}"] = _sized(width, height, number)
     # Distinct content of one size: what the processor cache has to make room for.
     for number in range(8):
-        made[f"image-same-{number}.jpg"] = functools.partial(
-            _sized, width=1024, height=1000, seed=100 + number
-        )
+        made[f"image-same-{number}.jpg"] = _sized(1024, 1000, 100 + number)
+    names = {"jpg": "JPEG", "tif": "TIFF", "jp2": "JPEG2000", "pbm": "PPM", "pgm": "PPM"}
     for mode, suffixes in _MODES.items():
         for suffix in suffixes:
             picture = functools.partial(ramp, *SIZE, mode)
-            name = f"image-{mode.replace(';', '_')}.{suffix}"
-            made[name] = functools.partial(_saved, picture=picture, suffix=suffix)
+            form = names.get(suffix, suffix.upper())
+            made[f"image-{mode.replace(';', '_')}.{suffix}"] = _saved(picture, form)
     for name in _CUT:
         for by, how in _CUTS.items():
-            whole = made[f"image-{name}"]
-            made[f"image-cut-{by}-{name}"] = functools.partial(cut, make=whole, **how)
-    made |= {
-        "image-a#b.png": functools.partial(_sized, width=64, height=64, seed=9),
-        "image-a?b c.png": functools.partial(_sized, width=64, height=64, seed=10),
-        "image-a%20b.png": functools.partial(_sized, width=64, height=64, seed=11),
+            made[f"image-cut-{by}-{name}"] = cut(made[f"image-{name}"], **how)
+    whole = _saved(_enlarged, "JPEG")
+    wide = functools.partial(ramp, 640, 480)
+    return made | {
+        "image-a#b.png": _sized(64, 64, 9),
+        "image-a?b c.png": _sized(64, 64, 10),
+        "image-a%20b.png": _sized(64, 64, 11),
         "image-thumbnail-cut.jpg": _thumbnail_cut,
         "image-tailed.jpg": _tailed,
         "image-exif-rotated.jpg": _rotated,
-        "image-animated.gif": functools.partial(_many, form="GIF"),
-        "image-animated.webp": functools.partial(_many, form="WEBP"),
-        "image-animated.png": functools.partial(_many, form="PNG"),
-        "image-pages.tif": functools.partial(_many, form="TIFF"),
-        "image-mpo.jpg": functools.partial(_many, form="MPO"),
-        "image-transparent.png": _transparent,
-        "image-progressive.jpg": _progressive,
-        "image-truncated.jpg": functools.partial(_truncated, share=0.6),
-        "image-header-only.jpg": functools.partial(_truncated, share=0.02),
-        "image-empty.png": functools.partial(_bytes, data=b""),
-        "image-text.png": functools.partial(_bytes, data=b"this is no picture\n"),
-        "image-vector.svg": functools.partial(
-            _bytes, data=b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>'
+        "image-animated.gif": _many("GIF"),
+        "image-animated.webp": _many("WEBP"),
+        "image-animated.png": _many("PNG"),
+        "image-pages.tif": _many("TIFF"),
+        "image-mpo.jpg": _many("MPO"),
+        "image-transparent.png": _saved(lambda: ramp(64, 64, "P"), "PNG", transparency=0),
+        "image-progressive.jpg": _saved(wide, "JPEG", progressive=True, quality=60),
+        "image-truncated.jpg": cut(whole, 0.6),
+        "image-header-only.jpg": cut(whole, 0.02),
+        "image-empty.png": given(b""),
+        "image-text.png": given(b"this is no picture\n"),
+        "image-vector.svg": given(
+            b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>'
         ),
-        "image-bomb.png": _bomb,
+        # Above VLLM_MAX_IMAGE_PIXELS, 178,956,970 (vllm/envs.py, 0.32).
+        "image-bomb.png": _saved(lambda: Image.new("1", (13500, 13500)), "PNG"),
     }
-    return made
 
 
 MAKERS = _makers()

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from judging.explained import AGAIN, explained
+import pages
+
 from judging.request import Request, summary
 from judging.results import Result
 from judging.verdict import KINDS, Verdict
 
-# The issue's own: one in a hundred of the requests may be refused by `check` alone.
+HERE = Path(__file__).parent
+# One in a hundred of the requests may be refused by `check` alone.
 MOST_FALSE_REFUSALS = 0.01
-_MOST_LINES = 6
+_MOST_LINES, _MOST_CHARS = 6, 160
 _FOLDER = re.compile(r"/tmp/[^ ]*/")
 _USUAL = ("file", "data", "input_audio")
-_WORDS = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,10 @@ class Asked:
     request: Request
     verdict: Verdict
     after: int
+
+    @property
+    def summary(self) -> str:
+        return summary(self.request)
 
     @property
     def medium(self) -> str:
@@ -60,50 +67,49 @@ def passes(rows: Sequence[Asked]) -> bool:
 
 
 def page(
-    rows: Sequence[Asked], about: Sequence[str], died: Sequence[str], fields: Collection[str]
+    rows: Sequence[Asked],
+    made: Mapping[str, object],
+    notes: Sequence[str],
+    died: Sequence[str],
+    fields: Collection[str],
 ) -> str:
-    """Markdown. `about` says how it was made, `died` what became of servers; `fields` are those of
-    vLLM's schema.
+    """Write Markdown: `made` says with what, `notes` are on the models, `died` what became of
+    servers, and `fields` are those of vLLM's schema.
     """
     kinds = Counter(row.verdict.kind for row in rows)
-    let_in = kinds["served"] + kinds["served again"] + kinds["broken promise"]
-    share = kinds["false refusal"] / max(1, len(rows))
-    lines = [
-        "# What `check` says and what vLLM's server does",
-        "",
-        *about,
-        "",
-        f"**{len(rows):,} requests: {let_in:,} let in, of which the server refused "
-        f"{kinds['broken promise']} and served {kinds['served again']} at the second attempt; "
-        f"{kinds['failure']} answered by 5xx or not at all that it did not refuse; "
-        f"{kinds['false refusal']} false refusals ({share:.1%}); {kinds['unknown']} unknown "
-        f"({kinds['unknown'] / max(1, len(rows)):.1%}).**",
-        "",
-        "*served*, *refused*: both agree, though the server refuses some *by 5xx*. *unknown*: "
-        "`check` says that it does not know. *served again*: below. *broken promise*: `check` lets "
-        "in what the server refuses. *failure*: the server answers 5xx to what `check` did not "
-        "refuse, or does not answer. *wrong count*: the prompt exceeds the bound of `check`, or "
-        "differs from its exact count. *false refusal*: the server takes what `check` refuses. "
-        "Every count is measured.",
-        "",
-        *_matrix(rows),
-        "",
-        *_coverage(rows, fields),
-    ]
-    if kinds["served again"]:
-        lines += ["", AGAIN]
-    lines += _groups("Disagreements", [r for r in rows if r.verdict.disagrees])
-    unknown = [r for r in rows if r.verdict.kind == "unknown"]
-    lines += _groups("Unknown, by what `check` says", unknown)
-    if died:
-        lines += ["", "## Servers that died", "", *[f"```\n{one}\n```" for one in died]]
-    return "\n".join(lines) + "\n"
+    matrix: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        matrix[row.subject, row.medium][row.verdict.kind] += 1
+    bodies = (json.loads(row.request.fields or "{}") for row in rows)
+    of_fields = Counter(name for body in bodies for name in body)
+    unknown = [row for row in rows if row.verdict.kind == "unknown"]
+    return pages.page(
+        HERE / "page.md.j2",
+        {"plain": _plain},
+        rows=rows,
+        made=made,
+        notes=notes,
+        died=died,
+        fields=fields,
+        kinds=kinds,
+        kinds_of_all=KINDS,
+        let_in=kinds["served"] + kinds["served again"] + kinds["broken promise"],
+        share=lambda kind: f"{kinds[kind] / max(1, len(rows)):.1%}",
+        matrix=matrix,
+        least=min((of_fields[name] for name in fields), default=0),
+        more=len(of_fields.keys() - set(fields)),
+        sent=", ".join(f"{len(set(names))} {what}" for what, names in _sent(rows).items()),
+        most=_MOST_LINES,
+        sections=[
+            ("Disagreements", list(_groups([r for r in rows if r.verdict.disagrees]))),
+            ("Unknown, by what `check` says", list(_groups(unknown))),
+        ],
+    )
 
 
-def _coverage(rows: Sequence[Asked], fields: Collection[str]) -> Iterator[str]:
-    """How often each field, part, message and way of naming a medium was sent."""
+def _sent(rows: Sequence[Asked]) -> dict[str, Iterable[str]]:
     turns = [turn for row in rows for turn in row.request.turns]
-    sent: dict[str, Iterable[str]] = {
+    return {
         "kinds of parts": (name for turn in turns for name in turn.parts),
         "kinds of messages": (row.request.before for row in rows if row.request.before),
         "ways to send tools": (row.request.choice for row in rows if row.request.choice),
@@ -111,60 +117,21 @@ def _coverage(rows: Sequence[Asked], fields: Collection[str]) -> Iterator[str]:
         "media": (item.medium for turn in turns for item in turn.items),
         "ways to name a medium": (item.via for turn in turns for item in turn.items),
     }
-    bodies = (json.loads(row.request.fields or "{}") for row in rows)
-    of_fields = Counter(name for body in bodies for name in body)
-    least = min((of_fields[name] for name in fields), default=0)
-    rest = ", ".join(f"{len(set(names))} {what}" for what, names in sent.items())
-    yield (
-        f"Each of the {len(fields)} fields of vLLM's schema was sent at least {least} times, with "
-        f"values of every type; and {len(of_fields.keys() - set(fields))} fields that it lacks, "
-        f"{rest}."
-    )
 
 
-def _matrix(rows: Sequence[Asked]) -> Iterator[str]:
-    yield f"| model | medium | requests | {' | '.join(KINDS)} |"
-    yield "|---|---|--:" + "|--:" * len(KINDS) + "|"
-    counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for row in rows:
-        counts[row.subject, row.medium][row.verdict.kind] += 1
-    for (subject, medium), found in counts.items():
-        cells = " | ".join(str(found[kind]) for kind in KINDS)
-        yield f"| {subject} | {medium} | {found.total()} | {cells} |"
-
-
-def _groups(title: str, rows: Sequence[Asked]) -> Iterator[str]:
-    yield from ("", f"## {title}", "")
-    if not rows:
-        yield "None."
+def _groups(rows: Sequence[Asked]) -> Iterator[tuple[str, list[Asked], str]]:
+    """Each cause with its requests, the shortest first, and the reason why it stays."""
+    reasons = tomllib.loads((HERE / "reasons.toml").read_text("utf-8"))["reason"]
     groups: dict[str, list[Asked]] = defaultdict(list)
     for row in rows:
         groups[row.verdict.cause].append(row)
     for cause, found in sorted(groups.items(), key=lambda pair: -len(pair[1])):
-        yield f"### {len(found)} × {_plain(cause)}"
-        yield ""
-        if why := explained(cause):
-            yield from (why, "")
-        shown = sorted(found, key=lambda row: len(summary(row.request)))[:_MOST_LINES]
-        for row in shown:
-            verdict = row.verdict
-            then = f" (request {row.after + 1} of its order)" if row.after else ""
-            yield (
-                f"- {row.subject}: `{_plain(summary(row.request))}`{then}: check: "
-                f"{verdict.answer}, {_plain(verdict.reason)}; server: {verdict.status} "
-                f"{_plain(verdict.said)}"
-            )
-        if len(shown) < len(found):
-            yield f"- and {len(found) - len(shown)} more"
-        yield ""
+        why = next((one["why"] for one in reasons if re.search(one["pattern"], cause)), "")
+        yield cause, sorted(found, key=lambda row: len(row.summary)), why
 
 
 def _plain(words: str) -> str:
     """On one line and not too long, with nothing that Markdown would take for its own."""
-    line = (
-        _FOLDER.sub("", " ".join(words.split()))
-        .replace("|", "\\|")
-        .replace("`", "'")
-        .replace("<", "\\<")
-    )
-    return line if len(line) <= _WORDS else line[:_WORDS] + "…"
+    line = _FOLDER.sub("", " ".join(words.split()))
+    line = line.replace("|", "\\|").replace("`", "'").replace("<", "\\<")
+    return line if len(line) <= _MOST_CHARS else line[:_MOST_CHARS] + "…"

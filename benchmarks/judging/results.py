@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 
 from judging.request import Order
 from judging.verdict import Verdict
-
-_ORDER: TypeAdapter[Order] = TypeAdapter(Order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,35 +34,30 @@ class Result:
 
     @property
     def cause(self) -> str | None:
-        """Of the first disagreement."""
+        """The cause of the first disagreement."""
         return next((verdict.cause for verdict in self.verdicts if verdict.disagrees), None)
-
-
-_RESULT: TypeAdapter[Result] = TypeAdapter(Result)
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An order that the server and `check` once disagreed about, as small as it was made."""
+    """An order that the server and `check` once disagreed about."""
 
     subject: str
     cause: str
     order: Order
 
 
+_RESULT: TypeAdapter[Result] = TypeAdapter(Result)
 _EXAMPLE: TypeAdapter[Example] = TypeAdapter(Example)
 
 
 class Results:
-    """The results in a file that are `made_of` the same, whole lines only; `late` are orders that
-    were not answered in time, and not since.
-    """
+    """The results in a file that are `made_of` the same and were answered in time."""
 
     def __init__(self, path: Path, made_of: str) -> None:
         self._path, self.made_of = path, made_of
         every = {_key(one): one for one in _read(path) if one.made_of == made_of}
-        self.late = {key: one for key, one in every.items() if one.timed_out}
-        self._found = {key: one for key, one in every.items() if key not in self.late}
+        self._found = {key: one for key, one in every.items() if not one.timed_out}
 
     def __iter__(self) -> Iterator[Result]:
         return iter(self._found.values())
@@ -81,27 +72,23 @@ class Results:
         with self._path.open("ab+") as file:
             # What a run that was killed has left of a line.
             torn = file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n"
-            file.write((b"\n" if torn else b"") + json.dumps(asdict(result)).encode() + b"\n")
+            file.write((b"\n" if torn else b"") + _RESULT.dump_json(result) + b"\n")
 
 
 def kept_examples(path: Path) -> list[Example]:
-    """Of a file that may not be there yet."""
-    if not path.exists():
-        return []
-    lines = path.read_text("utf-8").splitlines()
+    """Read a file that may not be there yet."""
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
     return [_EXAMPLE.validate_json(line) for line in lines if line.strip()]
 
 
 def keep_example(path: Path, example: Example) -> bool:
-    """Whether it is new; then it is the file's last line."""
-    if any(
-        (one.subject, one.order) == (example.subject, example.order) for one in kept_examples(path)
-    ):
+    """Append it and return True, unless its order is there already."""
+    known = {(one.subject, one.order) for one in kept_examples(path)}
+    if (example.subject, example.order) in known:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(_lean(asdict(example))) + "\n")
-        os.fsync(file.fileno())
+    with path.open("ab") as file:
+        file.write(_EXAMPLE.dump_json(example, exclude_defaults=True) + b"\n")
     return True
 
 
@@ -116,15 +103,3 @@ def _read(path: Path) -> Iterator[Result]:
                 yield _RESULT.validate_json(line)
             except ValueError:
                 continue  # the last line of a run that was killed, or of an older form
-
-
-def _lean(example: dict[str, Any]) -> dict[str, object]:
-    """Without what is as a request has it by itself."""
-    plain = asdict(_ORDER.validate_python([{"turns": [{}]}])[0])
-    bare_turn = plain.pop("turns")[0]
-    lean = []
-    for request in example["order"]:
-        turns = [{k: v for k, v in turn.items() if v != bare_turn[k]} for turn in request["turns"]]
-        kept = {k: v for k, v in request.items() if k != "turns" and v != plain[k]}
-        lean.append({"turns": turns, **kept})
-    return {**example, "order": lean}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import signal
@@ -11,12 +10,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+import urllib3
 import yaml
 
 from mmcalib.engine.environment import child_environment
@@ -29,6 +28,7 @@ ANSWER_S = 600.0
 KV_CACHE_BYTES = 1 << 30
 _SERVE = Path(__file__).with_name("serve.py")
 _LAST_LINES = 15
+_JSON = {"Content-Type": "application/json"}
 _MOST_SAID_CHARS = 600
 
 
@@ -55,12 +55,13 @@ class Server:
     def __init__(self, engine_yaml: Path, checkpoint: Path, media: Path, log: Path) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+            port = free.getsockname()[1]
         self.model, self._log = str(checkpoint), log
+        self._pool = urllib3.HTTPConnectionPool("127.0.0.1", port, timeout=ANSWER_S, retries=False)
         # Every CPU computes in float32, in which media take twice the bytes that the file is for.
         command = [
             *(sys.executable, "-P", str(_SERVE), "serve", self.model),
-            *("--config", str(engine_yaml), "--host", "127.0.0.1", "--port", str(self.port)),
+            *("--config", str(engine_yaml), "--host", "127.0.0.1", "--port", str(port)),
             *("--load-format", "dummy", "--enforce-eager", "--dtype", "float32"),
             *_twice_the_cache(engine_yaml),
             *("--kv-cache-memory-bytes", str(KV_CACHE_BYTES)),
@@ -90,17 +91,6 @@ class Server:
             self.close()
             raise
 
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -108,6 +98,7 @@ class Server:
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._sink.close()
+        self._pool.close()
 
     @property
     def alive(self) -> bool:
@@ -115,29 +106,19 @@ class Server:
 
     def chat(self, body: Mapping[str, Any]) -> Answer:
         """One request to /v1/chat/completions. A long answer is streamed and left at its start."""
-        return self._post(
-            "/v1/chat/completions",
-            json.dumps({"model": self.model, **body}).encode(),
-            "application/json",
-        )
+        sent = json.dumps({"model": self.model, **body}).encode()
+        return self._post("/v1/chat/completions", body=sent, headers=_JSON)
 
     def transcribe(self, path: Path) -> Answer:
         """One file to /v1/audio/transcriptions."""
-        edge = "mmcalib-conformance-edge"
-        head = (
-            f'--{edge}\r\nContent-Disposition: form-data; name="model"\r\n\r\n{self.model}\r\n'
-            f'--{edge}\r\nContent-Disposition: form-data; name="max_completion_tokens"\r\n\r\n1\r\n'
-            f'--{edge}\r\nContent-Disposition: form-data; name="language"\r\n\r\nen\r\n'
-            f'--{edge}\r\nContent-Disposition: form-data; name="file"; filename="{path.name}"\r\n'
-            "Content-Type: application/octet-stream\r\n\r\n"
-        )
-        data = head.encode() + path.read_bytes() + f"\r\n--{edge}--\r\n".encode()
-        return self._post("/v1/audio/transcriptions", data, f"multipart/form-data; boundary={edge}")
+        fields = {"model": self.model, "max_completion_tokens": "1", "language": "en"}
+        file = (path.name, path.read_bytes(), "application/octet-stream")
+        return self._post("/v1/audio/transcriptions", fields={**fields, "file": file})
 
     def forget_media(self) -> None:
         """Empty the processor's cache and the encoder's, as at the start."""
         for path in ("/reset_mm_cache", "/reset_encoder_cache"):
-            self._post(path, b"", "application/json")
+            self._post(path)
 
     def last_lines(self) -> str:
         lines = self._log.read_text("utf-8", errors="replace").splitlines()
@@ -155,24 +136,21 @@ class Server:
             time.sleep(0.5)
 
     def _get(self, path: str) -> int:
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
-            with contextlib.closing(link):
-                link.request("GET", path)
-                return link.getresponse().status
+        with contextlib.suppress(urllib3.exceptions.HTTPError):
+            return self._pool.request("GET", path, timeout=5).status
         return 0
 
-    def _post(self, path: str, data: bytes, kind: str) -> Answer:
-        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
-        with contextlib.closing(link):
-            try:
-                link.request("POST", path, data, {"Content-Type": kind})
-                response = link.getresponse()
-                if "event-stream" in (response.getheader("Content-Type") or ""):
+    def _post(self, path: str, **sent: Any) -> Answer:
+        try:
+            response = self._pool.request("POST", path, preload_content=False, **sent)
+            with contextlib.closing(response):
+                if "event-stream" in response.headers.get("Content-Type", ""):
                     return _first(response)
                 return _whole(response.status, response.read())
-            except (OSError, http.client.HTTPException) as error:
-                return Answer(0, f"{type(error).__name__}: {error}")
+        except urllib3.exceptions.TimeoutError as error:
+            return Answer(0, f"TimeoutError: {error}")
+        except urllib3.exceptions.HTTPError as error:
+            return Answer(0, f"{type(error).__name__}: {error}")
 
 
 def _twice_the_cache(engine_yaml: Path) -> list[str]:
@@ -182,11 +160,11 @@ def _twice_the_cache(engine_yaml: Path) -> list[str]:
     return [f"--{named}", str(2 * float(settings[named]))] if named in settings else []
 
 
-def _first(response: http.client.HTTPResponse) -> Answer:
-    """Of a stream its first event: an error may come there, too."""
-    for line in response:
+def _first(lines: Iterable[bytes]) -> Answer:
+    """Read a stream's first event: an error may come there, too."""
+    for line in lines:
         if line.startswith(b"data: {"):
-            event = json.loads(line[len(b"data: ") :])
+            event = json.loads(line.removeprefix(b"data: "))
             if "error" in event:
                 error = event["error"]
                 return Answer(int(error.get("code") or 500), str(error.get("message", error)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import soundfile
 
 from judging.clips import sidelong
-from judging.images import cut
+from judging.images import Make, cut, given
 from tests.odd_media import amr, heard, meeting, odd_sound, open_flac, packed_sound
 
 # VLLM_MAX_AUDIO_CLIP_FILESIZE_MB (vllm/envs.py, 0.32).
@@ -59,15 +58,13 @@ def _by_av(path: Path, *, codec: str, form: str, rate_hz: int, seconds: float) -
     with av.open(str(path), "w", format=form) as container:
         stream = container.add_stream(codec, rate=rate_hz)
         assert isinstance(stream, av.AudioStream)
-        layout = "mono"
         tone = 0.3 * np.sin(np.arange(_s(seconds, rate_hz)) * (440 * 6.283 / rate_hz))
-        frame = av.AudioFrame.from_ndarray(
-            tone[None].astype(np.float32), format="fltp", layout=layout
-        )
+        samples = tone[None].astype(np.float32)
+        frame = av.AudioFrame.from_ndarray(samples, format="fltp", layout="mono")
         frame.sample_rate, frame.pts, frame.time_base = rate_hz, 0, Fraction(1, rate_hz)
         resampler = av.AudioResampler(
             format=stream.codec_context.format.name,
-            layout=layout,
+            layout="mono",
             rate=rate_hz,
             frame_size=stream.codec_context.frame_size or 1024,
         )
@@ -76,19 +73,12 @@ def _by_av(path: Path, *, codec: str, form: str, rate_hz: int, seconds: float) -
         container.mux(stream.encode())
 
 
-def _bytes(path: Path, *, data: bytes) -> None:
-    path.write_bytes(data)
+def _behind(junk: bytes, make: Make) -> Make:
+    def write_behind(path: Path) -> None:
+        make(path)
+        path.write_bytes(junk * 3000 + path.read_bytes())
 
-
-def _truncated(path: Path) -> None:
-    write(path, Sound(_s(3)))
-    data = path.read_bytes()
-    path.write_bytes(data[: len(data) // 2])
-
-
-def _behind(path: Path, *, make: Callable[[Path], object], junk: bytes) -> None:
-    make(path)
-    path.write_bytes(junk * 3000 + path.read_bytes())
+    return write_behind
 
 
 def _file_of(size_bytes: int) -> Sound:
@@ -97,7 +87,7 @@ def _file_of(size_bytes: int) -> Sound:
     return Sound(samples, 48_000, 2, subtype="FLOAT")
 
 
-def _makers() -> dict[str, Callable[[Path], object]]:
+def _makers() -> dict[str, Make]:
     made: dict[str, Sound] = {"audio-1s.wav": Sound(_s(1))}
     # Of odd rates those whose kernel of resampling is small: see `_kernel_bytes` of the gate.
     for rate in (8_000, 11_025, 22_050, 24_000, 44_100, 48_000, 96_000, 7_350, 12_345, 15_750):
@@ -127,7 +117,7 @@ def _makers() -> dict[str, Callable[[Path], object]]:
         made[f"audio-{seconds}s-8-channels.flac"] = quiet
     made["audio-below-25-mib.wav"] = _file_of(_MOST_FILE_BYTES - 4096)
     made["audio-above-25-mib.wav"] = _file_of(_MOST_FILE_BYTES + 8192)
-    makers: dict[str, Callable[[Path], object]] = {
+    makers: dict[str, Make] = {
         name: functools.partial(write, sound=sound) for name, sound in made.items()
     }
     for name, codec, form, rate in (
@@ -142,29 +132,24 @@ def _makers() -> dict[str, Callable[[Path], object]]:
         ("audio-2s.mp2", "mp2", "mp2", 44_100),
     ):
         makers[name] = functools.partial(_by_av, codec=codec, form=form, rate_hz=rate, seconds=2.0)
-    whole = dict(makers)
     for name in ("2s.flac", "2s.mp3", "2s.ogg", "2s.aiff", "2s.m4a", "2s.aac", "2s.opus", "2s.mka"):
-        makers[f"audio-cut-{name}"] = functools.partial(cut, make=whole[f"audio-{name}"], share=0.6)
+        makers[f"audio-cut-{name}"] = cut(makers[f"audio-{name}"], 0.6)
     for subtype in ("GSM610", "G721_32", "NMS_ADPCM_16", "ALAW"):
-        makers[f"audio-{subtype.lower()}.wav"] = functools.partial(
-            sidelong, write=odd_sound, subtype=subtype
-        )
+        makers[f"audio-{subtype.lower()}.wav"] = sidelong(odd_sound, subtype=subtype)
     for codec, form in (("aac", "adts"), ("mp3", "mp3"), ("g722", "wav"), ("pcm_mulaw", "wav")):
         makers[f"audio-half-silent-{codec}.{form}"] = functools.partial(
             heard, codec=codec, form=form, seconds=20
         )
     return makers | {
         "audio-3s.amr": functools.partial(amr, seconds=3),
-        "audio-open.flac": functools.partial(sidelong, write=open_flac, seconds=3),
+        "audio-open.flac": sidelong(open_flac, seconds=3),
         "audio-meeting.mp4": meeting,
         "audio-packed.mov": functools.partial(packed_sound, seconds=1, rate_hz=16_000),
-        "audio-junk-before.mp3": functools.partial(_behind, make=whole["audio-2s.mp3"], junk=b"x"),
-        "audio-zeros-before.wav": functools.partial(
-            _behind, make=whole["audio-1s.wav"], junk=bytes(1)
-        ),
-        "audio-truncated.wav": _truncated,
-        "audio-empty.wav": functools.partial(_bytes, data=b""),
-        "audio-text.wav": functools.partial(_bytes, data=b"this is no sound\n"),
+        "audio-junk-before.mp3": _behind(b"x", makers["audio-2s.mp3"]),
+        "audio-zeros-before.wav": _behind(bytes(1), makers["audio-1s.wav"]),
+        "audio-truncated.wav": cut(functools.partial(write, sound=Sound(_s(3))), 0.5),
+        "audio-empty.wav": given(b""),
+        "audio-text.wav": given(b"this is no sound\n"),
     }
 
 

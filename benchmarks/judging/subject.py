@@ -50,6 +50,23 @@ _SOUNDS = (
     ("audio-599s.flac",),
 )
 
+# Numbers that make each layer small, by the section of config.json that they stand in.
+_WIDTHS = {"hidden_size": 256, "intermediate_size": 256}
+_TEXT = {**_WIDTHS, "num_attention_heads": 2, "num_key_value_heads": 2}
+_NARROW = {"hidden_size": 128, "intermediate_size": 128}
+_VISION = {**_NARROW, "num_attention_heads": 2}
+_QWEN_VISION = {**_NARROW, "num_heads": 2, "out_hidden_size": 256}
+_AUDIO = {"d_model": 128, "encoder_attention_heads": 2, "encoder_ffn_dim": 128}
+
+
+def _narrow(sections: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    return {
+        f"{section}.{name}".lstrip("."): number
+        for section, numbers in sections.items()
+        for name, number in numbers.items()
+    }
+
+
 SUBJECTS = (
     # Deepstack: what the encoder gives is four times as wide as the language model. Its largest
     # pictures fill a processor cache, and the context has room for as many as the limit.
@@ -57,47 +74,21 @@ SUBJECTS = (
         "qwen3-vl",
         "Qwen/Qwen3-VL-2B-Instruct",
         (("image-1024x1024.jpg", _LOGO), *_PICTURES, *_CLIPS),
-        {
-            "text_config.hidden_size": 256,
-            "text_config.intermediate_size": 256,
-            "text_config.num_attention_heads": 2,
-            "text_config.num_key_value_heads": 2,
-            "vision_config.hidden_size": 128,
-            "vision_config.intermediate_size": 128,
-            "vision_config.num_heads": 2,
-            "vision_config.out_hidden_size": 256,
-        },
+        _narrow({"text_config": _TEXT, "vision_config": _QWEN_VISION}),
         max_model_len="4608",
     ),
     Subject(
         "qwen2.5-vl",
         "Qwen/Qwen2.5-VL-3B-Instruct",
         (*_PICTURES, *_CLIPS),
-        {
-            "hidden_size": 256,
-            "intermediate_size": 256,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 2,
-            "vision_config.hidden_size": 128,
-            "vision_config.intermediate_size": 128,
-            "vision_config.num_heads": 2,
-            "vision_config.out_hidden_size": 256,
-        },
+        _narrow({"": _TEXT, "vision_config": _QWEN_VISION}),
     ),
     # Tiles.
     Subject(
         "internvl",
         "OpenGVLab/InternVL2-2B",
         _PICTURES,
-        {
-            "text_config.hidden_size": 256,
-            "text_config.intermediate_size": 256,
-            "text_config.num_attention_heads": 2,
-            "text_config.num_key_value_heads": 2,
-            "vision_config.hidden_size": 128,
-            "vision_config.intermediate_size": 128,
-            "vision_config.num_attention_heads": 2,
-        },
+        _narrow({"text_config": _TEXT, "vision_config": _VISION}),
         # Room for as many as the limit, of each of which no more is known than the most.
         max_model_len="16384",
     ),
@@ -105,77 +96,43 @@ SUBJECTS = (
         "gemma",
         "google/gemma-3-4b-it",
         _PICTURES,
-        {
-            "text_config.hidden_size": 256,
-            "text_config.intermediate_size": 256,
-            "text_config.num_attention_heads": 2,
-            "text_config.num_key_value_heads": 2,
-            "text_config.head_dim": 128,
-            "vision_config.hidden_size": 128,
-            "vision_config.intermediate_size": 128,
-            "vision_config.num_attention_heads": 2,
-        },
+        _narrow({"text_config": {**_TEXT, "head_dim": 128}, "vision_config": _VISION}),
     ),
     Subject(
         "omni",
         "Qwen/Qwen2.5-Omni-3B",
         (*_PICTURES, *_CLIPS, *_SOUNDS),
-        {
-            "thinker_config.text_config.hidden_size": 256,
-            "thinker_config.text_config.intermediate_size": 256,
-            "thinker_config.text_config.num_attention_heads": 2,
-            "thinker_config.text_config.num_key_value_heads": 2,
-            "thinker_config.vision_config.hidden_size": 128,
-            "thinker_config.vision_config.intermediate_size": 128,
-            "thinker_config.vision_config.num_heads": 2,
-            "thinker_config.vision_config.out_hidden_size": 256,
-            "thinker_config.audio_config.d_model": 128,
-            "thinker_config.audio_config.encoder_attention_heads": 2,
-            "thinker_config.audio_config.encoder_ffn_dim": 128,
-            "thinker_config.audio_config.output_dim": 256,
-        },
+        _narrow(
+            {
+                "thinker_config.text_config": _TEXT,
+                "thinker_config.vision_config": _QWEN_VISION,
+                "thinker_config.audio_config": {**_AUDIO, "output_dim": 256},
+            }
+        ),
     ),
     Subject(
         "qwen2-audio",
         "Qwen/Qwen2-Audio-7B-Instruct",
         _SOUNDS,
-        {
-            "text_config.hidden_size": 256,
-            "text_config.intermediate_size": 256,
-            "text_config.num_attention_heads": 2,
-            "text_config.num_key_value_heads": 2,
-            "audio_config.d_model": 128,
-            "audio_config.encoder_attention_heads": 2,
-            "audio_config.encoder_ffn_dim": 128,
-        },
+        _narrow({"text_config": _TEXT, "audio_config": _AUDIO}),
     ),
     Subject(
         "qwen3-asr",
         "Qwen/Qwen3-ASR-0.6B",
         _SOUNDS,
-        {
-            "thinker_config.text_config.hidden_size": 256,
-            "thinker_config.text_config.intermediate_size": 256,
-            "thinker_config.text_config.num_attention_heads": 2,
-            "thinker_config.text_config.num_key_value_heads": 2,
-            "thinker_config.audio_config.d_model": 128,
-            "thinker_config.audio_config.encoder_attention_heads": 2,
-            "thinker_config.audio_config.encoder_ffn_dim": 128,
-            "thinker_config.audio_config.output_dim": 256,
-        },
+        _narrow(
+            {
+                "thinker_config.text_config": _TEXT,
+                "thinker_config.audio_config": {**_AUDIO, "output_dim": 256},
+            }
+        ),
     ),
     # Encoder and decoder.
     Subject(
         "whisper",
         "openai/whisper-large-v3",
         (("audio-30s.flac",), ("audio-5s.flac",)),
-        {
-            "d_model": 128,
-            "encoder_attention_heads": 2,
-            "decoder_attention_heads": 2,
-            "encoder_ffn_dim": 128,
-            "decoder_ffn_dim": 128,
-        },
+        _narrow({"": {**_AUDIO, "decoder_attention_heads": 2, "decoder_ffn_dim": 128}}),
         transcribes=True,
     ),
 )

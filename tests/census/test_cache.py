@@ -185,7 +185,7 @@ def database(tmp_path: Path) -> Path:
 
 
 def scanned(database: Path, file: Path) -> tuple[list[str], list[str]]:
-    """What a scan sees of the file, which it must, and what it notes."""
+    """Scan the file, which must be seen, and return what is noted."""
     notes = Notes()
     prober = Prober(Inline(behave), Cache(database), progress=notes)
     try:

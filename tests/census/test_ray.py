@@ -83,7 +83,7 @@ def slow_chunks(folder: Path) -> list[list[ProbeTask]]:
 
 
 def widths(chunks: list[list[ProbeTask]]) -> list[list[ProbeResult]]:
-    """What `behave` says of pictures."""
+    """Return the widths that `behave` finds."""
     return [
         [
             ProbeResult(f'["image",{len(os.path.basename(o.item.path))},1]', o.version or "")
@@ -292,7 +292,7 @@ pytest.importorskip("ray")
 
 @contextmanager
 def a_mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """What tells the processes that were begun here, of which none is left."""
+    """Mark the processes that a test begins, and check that none is left."""
     mark = f"MMCALIB_TEST={uuid.uuid4().hex}"
     monkeypatch.setenv(*mark.split("="))
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")

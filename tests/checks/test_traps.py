@@ -169,7 +169,7 @@ NONE = CostTable(DEFAULT, {})
 def facts(
     args: Mapping[str, Any], asked: Budget, plain: Any = None, table: CostTable = NONE, **known: Any
 ) -> CheckFacts:
-    """Of a file with these arguments."""
+    """Return the facts of a file with these arguments."""
     counts = limits.count_limits(args, OPENED)
     reserved = reserve.token_adequacy(args, asked, counts)
     judged = JudgedConfig(dict(args), counts, asked, plain or asked, reserved, table)

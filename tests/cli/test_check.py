@@ -281,7 +281,7 @@ def test_unknown_is_a_no_unless_it_is_allowed(cli, tmp_path: Path, new: Path, ke
 
 
 def peak_bytes(*words: object) -> int:
-    """Of a process of its own."""
+    """Return the peak of a process of its own."""
     child = subprocess.Popen([sys.executable, "-m", "mmcalib", *map(str, words)], stderr=-3)
     usage = os.wait4(child.pid, 0)[2]
     child.returncode = 0

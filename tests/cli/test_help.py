@@ -1,4 +1,4 @@
-"""What the shell completes, asked as the shells ask it, and what a first-time user reads."""
+"""Completion, asked as the shells ask it, and the help that a first-time user reads."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_a_source_that_is_none_is_one_line(data: str, says: str, cli, tmp_path: 
 
 
 def harm(folder: Path, elsewhere: Path) -> None:
-    """What must be listed and do nothing; none of it is a medium by itself."""
+    """Files that must be listed and do nothing; none of them is a medium by itself."""
     folder.mkdir()
     os.mkfifo(folder / "fifo.png")
     with socket.socket(socket.AF_UNIX) as bound:

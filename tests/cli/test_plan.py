@@ -1,4 +1,4 @@
-"""What `mmcalib plan` and `mmcalib validate` print."""
+"""The output of `mmcalib plan` and `mmcalib validate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong before the engine: one line, one hint, the right exit code, nothing destroyed."""
+"""Mistakes before the engine: one line, one hint, the right exit code, nothing destroyed."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import yaml
 from mmcalib.configs.read import PLACEHOLDER_MODEL, WrittenConfiguration, read_configuration
 from mmcalib.errors import UsageError
 from mmcalib.results.engine_yaml import serve_words
+from tests.schemas import DATA
 
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
 LIMIT = '{"image": 2, "video": 0}'
@@ -26,139 +27,9 @@ TUNED = {
     "max_num_batched_tokens": 2048,
 }
 
-DEPLOYMENT = f"""\
-apiVersion: v1
-kind: Service
-metadata: {{name: vllm}}
-spec: {{ports: [{{port: 8000}}]}}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {{name: vllm}}
-spec:
-  selector: {{matchLabels: {{app: vllm}}}}
-  template:
-    metadata: {{labels: {{app: vllm}}}}
-    spec:
-      initContainers:
-      - {{name: wait, image: busybox, command: [sh, -c, sleep --help]}}
-      containers:
-      - name: vllm
-        image: vllm/vllm-openai:v0.32.0
-        env:
-        - {{name: MODEL, value: {MODEL}}}
-        - {{name: HF_TOKEN, valueFrom: {{secretKeyRef: {{name: hf, key: token}}}}}}
-        args:
-        - --model
-        - $(MODEL)
-        - --max-model-len
-        - "8192"  # the longest of ours
-        - --limit-mm-per-prompt
-        - '{LIMIT}'
-        - --port
-        - "8000"
-        livenessProbe: {{exec: {{command: [curl, --fail, localhost]}}}}
-"""
-SCRIPT = f"""\
-kind: StatefulSet
-spec:
-  template:
-    spec:
-      containers:
-      - name: server
-        image: ours
-        command: [/bin/sh, -c]
-        args:
-        - |
-          export CUDA_VISIBLE_DEVICES=0
-          exec vllm serve {MODEL} \\
-            --max-model-len 8192 \\
-            --limit-mm-per-prompt '{LIMIT}' \\
-            --port 8000
-          echo --never
-"""
-POD = f"""\
-kind: Pod
-spec:
-  containers:
-  - name: server
-    command: [python3, -m, vllm.entrypoints.openai.api_server, --model, {MODEL}]
-    args: [--max-model-len, "8192", --limit-mm-per-prompt, '{LIMIT}', --port, "8000"]
-"""
-QUOTED = f"""\
-kind: Pod
-spec:
-  containers:
-  - command: [sh, -c]
-    args: ["vllm serve {MODEL} --max-model-len 8192 --limit-mm-per-prompt \\
-      '{LIMIT.replace('"', chr(92) + '"')}' --port 8000"]
-"""
-KSERVE = f"""\
-kind: InferenceService
-spec:
-  predictor:
-    model:
-      modelFormat: {{name: huggingface}}
-      storageUri: hf://{MODEL}
-      args:
-      - --backend=vllm
-      - --max-model-len
-      - "8192"
-      - --limit-mm-per-prompt
-      - '{LIMIT}'
-      - --port
-      - "8000"
-"""
-COMPOSE = f"""\
-x-gpu: &gpu
-  environment: {{LENGTH: 8192}}
-services:
-  web: {{image: nginx, command: [nginx, -g, daemon off;]}}
-  vllm:
-    <<: *gpu
-    image: vllm/vllm-openai:latest
-    command: >
-      --model ${{MODEL:-{MODEL}}}
-      --max-model-len $LENGTH
-      --limit-mm-per-prompt '{LIMIT}'
-      --port 8000
-    ports: ["8000:8000"]
-"""
-ONE_LINE = f"""\
-services:
-  vllm:
-    image: vllm/vllm-openai:latest
-    command: --model {MODEL} --max-model-len 8192 --limit-mm-per-prompt '{LIMIT.replace(" ", "")}'
-      --port 8000
-"""
-HELM = f"""\
-servingEngineSpec:
-  modelSpec:
-  - name: qwen
-    repository: vllm/vllm-openai
-    modelURL: {MODEL}
-    vllmConfig:
-      maxModelLen: 8192
-      extraArgs: [--limit-mm-per-prompt, '{LIMIT}', --port, "8000"]
-"""
-SHELL = f"""\
-#!/bin/sh
-set -e
-exec vllm serve {MODEL} \\
-  --max-model-len 8192 --limit-mm-per-prompt '{LIMIT}' \\
-  --port 8000 > server.log 2>&1
-"""
-FORMS = {
-    "deployment.yaml": DEPLOYMENT,
-    "script.yaml": SCRIPT,
-    "pod.yaml": POD,
-    "quoted.yaml": QUOTED,
-    "kserve.yaml": KSERVE,
-    "compose.yaml": COMPOSE,
-    "one_line.yaml": ONE_LINE,
-    "values.yaml": HELM,
-    "serve.sh": SHELL,
-}
+# One configuration in every form.
+FORMS = {path.name: path.read_text() for path in sorted((DATA / "configs").iterdir())}
+COMPOSE, SHELL = FORMS["compose.yaml"], FORMS["serve.sh"]
 
 
 def read(folder: Path, name: str, text: str) -> WrittenConfiguration:
@@ -208,7 +79,7 @@ def test_variables_of_vllm_that_only_the_server_has_are_named(
 
 
 def test_a_diff_of_a_deployment_is_of_its_lines(tmp_path: Path) -> None:
-    found = read(tmp_path, "deployment.yaml", DEPLOYMENT).diff(TUNED, READ)
+    found = read(tmp_path, "deployment.yaml", FORMS["deployment.yaml"]).diff(TUNED, READ)
     assert [line for line in found.splitlines() if line[0] in "+-"][2:] == [
         f"-        - '{LIMIT}'",
         """+        - '{"image": 4, "video": 1}'""",
@@ -262,7 +133,7 @@ def test_a_pasted_command_is_read_and_shown_an_option_a_line() -> None:
 
 def test_a_file_may_be_the_first_word_and_the_user_s_words_win(tmp_path: Path) -> None:
     file = tmp_path / "deployment.yaml"
-    file.write_text(DEPLOYMENT)
+    file.write_text(FORMS["deployment.yaml"])
     found = read_configuration(None, [str(file), "--max-num-seqs", "4"], "other/model")
     assert (found.source, found.model) == (file, "other/model")
     assert found.parse_request.flags == ("other/model", "--max-num-seqs", "4")
@@ -292,7 +163,7 @@ def test_what_starts_no_vllm_or_two_is_said(tmp_path: Path, text: str, said: str
 
 
 def test_words_that_yaml_escapes_are_shown_as_a_command(tmp_path: Path) -> None:
-    found = read(tmp_path, "quoted.yaml", QUOTED)
+    found = read(tmp_path, "quoted.yaml", FORMS["quoted.yaml"])
     diff = found.diff(TUNED, READ).splitlines()
     assert diff[0] == "--- vllm serve\tyours"
     assert f"-    --limit-mm-per-prompt '{LIMIT}' \\" in diff
@@ -300,7 +171,8 @@ def test_words_that_yaml_escapes_are_shown_as_a_command(tmp_path: Path) -> None:
 
 
 def test_a_chart_without_arguments_gets_a_list(tmp_path: Path) -> None:
-    text = HELM[: HELM.index("      extraArgs")]
+    text = FORMS["values.yaml"]
+    text = text[: text.index("      extraArgs")]
     found = read(tmp_path, "values.yaml", text)
     assert found.file_flags == ("--max-model-len", "8192")
     again = read(tmp_path, "values.yaml", found.tune_text({**TUNED, "max_model_len": 4096}, READ))

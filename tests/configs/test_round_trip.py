@@ -150,7 +150,7 @@ def options_of(words: tuple[str, ...]) -> list[list[str]]:
 
 
 def lost(written: WrittenConfiguration, config: Config) -> Any:
-    """What was read, if it is not the configuration."""
+    """Return what was read, if it is not the configuration."""
     rest = {name: value for name, value in config.items() if name != "model"}
     if written.config is not None:
         return None if written.settings == config else written.settings

@@ -49,7 +49,7 @@ def judging(key: str, folder: Path) -> Iterator[Judge]:
 
 
 def agree(judge: Judge, order: Order) -> None:
-    """What `check` lets in is served, and what it refuses is refused."""
+    """Assert that the server takes what `check` lets in, and refuses the rest."""
     missing = {item.medium for one in order for item in one.items} & set(judge.pool.missing)
     if missing:
         pytest.skip(f"cannot be written here: {', '.join(missing)}")

@@ -15,7 +15,7 @@ from judging.judge import Judge
 def judge(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Judge]:
-    """Of the module's MODEL."""
+    """Judge the module's MODEL."""
     model: str = request.module.MODEL
     with judging(model, tmp_path_factory.mktemp(model)) as judge:
         yield judge

@@ -120,7 +120,7 @@ def open_flac(case: Case) -> object:
 
 
 def eaten(case: Case) -> object:
-    """What is proposed for each command."""
+    """Return the proposal for each command."""
     options = case.host.ask(ListServeOptions(), "listing").arguments
     proposed = []
     for command in (

@@ -1,4 +1,4 @@
-"""What serving takes beside what startup reserved."""
+"""Memory that serving takes beside what startup reserved."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_the_remedy_is_one(embeds: list[int], seqs: int, count: int) -> None:
 
 
 def test_beside_workspaces_a_step_of_fewer_tokens_fits() -> None:
-    """Of both, the encoder's step and what the experts keep."""
+    """Both count: the encoder's step and what the experts keep."""
     step = WorstStep("image", 9984, 1150 * MIB, kept_bytes=1000 * MIB)
     engine = shrink_step(Shortfall(1650 * MIB, step, GIB), budget(9984, 280, 1024), {"image": 1})
     batch = engine["max_num_batched_tokens"]

@@ -75,7 +75,7 @@ def test_an_item_refused_under_a_setting_keeps_nothing() -> None:
 
 
 def points(knob: knobs.Knob, *rows: tuple[float, int, int]) -> list[Point]:
-    """Of ten items each: (value, largest item's tokens, items downscaled)."""
+    """Make points of ten items each: (value, largest item's tokens, items downscaled)."""
     return [
         Point(
             knob,

@@ -182,7 +182,7 @@ def test_nine_tenths_are_enough(dummy: int, passes: bool) -> None:
 def test_a_profile_of_whole_budgets_passes_where_a_multiple_was_chosen(
     item: int, wanted: int, per_prompt: int, seqs: int
 ) -> None:
-    """What `max_num_batched_tokens` is rounded for: the profile then leaves nothing out."""
+    """`max_num_batched_tokens` is rounded so that the profile leaves nothing out."""
     tokens = -(-wanted // item) * item
     items = max(1, min(tokens // item, seqs * per_prompt))
     found = compute_reserve(

@@ -1,4 +1,4 @@
-"""What the commands print against docs/schemas, which `test_docs.py` holds against the code."""
+"""Printed JSON against docs/schemas, which `test_docs.py` holds against the code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_document_with_another_key_does_not_fit() -> None:
 
 
 def mmcalib(folder: Path, *words: str, code: int | None = 0) -> str:
-    """What the command prints on stdout; `code` None: its answer depends on the machine."""
+    """Return the command's stdout; `code` None: its answer depends on the machine."""
     environment = {
         "PYTHONPATH": str(ROOT),
         "HF_HUB_OFFLINE": "1",

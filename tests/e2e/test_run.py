@@ -220,7 +220,7 @@ def test_an_under_reserved_configuration_is_not_emitted(tmp_path: Path, engine_c
 
 
 def judged(cache: Path, folder: Path, *words: str | Path) -> tuple[Calibration, dict[str, Any]]:
-    """What `run` makes of the folder's media on a GPU, which it must pass, and its checks."""
+    """Run for the folder's media on a GPU, assert a pass, and return what it makes."""
     out = folder / "out"
     data = ("--data", folder / "media", "--validate", "budget", "--out", out)
     done = mmcalib(cache, "run", *data, *words)

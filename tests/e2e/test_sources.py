@@ -1,4 +1,4 @@
-"""Where media come from changes nothing of what is derived; nor do hostile files beside them."""
+"""Sources of media: none changes what is derived, nor do hostile files beside them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Ran:
 
     @property
     def settings(self) -> str:
-        """What `engine.yaml` says, byte for byte but for comments."""
+        """Return `engine.yaml`, byte for byte but for comments."""
         lines = (self.out / "engine.yaml").read_text().splitlines()
         return "\n".join(line for line in lines if not line.startswith("#"))
 

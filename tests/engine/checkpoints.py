@@ -13,60 +13,12 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
 from tests.conftest import ROOT
+from tests.schemas import DATA
 
 MERGES = 3000
 
 # Loops, macros, JSON of tools, refusals, thoughts that are left out of earlier turns.
-TEMPLATE = """
-{%- macro words(content) -%}
-    {%- if content is string %}{{ content }}{% else %}
-        {%- for part in content %}
-            {%- if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>
-            {%- elif part.type == 'video' %}<|vision_start|><|video_pad|><|vision_end|>
-            {%- elif 'text' in part %}{{ part.text }}
-            {%- else %}{{ raise_exception('a part of an odd type') }}
-            {%- endif %}
-        {%- endfor %}
-    {%- endif %}
-{%- endmacro %}
-{%- if tools %}
-<|im_start|>system
-{% if messages[0].role == 'system' %}{{ words(messages[0].content) + '\\n\\n' }}{% endif -%}
-You may call these:
-    {%- for tool in tools %}
-{{ tool | tojson }}
-    {%- endfor %}
-<|im_end|>
-{%- elif messages[0].role != 'system' %}
-<|im_start|>system
-You are of help.<|im_end|>
-{%- endif %}
-{%- for message in messages %}
-    {%- if message.role == 'system' and tools and loop.first %}{% continue %}{% endif %}
-    {%- if message.role == 'tool' %}
-<|im_start|>user
-<tool_response>{{ message.content }}</tool_response><|im_end|>
-        {%- continue %}
-    {%- endif %}
-<|im_start|>{{ message.role }}{% if message.name %} {{ message.name }}{% endif %}
-
-    {%- if message.role == 'assistant' and '</think>' in words(message.content) %}
-{{ words(message.content).split('</think>')[-1].lstrip('\\n') }}
-    {%- else %}
-{{ words(message.content) }}
-    {%- endif %}
-    {%- for call in message.tool_calls or [] %}
-<tool_call>{{ call.function.arguments | tojson(indent=2) }} {{ call | tojson }}</tool_call>
-    {%- endfor %}
-<|im_end|>
-{%- endfor %}
-{%- if add_generation_prompt %}
-<|im_start|>assistant
-    {%- if enable_thinking is defined and not enable_thinking %}
-<think></think>
-    {%- endif %}
-{% endif %}
-"""
+TEMPLATE = (DATA / "templates" / "tools.jinja").read_text("utf-8")
 
 
 def speaking(folder: Path, to: Path, template: str | None = TEMPLATE) -> Path:

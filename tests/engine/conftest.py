@@ -67,7 +67,7 @@ def lab(host: EngineHost, engine_cache: Path) -> Callable[[str], Lab]:
 
 
 def folder_of(model_id: str, engine_cache: Path) -> Path:
-    """Where the geometry of a bundled model lies as a checkpoint."""
+    """Return the folder of a bundled model's geometry as a checkpoint."""
     geometry = find_model(model_id)
     assert geometry is not None
     return materialise(geometry, engine_cache / model_id.replace("/", "--"))

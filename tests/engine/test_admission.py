@@ -1,4 +1,4 @@
-"""What `mmcalib check` admits without vLLM, against vLLM's own loaders and processors."""
+"""`mmcalib check` without vLLM, against vLLM's own loaders and processors."""
 
 from __future__ import annotations
 

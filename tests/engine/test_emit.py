@@ -1,4 +1,4 @@
-"""What vLLM itself reads of every form of a configuration, field by field."""
+"""Every form of a configuration as vLLM itself reads it, field by field."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def read(host: EngineHost, words: tuple[str, ...], path: str = "") -> dict[str, 
 
 
 def every_form(host: EngineHost, made: Calibration, folder: Path) -> dict[str, dict[str, Any]]:
-    """What vLLM's parser reads of each form that it is given on a command line."""
+    """Return what vLLM's parser reads in each form that a command line gives it."""
     files = {name: folder / form.file for name, form in CONFIGURATIONS.items()}
     for name, file in files.items():
         file.write_text(CONFIGURATIONS[name].render(made), encoding="utf-8")
@@ -87,7 +87,7 @@ def every_form(host: EngineHost, made: Calibration, folder: Path) -> dict[str, d
 
 
 def read_back(host: EngineHost, file: Path) -> dict[str, Any]:
-    """What vLLM reads of what mmcalib reads of its own form."""
+    """Let mmcalib read its own form, and return what vLLM reads in that."""
     written = read_configuration(file)
     assert [note for note in written.unread if "not LLM's" not in note] == []
     return dict(host.ask(written.parse_request, "parsing").engine_args)

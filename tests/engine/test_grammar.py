@@ -1,4 +1,4 @@
-"""What `check` says of a request by vLLM's own grammar, against what vLLM itself makes of it."""
+"""`check` on requests by vLLM's own grammar, against vLLM itself."""
 
 from __future__ import annotations
 

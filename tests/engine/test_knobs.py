@@ -133,7 +133,7 @@ def test_a_cap_of_omni_s_clips_keeps_the_least_area_of_its_processor(
 
 
 def test_internvl_s_tiles(lab: Callable[[str], Lab]) -> None:
-    """Whose processor refuses `images_kwargs`: the flat name is the one that is heeded."""
+    """Its processor refuses `images_kwargs` and heeds the flat name."""
     opened = lab(INTERNVL)
     assert list(found(opened)) == ["max_dynamic_patch"]
     knob = found(opened)["max_dynamic_patch"]

@@ -1,4 +1,4 @@
-"""What a server lets in, as mmcalib says it from headers, against vLLM's own loaders."""
+"""Verdicts on media from headers alone, against vLLM's own loaders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What vLLM's processors write for a sound, asked by its length, is what they make of the sound."""
+"""Sounds that vLLM's processors count by length, against processed ones."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sounds(number: int, longest_s: int = 70) -> list[AudioShape]:
 
 
 def counted_as_processed(lab: Lab, shapes: list[AudioShape]) -> bool:
-    """Of those that are processed; the others are not counted either."""
+    """Compare processed shapes with counted ones; the others are not counted either."""
     blanks = tuple(map(Blank, shapes))
     costs = lab.costs(*blanks)
     answer = lab.host.ask(CountEmbeds(DEFAULT, blanks), "counting")

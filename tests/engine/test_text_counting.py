@@ -17,6 +17,7 @@ from tests.conftest import ROOT
 from tests.engine.checkpoints import TEMPLATE, speaking
 from tests.engine.conftest import Lab, forget
 from tests.engine.test_texts import texts
+from tests.schemas import DATA
 
 pytestmark = pytest.mark.engine
 
@@ -56,20 +57,7 @@ def test_the_server_s_template_is_counted_with(speaks: Callable[..., Any]) -> No
 
 
 # As Qwen3-VL's, it writes media of users and tools only; as Gemma 3's, it wants turns in order.
-HABITS = """
-{%- for m in messages %}
-    {%- if m.role == 'user' and loop.previtem and loop.previtem.role == 'user' %}
-        {{- raise_exception('Conversation roles must alternate') }}
-    {%- endif %}
-    {{- '<|im_start|>' + m.role + (m.name or '') + '\\n' }}
-    {%- if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}
-        {%- if p.type == 'image' and m.role in ('user', 'tool') -%}
-            <|vision_start|><|image_pad|><|vision_end|>
-        {%- elif p.text %}{{ p.text }}{% endif %}
-    {%- endfor %}{% endif %}
-    {{- m.reasoning }}
-    {{- m.tool_calls | tojson if m.tool_calls }}
-{%- endfor %}"""
+HABITS = (DATA / "templates" / "habits.jinja").read_text("utf-8")
 
 
 def test_an_item_that_the_template_drops_is_refused_as_vllm_does(

@@ -1,4 +1,4 @@
-"""What requests need of the context, against vLLM's own renderer and serving layer."""
+"""Tokens that requests need, against vLLM's own renderer and serving layer."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def corpus(folder: Path, requests: Sequence[dict[str, Any]]) -> LoadedCorpus:
 
 
 def longest(lab: Lab, found: LoadedCorpus, texts: Texts, reserve_tokens: int, context: int) -> Fit:
-    """What `run` finds to be longest, with the model's own processor settings."""
+    """Return the longest request of `run`, under the model's own processor settings."""
     files = files_of(found)
     sample = choose_sample(found.census, 1)
     table, _ = measure(lab.host, found.census, DEFAULT, sample, Silent(), files)

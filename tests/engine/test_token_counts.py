@@ -243,7 +243,7 @@ def test_the_largest_item_is_what_startup_logs_say(
 
 
 def test_minimax_m3_refuses_images_above_3584_pixels_squared(lab: Callable[[str], Lab]) -> None:
-    """Where the long side alone decides a size: 4004 × 3500 are more than 12,845,056 pixels."""
+    """The long side alone decides a size: 4004 × 3500 are more than 12,845,056 pixels."""
     by_side = Setting(mm_processor_kwargs={"max_long_side_pixel": 5000})
     m3 = lab("MiniMaxAI/MiniMax-M3")
     taken, refused = m3.costs(

@@ -265,7 +265,7 @@ def test_a_modality_that_is_not_served_does_not_fit() -> None:
 
 
 def test_a_chat_ends_at_the_limit_that_vllm_checks_first() -> None:
-    """Of 4,096 tokens vLLM keeps one for the answer: 90 + 116 + 2 × 1,269 = 2,744 fit in 4,095,
+    """vLLM keeps one of 4,096 tokens for the answer: 90 + 116 + 2 × 1,269 = 2,744 fit in 4,095,
     and 90 + 2 × 116 + 3 × 1,269 = 4,129 do not.
     """
     text, page, many = ChatText(90, 116), GATE.known_costs[PAGE], replace(GATE, counts={"image": 9})

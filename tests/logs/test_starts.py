@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,95 +21,30 @@ from mmcalib.logs.starts import OutOfMemory, Phase, StartupLog, last_failed, rea
 LOGS = Path(__file__).parent / "data"
 GIB, MIB = 2**30, 2**20
 
-# Fixture -> fields of the log; bytes in GiB, as the lines have them.
-STATED: dict[str, dict[str, Any]] = {
-    "0.9.0.1-l4": {
-        "vllm_version": "0.9.0.1",
-        "model": "/mnt/models",
-        "kv_cache_bytes": 1.81,
-        "max_model_len": 2048,
-        "max_num_batched_tokens": 2048,
-        "weights_bytes": 15.6271,
-        "kv_cache_tokens": 33_824,
-        "graphs_bytes": 0.51,
-        "port": 8080,
-        "platform": "cuda",
-        "is_ready": True,
-    },
-    "0.11.0-tp4": {
-        "vllm_version": "0.11.0",
-        "model": "Qwen/Qwen3-VL-30B-A3B-Instruct",
-        "kv_cache_bytes": 2.31,
-        "max_num_batched_tokens": 2048,
-    },
-    "0.23.0-negative": {
-        "vllm_version": "0.23.0",
-        "model": "/models/Qwen2.5-VL-7B-Instruct",
-        "kv_cache_bytes": -14.28,
-        "gpu_memory_utilization": 0.22,
-        "max_model_len": 128_000,
-        "encoder_budget_tokens": 114_688,
-        "profiled_items": 1,
-        "profiled_modality": "video",
-    },
-    "0.32.0-coloured": {
-        "vllm_version": "0.32.0",
-        "model": "Qwen/Qwen2.5-VL-3B-Instruct",
-        "kv_cache_bytes": 12.34,
-        "total_bytes": None,
-        "max_model_len": 128_000,
-    },
-}
-# What is said of the failure of each -> its phase and figures; None where it is no memory's.
-FAILED: dict[str, list[tuple[str, Phase, OutOfMemory | None]]] = {
-    "0.9-graphs-oom": [("CUDA error: out of memory", "cuda graphs", OutOfMemory())],
-    "0.11.0-sampler-oom": [
+Failure = tuple[str, Phase | None, OutOfMemory | None]
+
+
+def failures(rows: list[dict[str, Any]]) -> list[Failure]:
+    def size(said: str) -> int:
+        number, unit = said.split()
+        return round(float(number) * {"MiB": MIB, "GiB": GIB}[unit])
+
+    return [
         (
-            "Tried to allocate 594.00 MiB",
-            "profile: sampler",
-            OutOfMemory(
-                tried_bytes=594 * MIB,
-                total_bytes=round(79.33 * GIB),
-                free_bytes=round(508.44 * MIB),
-                allocated_bytes=round(74.24 * GIB),
-                graph_pools_bytes=round(57.88 * MIB),
-                unallocated_bytes=round(185.89 * MIB),
-            ),
-        ),
-        ("warming up sampler with 1024 dummy requests", "profile: sampler", OutOfMemory()),
-    ],
-    "0.17.1-encoder-oom": [
-        ("HIP out of memory", "profile: encoder", OutOfMemory(tried_bytes=192 * GIB))
-    ],
-    "0.23.0-negative": [("No available memory for the cache blocks", "kv cache", None)],
-    "weights-oom": [
-        (
-            "Failed to load model",
-            "weights",
-            OutOfMemory(
-                tried_bytes=84 * MIB,
-                total_bytes=round(31.35 * GIB),
-                free_bytes=round(93.06 * MIB),
-                allocated_bytes=round(29.39 * GIB),
-                unallocated_bytes=round(309.08 * MIB),
-            ),
+            row["said"],
+            row["phase"],
+            row["oom"]
+            if row["oom"] is None
+            else OutOfMemory(**{f"{name}_bytes": size(said) for name, said in row["oom"].items()}),
         )
-    ],
-    "serving-oom": [
-        (
-            "Tried to allocate 50.00 MiB",
-            "serving",
-            OutOfMemory(
-                tried_bytes=50 * MIB,
-                total_bytes=round(23.56 * GIB),
-                free_bytes=round(21.75 * MIB),
-                allocated_bytes=round(22.88 * GIB),
-                graph_pools_bytes=24 * MIB,
-                unallocated_bytes=round(275.38 * MIB),
-            ),
-        )
-    ],
-}
+        for row in rows
+    ]
+
+
+_PUBLIC = yaml.safe_load((LOGS / "stated.yaml").read_text(encoding="utf-8"))
+STATED: dict[str, dict[str, Any]] = _PUBLIC["stated"]
+FAILED = {name: failures(rows) for name, rows in _PUBLIC["failed"].items()}
+MESSAGES = failures(_PUBLIC["messages"])
 
 
 def read_log(lines: list[str]) -> StartupLog:
@@ -173,55 +109,6 @@ def test_a_failed_start_says_where_and_of_what(name: str) -> None:
     for failure, (said, phase, _) in zip(found, FAILED[name], strict=True):
         assert said in failure.text
         assert str(failure).endswith(f" ({phase})")
-
-
-# Messages as they stand in issues (vllm#15457, xinference#4926, PR 36814, ms-swift's FAQ, ...).
-MESSAGES: list[tuple[str, Phase | None, OutOfMemory | None]] = [
-    (
-        "ValueError: max_num_seqs (256) exceeds available Mamba cache blocks (108). Each decode "
-        "sequence requires one Mamba cache block, so CUDA graph capture cannot proceed.",
-        "cuda graphs",
-        None,
-    ),
-    (
-        "ValueError: To serve at least one request with the models's max seq len (262144), (36.0 "
-        "GiB KV cache is needed, which is larger than the available KV cache memory (6.94 GiB). "
-        "Based on the available memory, the estimated maximum model length is 50512. Try",
-        "kv cache",
-        None,
-    ),
-    (
-        "ValueError: Free memory on device (3.22/4.0 GiB) on startup is less than desired GPU "
-        "memory utilization (0.9, 3.6 GiB). Decrease GPU memory utilization or reduce",
-        "start",
-        None,
-    ),
-    (
-        "The decoder prompt contains a(n) image item with 4230 embedding tokens, which exceeds the "
-        "pre-allocated encoder cache size 4225. Please reduce the input size or increase",
-        "serving",
-        None,
-    ),
-    (
-        "(APIServer pid=1657) ValueError: Chunked MM input disabled but max_tokens_per_mm_item "
-        "(2496) is larger than max_num_batched_tokens (1536). Please increase",
-        "start",
-        None,
-    ),
-    (
-        "EngineCore process was killed by signal -9 (SIGKILL, typically the OOM killer)",
-        None,
-        None,
-    ),
-    (
-        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 148.00 MiB. GPU 0 has "
-        "a total capacty of 23.69 GiB of which 76.81 MiB is free. Process 457819 has 23.60 GiB "
-        "memory in use.",
-        None,
-        OutOfMemory(148 * MIB, round(23.69 * GIB), round(76.81 * MIB)),
-    ),
-    ("RuntimeError: CUDA driver error: out of memory", None, OutOfMemory()),
-]
 
 
 @pytest.mark.parametrize(("message", "phase", "oom"), MESSAGES)

@@ -246,7 +246,7 @@ def test_a_stream_without_its_end_is_seen(tmp_path: Path, form: str, codec: str)
     ],
 )
 def test_a_clip_without_its_end_is_seen(make_video, name, options, fault: str) -> None:
-    """Of half a download in one file the server found no frame, in another fewer that cost more."""
+    """Half a download: the server found no frame in one file, in another fewer that cost more."""
     whole = Path(make_video(name, frames=60, sound=True, options=options)).read_bytes()
     for data in (whole, whole + bytes(3000)):
         assert examined(data).encoding.fault == ""

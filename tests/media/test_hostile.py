@@ -116,7 +116,7 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one reading of all files came to; `seen` has a `repr` for each."""
+    """One reading of all files; `seen` has a `repr` for each."""
 
     seen: dict[str, str]
     files: int

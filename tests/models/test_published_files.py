@@ -54,7 +54,7 @@ each_gemma4 = pytest.mark.parametrize(
 
 
 def digest(geometry: Geometry, section: str) -> str:
-    """Of the section as the publisher writes the file: the same keys in the same order."""
+    """Hash the section as the publisher writes the file: the same keys in the same order."""
     values = geometry.values(section)
     by_transformers = geometry.architecture.startswith(("Gemma4", "Qwen3VL"))
     text = json.dumps(values, indent=2) + "\n" if by_transformers else json.dumps(values, indent=4)
@@ -79,7 +79,7 @@ def test_the_processor_is_the_published_one_byte_for_byte(geometry: Geometry) ->
 
 
 def test_glm_ocr_has_the_published_number_of_parameters() -> None:
-    """Of the index of its weights (index id 68508449768): no digest of its config is public."""
+    """The index of its weights (index id 68508449768): no digest of its config is public."""
     geometry = find_model("zai-org/GLM-OCR")
     assert geometry is not None
     assert glm_ocr(geometry.values("config")) == 1_325_258_240
@@ -109,7 +109,7 @@ def _glm_encoder(vision: dict[str, Any]) -> int:
 
 
 def test_qwen3_6_27b_fp8_has_the_published_number_of_fp8_elements() -> None:
-    """Of the headers of its weights (index id 69508542982): the projections of 64 layers and of
+    """The headers of its weights (index id 69508542982): the projections of 64 layers and of
     the drafter's one, but not those of a linear layer that make its gates.
     """
     geometry = find_model("Qwen/Qwen3.6-27B-FP8")
@@ -127,7 +127,7 @@ def test_qwen3_6_27b_fp8_has_the_published_number_of_fp8_elements() -> None:
 
 
 def test_qwen3_8_flash_next_has_the_published_number_of_parameters() -> None:
-    """Of the headers of its weights (index id 69431610063): no digest of its config is public."""
+    """The headers of its weights (index id 69431610063): no digest of its config is public."""
     geometry = find_model("Qwen/Qwen3.8-Flash-Next")
     assert geometry is not None
     assert flash_next(geometry.values("config")) == 179_999_981_424

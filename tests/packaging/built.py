@@ -29,7 +29,7 @@ def copy_of(folder: Path) -> Path:
 
 
 def build(kind: Kind, source: Path, folder: Path) -> Path:
-    """What the backend writes to `folder`; it writes into `source` too."""
+    """Build into `folder`; the backend writes into `source` too."""
     folder.mkdir(exist_ok=True)
     code = f"import sys; from setuptools import build_meta as b; b.build_{kind}(sys.argv[1])"
     # Without what the checkout has on the path: what is built is in `source`.

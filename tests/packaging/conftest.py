@@ -36,7 +36,7 @@ def sdist(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def index() -> None:
-    """Where pip finds packages; tests that install skip without it."""
+    """The index where pip finds packages; tests that install skip without it."""
     words = ["install", "--dry-run", "--ignore-installed", "--no-deps", "--retries", "0", "bracex"]
     done = subprocess.run(
         [sys.executable, "-m", "pip", *words], capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""What is built holds all of the package, by every way to it."""
+"""Builds hold all of the package, by every way to make them."""
 
 from __future__ import annotations
 

@@ -546,7 +546,7 @@ _BESIDE_FAKES = Path(__file__).with_name("meta_kernels_beside_fakes.py")
 def test_the_same_for_each_operation_of_a_startup(
     model_id: str, with_vllm: None, engine_cache: Path, tmp_path: Path
 ) -> None:
-    """What torch's meta kernels are asked for is what its fake mode would say."""
+    """torch's meta kernels say what its fake mode would say."""
     folder = folder_of(model_id, engine_cache)
     cut = cut_checkpoint(folder, tmp_path / "cut", 4)
     found = answer_of(_BESIDE_FAKES, cut)

@@ -86,7 +86,7 @@ def test_a_published_pool_holds_as_many_tokens(theatres: Callable[[str], Theatre
 
 
 def test_a_prompt_is_rehearsed_as_it_is_served(hybrid: RehearsedMemory) -> None:
-    """What the recurrent layers compute is in no profile of vLLM's (vllm#52872)."""
+    """No profile of vLLM's has what the recurrent layers compute (vllm#52872)."""
     alone = hybrid.prefills[0]
     language = next(p.peak_bytes for p in hybrid.phases if p.name == "language model")
     assert alone.prompts == 1
@@ -117,7 +117,7 @@ SERVED = {
 
 
 def short(found: RehearsedMemory) -> int:
-    """What the step as served takes beyond the reserve, beside a full encoder cache."""
+    """Return the bytes that a served step takes beyond the reserve, beside a full encoder cache."""
     assert found.prefill is not None
     return found.prefill.phase.peak_bytes + found.encoder_cache_bytes - found.activation_peak_bytes
 

@@ -82,7 +82,7 @@ def overlaid_methods(tree: ast.Module) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def patched() -> dict[str, Any]:
-    """What `tests/rehearsal/patches.py` saw in a child that installs every stand-in."""
+    """Run `tests/rehearsal/patches.py` in a child that installs every stand-in."""
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("needs vLLM: make setup")
     found: dict[str, Any] = answer_of("-m", "tests.rehearsal.patches")

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.programs import answer_of
+
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
-PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks" / "rehearsal_reality.py"
 TOLERANCE = 0.01
 # CUDA's allocator leaves up to 1 MiB unsplit, depending on free blocks, which differ on the CPU.
 UNSPLIT_BYTES = 2 << 20
@@ -26,16 +22,8 @@ def compared() -> Compared:
     """(real, imagined) peaks by part, attention and size."""
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("needs vLLM: make setup")
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), "--json"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = {}
-    for one in map(json.loads, done.stdout.splitlines()):
-        case: dict[str, Any] = one["case"]
-        key = (case["part"], case["attention"], tuple(case["size"]))
-        found[key] = (one["real"], one["imagined"])
-    return found
+    answer = answer_of("-m", "tests.rehearsal.reality")
+    return {(part, by, tuple(size)): (real, made) for (part, by, size), real, made in answer}
 
 
 def off(found: int, truth: int) -> float:

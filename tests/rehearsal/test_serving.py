@@ -1,4 +1,4 @@
-"""What no startup profile runs, on the loaded model: outputs, their merge, other encoder steps; and
+"""Steps that no startup profile runs: outputs, their merge, other encoder steps; and
 FlashInfer's workspaces, inside vLLM's estimate only if graphs hold them.
 """
 

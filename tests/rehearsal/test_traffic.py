@@ -103,7 +103,7 @@ def served_on_both(
 
 
 def decisions(traffic: Traffic) -> list[TrafficStep]:
-    """What the scheduler decides at each step, and what the cache then holds, on any device."""
+    """The scheduler's decision at each step, and the cache after it, on any device."""
     return [replace(step, peak_bytes=None, held_bytes=None) for step in traffic.steps]
 
 

@@ -1,4 +1,4 @@
-"""What the engine child reads from a CUDA worker, read from vLLM's own on an imaginary GPU."""
+"""The engine child's readings of a CUDA worker, on vLLM's own and an imaginary GPU."""
 
 from __future__ import annotations
 

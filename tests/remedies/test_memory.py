@@ -168,7 +168,7 @@ def test_what_starts_without_room_for_its_steps_gets_room() -> None:
 
 
 def test_the_order_of_levers_is_the_one_of_run() -> None:
-    """What nobody sends, free memory, batch and sequences, context, detail, hardware."""
+    """The order: what nobody sends, free memory, batch, context, detail, hardware."""
     found = list(dict.fromkeys(name for one in propose(situation()) for name in one.changes))
     assert found == [
         *("limit_mm_per_prompt", "gpu_memory_utilization", "max_num_batched_tokens"),

@@ -18,7 +18,7 @@ _LOOK_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a command and all that it started took: memory at once, and time."""
+    """Memory at once and time of a command and all that it started."""
 
     code: int
     out: str

@@ -45,7 +45,7 @@ def naming(exemplars: list[str]) -> Calibration:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """What nobody meant to send on, and a corpus beside it."""
+    """A home with files that nobody meant to send on, and a corpus beside them."""
     for name in ("private.png", "media/a.png", "media-2/b.png"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)

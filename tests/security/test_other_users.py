@@ -1,4 +1,4 @@
-"""What a user may not read or write, and what others have laid before them."""
+"""Files that a user may not read or write, and those that others have laid before them."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ SAID = [
 
 
 def checked(name: str) -> list[CheckResult]:
-    """What a check may say of a file, as it is written and as others would."""
+    """Sentences of checks on a file, as they are written and as others would."""
     ways = (name, one_line(name), printable(name), repr(name)[1:-1])
     details = [said.replace("{}", way) for said in SAID for way in ways]
     return [
@@ -64,7 +64,7 @@ def checked(name: str) -> list[CheckResult]:
 
 
 def outputs(found: Calibration) -> dict[str, str]:
-    """What leaves the house with `--redact-paths`, but for the page, which takes a second."""
+    """Outputs with `--redact-paths`, but for the page, which takes a second."""
     report = Report(found, f"vllm serve --config /home/{T}/x", thumbnails=False, redact_paths=True)
     clean = redacted(found)[0]
     said = {name: render(report) for name, render in REPORTS.items() if name != "html"}

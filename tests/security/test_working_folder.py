@@ -55,7 +55,7 @@ def data_set(tmp_path: Path) -> Path:
 
 
 def typed(folder: Path, entry: tuple[str, ...], *words: object) -> str:
-    """What the command says, which was typed in the folder; nothing there was imported."""
+    """Type the command in the folder, and assert that nothing there was imported."""
     done = subprocess.run(
         [*entry, *map(str, words)],
         cwd=folder,

@@ -133,21 +133,21 @@ class FakeHost:
 
 
 class Uncounted(FakeHost):
-    """Of a model for which vLLM has no count."""
+    """A model for which vLLM has no count."""
 
     def count(self, request: CountEmbeds) -> EmbedCounts:
         return EmbedCounts((None,) * len(request.subjects), ((),) * len(request.subjects))
 
 
 class Miscounting(FakeHost):
-    """Whose count knows nothing of a cap: right by default, wrong under any setting."""
+    """Its count knows nothing of a cap: right by default, wrong under any setting."""
 
     def count(self, request: CountEmbeds) -> EmbedCounts:
         return super().count(replace(request, setting=Setting()))
 
 
 class UncappedHost(FakeHost):
-    """Whose largest item is counted without the caps under which its dummy is built, as by 0.28."""
+    """Its largest item is counted without the caps of its dummy, as by 0.28."""
 
     def ask(self, request: Any, doing: str) -> Any:
         answer = super().ask(request, doing)
@@ -159,7 +159,7 @@ class UncappedHost(FakeHost):
 
 
 class VolumeHost(FakeHost):
-    """Whose video cap bounds all frames together, as Qwen3-VL's does, under the same name."""
+    """Its video cap bounds all frames together, as Qwen3-VL's does, under the same name."""
 
     def cost(self, shape: Shape, kwargs: Mapping[str, Any]) -> Cost:
         if not isinstance(shape, VideoShape):
@@ -171,7 +171,7 @@ class VolumeHost(FakeHost):
 
 
 def _thinned(shape: Shape, frames: int) -> Shape:
-    """What a loader that keeps `frames` hands over."""
+    """Return the clip that a loader hands over which keeps `frames`."""
     if not isinstance(shape, VideoShape):
         return shape
     return replace(shape, num_frames=min(frames, shape.num_frames))

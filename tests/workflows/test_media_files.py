@@ -30,7 +30,7 @@ except OutputError as error:
 
 
 def files_of(prompt: Prompt) -> list[bytes]:
-    """What the engine would read for the media of a prompt."""
+    """Return the files that the engine would read for the media of a prompt."""
     (request,) = prepare_requests([prompt.request])
     assert not isinstance(request, Skipped)
     urls = [urlsplit(url) for _, url in request.media()]

@@ -1,4 +1,4 @@
-"""What somebody pastes behind --, from a command for another release, or with the model in it."""
+"""Flags pasted behind --, from a command for another release, or with the model in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What vLLM says of flags that a run was given."""
+"""vLLM's words on flags that a run was given."""
 
 from __future__ import annotations
 

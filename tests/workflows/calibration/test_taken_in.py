@@ -1,4 +1,4 @@
-"""What the server refuses sets neither limits nor caps, and is said."""
+"""Items that the server refuses set neither limits nor caps, and are named."""
 
 from __future__ import annotations
 

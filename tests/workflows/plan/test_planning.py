@@ -1,4 +1,4 @@
-"""What a plan takes from a log, tries and proposes, judged as `run` and `validate` judge it."""
+"""A plan from a log: tried and proposed settings, judged as `run` and `validate` judge them."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_before_the_kv_cache_a_lower_utilization_makes_no_room() -> None:
 
 @dataclass
 class SharedCap:
-    """Whose largest video is as large as the cap of images lets it be."""
+    """Its largest video is as large as the cap of images lets it be."""
 
     def rehearse(
         self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()

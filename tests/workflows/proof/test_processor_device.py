@@ -1,4 +1,4 @@
-"""What `--device cuda` needs, and what comes of items that differ or end the engine."""
+"""`--device cuda`: its needs, and items that differ or end the engine."""
 
 from __future__ import annotations
 

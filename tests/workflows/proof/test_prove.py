@@ -1,4 +1,4 @@
-"""What this machine cannot hold says nothing of the configuration, and a crash of vLLM does."""
+"""A lack of this machine's memory is no verdict on the configuration; a crash of vLLM is."""
 
 from __future__ import annotations
 

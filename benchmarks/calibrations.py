@@ -1,0 +1,60 @@
+"""`mmcalib run` for several GPUs at once, and its results kept so that a second call goes on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import TypeAdapter
+
+from mmcalib.admission.calibration import Calibration
+
+T = TypeVar("T")
+_RUN = ("run", "--validate", "budget", "--force", "--quiet", "--no-thumbnails")
+
+
+def calibrated(
+    words: Sequence[str], gpus: Sequence[str], out: Path
+) -> Iterator[tuple[str, Calibration | None, str]]:
+    """Run the command once, which measures once for all GPUs. Yield each GPU with its calibration,
+    None where no memory was rehearsed, and what was said.
+    """
+    command = [sys.executable, "-m", "mmcalib", *_RUN, *words]
+    command += ["--gpu", ",".join(gpus), "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = " ".join(done.stderr.split())[-400:]
+    comparison = out / "comparison.json"
+    if len(gpus) == 1 or not comparison.is_file():
+        yield from ((gpu, _loaded(out) if len(gpus) == 1 else None, said) for gpu in gpus)
+        return
+    for run in json.loads(comparison.read_text())["runs"]:
+        yield run["gpu"], _loaded(out / run["folder"]), run["problem"]
+
+
+def _loaded(folder: Path) -> Calibration | None:
+    path = folder / "calibration.json"
+    found = Calibration.load(path) if path.is_file() else None
+    return found if found and found.memory.calibrated.label == "rehearsed" else None
+
+
+def retentions(found: Calibration) -> tuple[float, float]:
+    """Return the least share that is kept of any modality's detail: on average, and of an item."""
+    parts = [part.kept for part in found.corpus.modalities.values() if part.kept]
+    mean = min((part.mean for part in parts), default=1.0)
+    return mean, min((part.worst for part in parts), default=1.0)
+
+
+def kept(path: Path | None, row: type[T], make: Callable[[], Iterable[T]]) -> list[T]:
+    """Read the rows of the file, or make and keep them; without a path they are made."""
+    rows_of: TypeAdapter[list[T]] = TypeAdapter(list[row])  # type: ignore[valid-type]
+    if path is not None and path.is_file():
+        return rows_of.validate_json(path.read_bytes())
+    rows = list(make())
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(rows_of.dump_json(rows))
+    return rows
