@@ -47,9 +47,10 @@ DOMAINS: Sequence[tuple[int, float]] = ((1, 4e3), (1, 200.0), (8, 100.0), (28, 5
 _LARGE_PX = 4000
 _SHORT_SECONDS = (0.01, 0.02, 0.03, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2)
 _SECONDS = (*_SHORT_SECONDS, 3, 4, 5, 6, 8, 10, 12, 15, 18, 21, 25, 30, 31)
-_LONG_SECONDS = (45, 60, 90, 120, 180, 240, 300, 301, 450, 600)
-# Ladders reach beyond the corpus' longest clip by this factor in many steps, and by one more step
-# to the server's decoding limit (VLLM_MAX_AUDIO_DECODE_DURATION_S, vllm/envs.py of 0.32).
+_LONG_SECONDS = (45, 60, 90, 120, 180, 240, 300, 301, 450, 600, 600.02)
+# Ladders reach beyond the corpus' longest clip by this factor in many steps, and by two more steps
+# to the server's decoding limit (VLLM_MAX_AUDIO_DECODE_DURATION_S, vllm/envs.py of 0.32), and what
+# resampling adds to that.
 _BEYOND = 2.0
 
 
@@ -123,8 +124,8 @@ def probe_audio(rate_hz: int, longest_s: float) -> list[AudioShape]:
     """Return audio clips in ascending length, at the rate to which the server resamples."""
     most = _BEYOND * longest_s
     steps = [s for s in (*_SECONDS, *_LONG_SECONDS) if s <= max(most, _SECONDS[-1])]
-    steps += _LONG_SECONDS[-1:] if steps[-1] < _LONG_SECONDS[-1] else ()
-    return [AudioShape(round(seconds * rate_hz), rate_hz) for seconds in steps]
+    steps += (s for s in _LONG_SECONDS[-2:] if s > steps[-1])
+    return [AudioShape(max(1, round(seconds * rate_hz)), rate_hz) for seconds in (0, *steps)]
 
 
 def _clip(frames: int, fps: float, width: int, height: int) -> VideoShape:

@@ -280,7 +280,8 @@ class Ladder:
         """None if shorter than the first rung or longer than the last."""
         if not isinstance(shape, AudioShape):
             return None
-        scale, slack = self.rate_hz / shape.sample_rate_hz, self.rate_hz / _RESAMPLED_SLACK
+        scale = self.rate_hz / shape.sample_rate_hz
+        slack = 0 if scale == 1 else self.rate_hz / _RESAMPLED_SLACK
         padding = _PADDING_SAMPLES * scale if encoding.sample_format else 0
         longest, shortest = shape.num_samples * scale + slack, shape.num_samples * scale - slack
         if longest + padding <= self.refused_samples:

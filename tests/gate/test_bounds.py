@@ -126,8 +126,11 @@ def test_a_clip_that_ffmpeg_decodes_may_have_an_encoders_padding() -> None:
 def test_what_is_shorter_than_a_sound_that_was_refused_is_refused() -> None:
     rule = Ladder(16000, (Rung(480, 1, 1), Rung(1600, 3, 3)), refused_samples=320)
     assert isinstance(rule.bound(AudioShape(80, 8000)), ShapeRejection)
-    assert isinstance(rule.bound(AudioShape(160, 16000)), ShapeRejection)
-    assert rule.bound(AudioShape(161, 16000)) is None
+    assert rule.bound(AudioShape(81, 8000)) is None
+    # At the server's own rate nothing is resampled.
+    assert isinstance(rule.bound(AudioShape(320, 16000)), ShapeRejection)
+    assert rule.bound(AudioShape(321, 16000)) is None
+    assert rule.bound(AudioShape(480, 16000)) == Bound(1, 1, 1, 1)
 
 
 @pytest.mark.parametrize("rule", [QWEN, Ceiling(1, 1, 1, 200.0)])
