@@ -150,7 +150,9 @@ class MemoryPrediction(Closing):
     fatal: tuple[type[MmcalibError], ...] = ()
     failure: MmcalibError | None = field(init=False, default=None)
     _thread: ThreadPoolExecutor = field(init=False)
-    _begun: dict[str, Future[RehearsedMemory]] = field(init=False, default_factory=dict)
+    _begun: dict[tuple[str, Steps], Future[RehearsedMemory]] = field(
+        init=False, default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rehearsal")
@@ -162,7 +164,7 @@ class MemoryPrediction(Closing):
 
     def start(self, engine_args: EngineArgs, steps: Steps = ()) -> Future[RehearsedMemory]:
         """Start rehearsing the configuration and then these encoder steps; returns at once."""
-        key = arguments_key(engine_args, steps)
+        key = arguments_key(engine_args), steps
         if key not in self._begun:
             full = {**self.base, **engine_args}
             self._begun[key] = self._thread.submit(self.rehearsals.rehearse, full, steps)
@@ -177,11 +179,11 @@ class MemoryPrediction(Closing):
         return self.start(engine_args, steps).result()
 
     def find_result(self, engine_args: EngineArgs) -> RehearsedMemory | MmcalibError | None:
-        """Return the rehearsal or its error; None if it was never started."""
-        if arguments_key(engine_args) not in self._begun:
-            return None
+        """Return a rehearsal, with any steps, or its error; None if none was started."""
+        wanted = arguments_key(engine_args)
+        begun = next((future for (key, _), future in self._begun.items() if key == wanted), None)
         try:
-            return self.rehearse(engine_args)
+            return begun.result() if begun else None
         except MmcalibError as error:
             return error
 
@@ -218,9 +220,9 @@ class MemoryPrediction(Closing):
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def arguments_key(engine_args: EngineArgs, steps: Steps = ()) -> str:
+def arguments_key(engine_args: EngineArgs) -> str:
     """Return a key that ignores the arguments' order."""
-    return json.dumps([engine_args, repr(steps)], sort_keys=True)
+    return json.dumps(engine_args, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,10 +50,15 @@ def test_the_same_is_rehearsed_once_and_other_steps_are_not_the_same() -> None:
             at.rehearse_or_none({"max_num_seqs": 1}),
         )
         at.start({"max_num_seqs": 1}, STEPS)
+        # Traffic needs the start alone.
+        assert at.find_result({}) == plain
+        at.rehearse({"max_num_seqs": 4}, STEPS)
+        assert at.find_result({"max_num_seqs": 4}) == first
+        assert at.find_result({"max_num_seqs": 5}) is None
     assert [one and one.encoder_tokens for one in (first, plain, again)] == [1, 0, 0]
     with_model = {"model": "/m", "max_num_seqs": 1}
-    assert process.asked == [with_model, {"model": "/m"}, with_model]
-    assert at.count == 3
+    assert process.asked[:3] == [with_model, {"model": "/m"}, with_model]
+    assert at.count == len(process.asked) == 4
 
 
 def test_the_first_failure_of_what_is_tried_is_kept() -> None:
