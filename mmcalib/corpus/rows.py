@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mmcalib.corpus.chat import PART_OF, ChatRequest, Prompt, text_part, url_part
 from mmcalib.domain.items import ByteSource, Item, Skipped, drop_data
-from mmcalib.domain.shapes import Modality, is_size, with_tag
+from mmcalib.domain.shapes import Modality, is_size, parse_size, with_tag
 from mmcalib.media.sniff import (
     AUDIO_EXTENSIONS,
     HEAD_BYTES,
@@ -90,9 +90,11 @@ class Table:
             case {"bytes": bytes() as data, **rest}:
                 yield self._cell_medium(location, data, str(rest.get("path") or ""))
             case {"path": str() as path} if is_size(path):
-                sound, moves = "Hz" in path, "fps" in path
-                modality: Modality = "audio" if sound else "video" if moves else "image"
-                yield Item(with_tag(path, f"{self.path}:{cell.member}")), modality
+                item = Item(with_tag(path, f"{self.path}:{cell.member}"))
+                try:
+                    yield item, parse_size(path).modality
+                except ValueError as error:
+                    yield Skipped(item.path, str(error)), "image"
             case {"path": str() as path}:
                 yield self.resolve_path(path), guess_modality(b"", extension_of(path))
             case bytes() if self._is_media(cell.column, value):

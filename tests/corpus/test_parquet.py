@@ -109,6 +109,18 @@ def test_a_path_without_bytes_is_asked_for_as_what_its_name_says(tmp_path: Path)
     assert [part["type"] for part in media] == kinds
 
 
+def test_a_size_is_asked_for_as_what_it_gives(tmp_path: Path) -> None:
+    sizes = ["size:sample_rate_hz=16000,45s", "size:64x64,num_frames=8,fps=2,4s", "size:64fps"]
+    columns = {"text": ["a"] * 3, "media": [{"bytes": None, "path": size} for size in sizes]}
+    path = table(tmp_path, columns)
+    *usable, wrong = ParquetSource(path).prompts()
+    media = [one.request.media()[0][0] for one in usable if isinstance(one, Prompt)]
+    assert media == ["audio_url", "video_url"]
+    why = "not a size: write size:4032x3024, "
+    assert reason(wrong).startswith(f"size:64fps#{path}:2/media: {why}")
+    assert reason(list(ParquetSource(path).items())[2]).startswith(why)
+
+
 def test_large_media_are_read_again_where_they_are_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
