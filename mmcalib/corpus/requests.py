@@ -13,14 +13,14 @@ import sys
 from array import array
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from mmcalib.corpus import urls
 from mmcalib.corpus.chat import MODALITY_OF, ChatRequest, Prompt, Text, UrlType
-from mmcalib.corpus.given import count_of, read_distribution
+from mmcalib.corpus.given import read_distribution, read_given
 from mmcalib.corpus.grammar import Grammar
 from mmcalib.corpus.lines import LONGEST_LINE_BYTES, BadRequest, UnknownPart, parse_line, seconds_of
 from mmcalib.domain.items import Item, Skipped
@@ -81,7 +81,7 @@ class RequestLines:
     def prompt(self, origin: str, line: bytes) -> Prompt | Skipped:
         """Parse a line; `Skipped` if unusable. Raises UsageError for files outside the root."""
         try:
-            request, _ = parse_line(line, as_sent=self._as_sent)
+            request, _ = parse_line(line, origin, as_sent=self._as_sent)
             try:
                 doubt = self._grammar.find_doubt(request) if self._grammar else ""
                 doubt = self._doubt_uuids(request) or doubt
@@ -242,13 +242,14 @@ class RequestsSource:
 
     def _items_of(self, lines: Iterable[_Line]) -> Iterator[Item]:
         for line in lines:
+            origin = self._origin(line)
             try:
-                request, _ = parse_line(line.text)
+                request, _ = parse_line(line.text, origin)
             except BadRequest:
                 continue
             for place, medium in enumerate(request.media(), 1):
                 try:
-                    yield self._reader.find_medium(medium, self._origin(line), place).item
+                    yield self._reader.find_medium(medium, origin, place).item
                 except urls.Unresolved:
                     continue
 
@@ -288,7 +289,7 @@ class RequestsSource:
             if origins is not None and origin not in origins:
                 continue
             try:
-                request, sent_s = parse_line(line.text)
+                request, sent_s = parse_line(line.text, origin)
             except BadRequest:
                 continue
             if sent_s is None and (session := request.others.get("session_id")):
@@ -317,7 +318,11 @@ class RequestsSource:
                     offset += len(end)
                 text = _remove_bom(number, text)
                 if text and not text.isspace():
-                    yield from (_Line(number, start, text, n) for n in range(count_of(text)))
+                    given = None
+                    with suppress(ValueError):  # A wrong line counts once.
+                        given = read_given(text)
+                    many = given.count if given else 1
+                    yield from (_Line(number, start, text, n) for n in range(many))
 
 
 def _reject_other_formats(path: Path) -> None:

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmcalib.admission.admits import admit_file
-from mmcalib.corpus.given import parse_given, profile_names, read_distribution
+from mmcalib.corpus.given import profile_names, read_distribution
+from mmcalib.corpus.lines import parse_line
+from mmcalib.corpus.requests import Reading, RequestsSource
 from mmcalib.derive.bounds import Area, Ceiling, Rule
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import (
@@ -118,7 +120,8 @@ def test_every_profile_can_be_drawn_and_names_its_source() -> None:
     for name in profile_names():
         assert getattr(read_distribution(Path(f"profile:{name}")), "source", "")
         for line in drawn(f"profile:{name}")[:50]:
-            assert [size for _, size in parse_given(line).media()] == line["sizes"]
+            request, _ = parse_line(json.dumps(line).encode())
+            assert [size for _, size in request.media()] == line["sizes"]
 
 
 @pytest.mark.parametrize(
@@ -127,6 +130,7 @@ def test_every_profile_can_be_drawn_and_names_its_source() -> None:
         ("items: {1 image: 1}", "image: items and sizes must both name it, or neither"),
         ("items: {1 picture: 1}", "items: '1 picture' is not like 2 images, 1 video, or none"),
         ("items: {none: 1}\nsizes: {size:64: 1}", "not a size: cannot read '64'"),
+        ("items: {}", "items: Dictionary should have at least 1 item"),
         ("items: {none: 1}\nrepeat: 0.5", "repeat: Unexpected keyword argument"),
     ],
 )
@@ -142,3 +146,25 @@ def test_repeats_are_items_of_earlier_requests(tmp_path: Path) -> None:
     path.write_text("items: {1 image: 1}\nsizes: {size:64x64: 1}\nrepeats: 0.25\nrequests: 4000")
     sizes = [line["sizes"][0] for line in drawn(str(path))]
     assert len(set(sizes)) / len(sizes) == pytest.approx(0.75, abs=0.03)
+
+
+def test_texts_of_a_given_length_differ_and_have_it(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_text(
+        '{"sizes": [], "text_tokens": 900, "count": 500}\n{"sizes": [], "text_bytes": 12}'
+    )
+    *counted, short = (
+        one.request.text() for one in RequestsSource(path, Reading(tmp_path)).texts()
+    )
+    # A block of vLLM's prefix cache has 16 tokens.
+    assert len({text[:8] for text in counted}) == 500
+    assert (
+        counted
+        == [one.request.text() for one in RequestsSource(path, Reading(tmp_path)).texts()][:-1]
+    )
+    assert {len(text.encode()) for text in counted} == {900}
+    assert len(short.encode()) == 12
+    folder = Path(pytest.importorskip("mistral_common").__file__).parent / "data"
+    tokenizers = pytest.importorskip("mistral_common.tokens.tokenizers.tekken")
+    real = tokenizers.Tekkenizer.from_file(folder / "tekken_240911.json")
+    assert {len(real.encode(text, False, False)) for text in counted[:20]} == {900}
