@@ -54,27 +54,20 @@ _LINE = TypeAdapter(Given)
 _PLAIN: Final = asdict(RequestText())
 
 
+@lru_cache(maxsize=1)  # Each request of a line asks again.
 def read_given(text: bytes) -> Given | None:
     """Read a line of sizes; None for another line. Raises ValueError for a wrong one."""
-    may_be = len(text) < MIB and (b'"sizes"' in text or b'"loose"' in text)
-    return _read(text) if may_be else None
-
-
-@lru_cache(maxsize=8)  # Each request of a line asks again.
-def _read(text: bytes) -> Given | None:
     try:
-        line = json.loads(text.decode())
+        may_be = len(text) < MIB and (b'"sizes"' in text or b'"loose"' in text)
+        line = json.loads(text.decode()) if may_be else None
     except (ValueError, RecursionError):
         return None
     if not isinstance(line, dict) or not line.keys() & {"sizes", "loose"} or "messages" in line:
         return None
     try:
-        given = _LINE.validate_python(line)
+        return _LINE.validate_python(line)
     except ValidationError as error:
         raise ValueError(f"not a line of sizes: {_first_error(error)}") from error
-    if any(not 0 <= n <= _MOST for n in astuple(_text_of(given)) if n is not None):
-        raise ValueError(f"not a line of sizes: a number is not from 0 to {_MOST:,}")
-    return given
 
 
 def format_text(asked: RequestText) -> dict[str, Any]:
@@ -82,12 +75,11 @@ def format_text(asked: RequestText) -> dict[str, Any]:
     return {n: v for n, v in asdict(replace(asked, given=False)).items() if v != _PLAIN[n]}
 
 
-def _text_of(given: Given) -> RequestText:
-    return RequestText(**{name: getattr(given, name) for name in _PLAIN} | {"given": True})
-
-
 def make_request(given: Given, origin: str) -> ChatRequest:
     """Return the request at `origin`, whose own words are as long as given. Raises ValueError."""
+    asked = replace(RequestText(*(getattr(given, name) for name in _PLAIN)), given=True)
+    if any(not 0 <= number <= _MOST for number in astuple(asked) if number is not None):
+        raise ValueError(f"not a line of sizes: a number is not from 0 to {_MOST:,}")
     media = [(parse_size(one).modality, one) for one in given.loose or given.sizes]
     parts = [url_part(PART_OF[modality], one) for modality, one in media]
     name = f"{zlib.crc32(origin.encode()):08x}".translate(_SIGNS)
@@ -96,7 +88,7 @@ def make_request(given: Given, origin: str) -> ChatRequest:
     parts += [text_part(words)] if words else []
     body = {"max_tokens": given.answer_tokens, "min_tokens": given.least_answer_tokens or None}
     request = ChatRequest.of_body({**body, "messages": ChatRequest.of_user(parts).messages})
-    return replace(request, row=True, given=_text_of(given), loose=bool(given.loose))
+    return replace(request, row=True, given=asked, loose=bool(given.loose))
 
 
 def _first_error(error: Exception) -> str:
@@ -129,29 +121,21 @@ class Distribution:
     def lines(self) -> Iterator[bytes]:
         """Yield each request as a line. Raises ValueError for a wrong size or item."""
         drawn = random.Random(self.seed)  # noqa: S311 - reproducible, not secret
-        kinds, shares = self.by_modality()
+        kinds = {kind: _read_items(kind) for kind in self.items}
         every = _draw(self.items, self.requests, drawn)
         sizes: dict[str, Iterator[str]] = {}
-        for modality, own in shares.items():
+        for modality in MODALITIES:
+            shares = {s: n for s, n in self.sizes.items() if parse_size(s).modality == modality}
+            if bool(shares) != any(kind.get(modality) for kind in kinds.values()):
+                raise ValueError(f"{modality}: items and sizes must both name it, or neither")
             many = sum(kinds[kind].get(modality, 0) for kind in every)
-            sizes[modality] = self._repeat(_draw(own, many, drawn), drawn)
+            sizes[modality] = self._repeat(_draw(shares, many, drawn), drawn)
         texts = _draw(self.text_tokens, self.requests, drawn)
         answers = iter(_draw(self.answer_tokens, self.requests, drawn))
         for kind, text in zip(every, texts, strict=True):
             own = [next(sizes[m]) for m, count in kinds[kind].items() for _ in range(count)]
             line = {"sizes": own, "text_tokens": text, "answer_tokens": next(answers, None)}
             yield json.dumps(line).encode()
-
-    def by_modality(self) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, float]]]:
-        """Return the items of each kind of request, and all sizes. Raises ValueError."""
-        kinds = {kind: _read_items(kind) for kind in self.items}
-        sizes: dict[str, dict[str, float]] = {modality: {} for modality in MODALITIES}
-        for size, share in self.sizes.items():
-            sizes[parse_size(size).modality][size] = share
-        for modality, own in sizes.items():
-            if bool(own) != any(kind.get(modality) for kind in kinds.values()):
-                raise ValueError(f"{modality}: items and sizes must both name it, or neither")
-        return kinds, sizes
 
     def _repeat(self, sizes: list[str], drawn: random.Random) -> Iterator[str]:
         sizes = [with_tag(size, str(n)) for n, size in enumerate(sizes)] if self.repeats else sizes
@@ -198,7 +182,7 @@ def read_distribution(path: Path) -> Distribution | None:
         path = _FOLDER / f"{name.removeprefix(PROFILE)}.yaml"
     try:
         found = TypeAdapter(Distribution).validate_python(yaml.safe_load(path.read_text("utf-8")))
-        found.by_modality()
+        next(replace(found, requests=1).lines())
     except (OSError, ValueError, yaml.YAMLError) as error:
         why = one_line(f"{name}: {_first_error(error)}")
         raise CorpusError(why, hint="mmcalib list profiles --json shows some") from error
