@@ -10,7 +10,7 @@ import json
 import random
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -77,8 +77,8 @@ def format_text(asked: RequestText) -> dict[str, Any]:
 
 def make_request(given: Given, origin: str) -> ChatRequest:
     """Return the request at `origin`, whose own words are as long as given. Raises ValueError."""
-    asked = replace(RequestText(*(getattr(given, name) for name in _PLAIN)), given=True)
-    if any(not 0 <= number <= _MOST for number in astuple(asked) if number is not None):
+    fields = {name: getattr(given, name) for name in _PLAIN} | {"given": True}
+    if any(not 0 <= number <= _MOST for number in fields.values() if number is not None):
         raise ValueError(f"not a line of sizes: a number is not from 0 to {_MOST:,}")
     media = [(parse_size(one).modality, one) for one in given.loose or given.sizes]
     parts = [url_part(PART_OF[modality], one) for modality, one in media]
@@ -88,7 +88,7 @@ def make_request(given: Given, origin: str) -> ChatRequest:
     parts += [text_part(words)] if words else []
     body = {"max_tokens": given.answer_tokens, "min_tokens": given.least_answer_tokens or None}
     request = ChatRequest.of_body({**body, "messages": ChatRequest.of_user(parts).messages})
-    return replace(request, row=True, given=asked, loose=bool(given.loose))
+    return replace(request, row=True, given=RequestText(**fields), loose=bool(given.loose))
 
 
 def _first_error(error: Exception) -> str:
