@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import tomllib
@@ -10,10 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import yaml
 
 from mmcalib.corpus.requests import Reading, RequestsSource
 
+from ..corpus.listed import prompts_of
 from ..schemas import ROOT
 from .commands import ELSEWHERE, FAST, LINES, SLOW, check, commands, named
 from .pages import fenced, programs
@@ -60,7 +59,6 @@ def test_python_runs(page: str, code: str, workspace: Path) -> None:
     assert done.returncode == 0, f"{page}\n{done.stderr}"
 
 
-# What each recipe makes of its sample: how many requests, and one of the largest.
 MADE = {
     "servegen.yaml": (10_000, ["size:728x1288"] * 3),
     "azure.jsonl": (2, ["size:1024x768"] * 2),
@@ -69,23 +67,17 @@ MADE = {
 }
 
 
+@pytest.mark.skipif(not shutil.which("jq"), reason="jq is not installed")
 def test_a_recipe_makes_a_corpus_of_another_format(tmp_path: Path) -> None:
-    """Samples have the fields that each project documents, with values of our own."""
-    if not shutil.which("jq"):
-        pytest.skip("jq is not installed")
+    """Of a sample with each project's fields: so many requests, and one of them."""
     shutil.copytree(Path(__file__).with_name("traces"), tmp_path, dirs_exist_ok=True)
-    for name in ("mix", "perf"):
-        config = yaml.safe_load((tmp_path / f"{name}-config.yaml").read_text())
-        (tmp_path / f"{name}.json").write_text(json.dumps(config))
-    for page, line in LINES:
-        if page.endswith("plan-ahead.md") and line.startswith("jq"):
-            done = execute(line, tmp_path)
-            assert done.returncode == 0, f"{line}\n{done.stderr}"
+    for line in (line for page, line in LINES if "plan-ahead" in page and line.startswith("jq")):
+        done = execute(line, tmp_path)
+        assert done.returncode == 0, f"{line}\n{done.stderr}"
     for name, (requests, most) in MADE.items():
-        prompts = list(RequestsSource(tmp_path / name, Reading(tmp_path)).prompts())
-        sizes = [[i.path.partition("#")[0] for i in getattr(p, "items", ())] for p in prompts]
-        assert (name, len(prompts), max(map(len, sizes))) == (name, requests, len(most))
-        assert most in sizes
+        prompts = prompts_of(RequestsSource(tmp_path / name, Reading(tmp_path)))
+        sizes = [[item.path.partition("#")[0] for item in prompt.items] for prompt in prompts]
+        assert (name, len(sizes), most in sizes) == (name, requests, True)
 
 
 def test_no_line_of_the_docs_is_left_over() -> None:
