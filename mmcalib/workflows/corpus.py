@@ -240,9 +240,8 @@ def saved_lines(
 def lost_by_saving(counted: CorpusCount, *, in_tokens: bool) -> Iterator[str]:
     """Yield why a run from the saved sizes may differ from one with the media."""
     if requests := counted.prompts.prompts():
-        bounded = "text is bounded by its bytes; --model CHECKPOINT with a tokenizer counts it"
-        text = "text is counted in tokens" if in_tokens else bounded
-        yield f"words and times of {plural(requests, 'request')}: {text}"
+        how = "counted in tokens" if in_tokens else "bounded by bytes; --model CHECKPOINT counts it"
+        yield f"words and times of {plural(requests, 'request')}: text is {how}"
     if some := [m for m in ("video", "audio") if counted.census.items(m)]:
         yield f"content of {' and '.join(some)}: a processor may drop silence or repeated frames"
     if counted.files > DECODED_FILES:
