@@ -335,8 +335,7 @@ def admit_request(
         text = TokenRange(1, most_tokens)
     answer = admit_prompt(gate, files, wants, text)
     decides = depends_on_text(gate, files, answer)
-    words = not prompt.request.given
-    if words and counting and counted is None and (answer.fits or decides):
+    if wants.is_countable and counting and counted is None and (answer.fits or decides):
         tokens = counting.tokens(prompt.request, tokenise=decides)
         if isinstance(tokens, str):
             return tuple(files), answer_unusable(tokens)

@@ -66,10 +66,6 @@ class CorpusCounter:
         for prompt in prompts:
             self._add_prompt(prompt)
 
-    def add_skipped(self, skipped: Skipped) -> None:
-        self.paths.add(hash(skipped.path))
-        self._skip(skipped)
-
     def is_new(self, item: Item) -> bool:
         """True if the item must be probed, because its path was not probed before."""
         path = hash(item.path)
@@ -111,7 +107,7 @@ class CorpusCounter:
 
     def _add_prompt(self, prompt: Prompt | Skipped) -> None:
         if isinstance(prompt, Skipped):
-            self._skip(prompt)
+            self.skip(prompt)
             return
         if any(map(loaded_bytes, prompt.items)):
             prompt = replace(prompt, items=tuple(map(drop_data, prompt.items)))
@@ -123,7 +119,7 @@ class CorpusCounter:
                 if row_of(seen.path) == prompt.origin:
                     return  # as an item, the row is listed already
                 reason = f"unreadable item: {seen.path}: {seen.reason}"
-                self._skip(Skipped(prompt.origin, one_line(reason)))
+                self.skip(Skipped(prompt.origin, one_line(reason)))
                 return
             files.append(seen)
         if (mib := download_mib(files)) > self.prompts.downloads[0]:
@@ -152,7 +148,7 @@ class CorpusCounter:
             file = self.encoded[line] = as_encoded_item(seen)
             return file
         if hash(item.path) not in self.settled:
-            self._skip(seen)
+            self.skip(seen)
         return seen
 
     def _settle(self, path: str) -> None:
@@ -160,7 +156,7 @@ class CorpusCounter:
         self.settled.add(hash(path))
         self.skipped.pop(path, None)
 
-    def _skip(self, skipped: Skipped) -> None:
+    def skip(self, skipped: Skipped) -> None:
         """Keep the alphabetically first reason, so that the order of files does not matter."""
         known = self.skipped.setdefault(skipped.path, skipped)
         if skipped.reason < known.reason:
@@ -266,7 +262,8 @@ def _read_prompts(counter: CorpusCounter, source: Source) -> Iterator[_Read[Prom
 def _read_new_items(counter: CorpusCounter, source: Source) -> Iterator[_Read[Item]]:
     for item in source.items():
         if isinstance(item, Skipped):
-            counter.add_skipped(item)
+            counter.paths.add(hash(item.path))
+            counter.skip(item)
         elif counter.is_new(item):
             yield item, [item], loaded_bytes(item)
 

@@ -137,6 +137,7 @@ class ScanOptions:
     allowed_media_domains: list[str] | None = ALLOWED_DOMAINS
     repeats: bool = switch("Also compare contents; reads whole files.")
     save: Path | None = option("FILE", "Write all sizes, for --requests where the media are not.")
+    model: str | None = option("MODEL", "With --save: count text in tokens of this model.")
     probe: ProbeOptions
     strict: bool = STRICT
     as_json: bool = switch("Print the counts and the skipped files as JSON.", "--json")
@@ -158,28 +159,30 @@ def scan(options: ScanOptions) -> None:
     data = [*(options.data or []), *(options.sources or [])]
     if not data and not options.requests:
         raise UsageError("nothing to scan", hint="--data DIR or --requests FILE.jsonl")
+    if options.model and not options.save:
+        raise UsageError("--model counts text for --save", hint="--save corpus.jsonl")
     console, progress = terminal(quiet=options.quiet)
     with allow_hosts(options.allowed_media_domains or ()):
-        scanned = scan_all(
+        corpus, census, left_out = scan_all(
             data,
             options.requests or [],
             allowed_root=options.allowed_local_media_path,
             repeats=options.repeats,
             save=options.save,
+            model=options.model,
             how=options.probe,
             progress=progress,
         )
     if options.as_json:
         # Names may not be Unicode, which a validated document must be.
-        skipped = [
-            SkippedItem.model_construct(path=s.path, reason=s.reason) for s in scanned.skipped
-        ]
-        print_json(ScanDocument.model_construct(corpus=scanned.corpus, skipped=skipped))
+        skipped = [SkippedItem.model_construct(path=s.path, reason=s.reason) for s in left_out]
+        print_json(ScanDocument.model_construct(corpus=corpus, skipped=skipped))
     if not options.quiet:
-        print_census(scanned.corpus, scanned.census, scanned.skipped, console)
-        console.print("Next: mmcalib run --model MODEL --data DIR", style="bold", soft_wrap=True)
-    if options.strict and scanned.skipped:
+        print_census(corpus, census, left_out, console)
+        read = f"--requests {options.save}" if options.save else "--data DIR"
+        console.print(f"Next: mmcalib run --model MODEL {read}", style="bold", soft_wrap=True)
+    if options.strict and left_out:
         raise VerdictError(
-            f"--strict: {len(scanned.skipped)} files or requests were skipped",
+            f"--strict: {len(left_out)} files or requests were skipped",
             hint="--json lists them",
         )

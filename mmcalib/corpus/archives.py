@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Literal, cast
 
-from mmcalib.corpus.chat import PART_OF, ChatRequest, Prompt, UrlType, text_part, url_part
+from mmcalib.corpus.chat import PART_OF, ChatRequest, Prompt, text_part, url_part
 from mmcalib.corpus.rows import MOST_SENT_BYTES, guess_modality
 from mmcalib.corpus.source import Source, is_hidden
 from mmcalib.domain.items import ByteSource, Item, Skipped
@@ -106,8 +106,6 @@ _KINDS: Mapping[str, str] = {
     **{ending: kind for kind, one in ARCHIVES.items() for ending in one.extensions},
     ".parquet": "parquet",
 }
-# The last letter rules out most names quickly; a corpus may have millions.
-_LAST_LETTERS = frozenset(c for ending in _KINDS for c in (ending[-1], ending[-1].upper()))
 
 # Extensions that webdataset/autodecode.py (1.0) decodes as text. A sample without them takes its
 # text from the first of these JSON fields.
@@ -126,8 +124,6 @@ _FREE_UNPACKED_BYTES = 1 << 26
 
 def archive_source(path: str) -> Source | None:
     """Return a source for the archive at `path` (file or URL); None for other names."""
-    if path[-1:] not in _LAST_LETTERS and path.startswith("/"):
-        return None
     name = path.lower() if path.startswith("/") else path.lower().partition("?")[0]
     kind = next((_KINDS[ending] for ending in _KINDS if name.endswith(ending)), None)
     if kind is None:
@@ -253,10 +249,6 @@ class _File:
         """Decide by extension first, so that damaged media count too, then by content."""
         return self.ending in MEDIA_EXTENSIONS or (not self.is_text and is_media(self.head))
 
-    @property
-    def part_type(self) -> UrlType:
-        return PART_OF[guess_modality(self.head, self.ending)]
-
 
 @dataclass(slots=True)
 class _Sample:
@@ -279,7 +271,7 @@ class _Sample:
         words = (file.head.decode(errors="replace").strip() for file in plain)
         text = "\n".join(filter(None, words)) or "\n".join(filter(None, map(_text_of_json, texts)))
         media = self.media
-        parts = [url_part(file.part_type, file.item.path) for file in media]
+        parts = [url_part(PART_OF[guess_modality(f.head, f.ending)], f.item.path) for f in media]
         if text:
             parts.append(text_part(text))
         items = tuple(file.item for file in media)

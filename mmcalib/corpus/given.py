@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import random
+import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -25,16 +27,19 @@ from mmcalib.text import MIB, one_line
 T = TypeVar("T")
 _MOST: Final = 1 << 24  # Words of a longer text would fill the memory.
 Share = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Some = Field(min_length=1)
 Number = Annotated[int, Field(ge=0, le=_MOST)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 
 PROFILE: Final = "profile:"
 _FOLDER: Final = Path(str(files("mmcalib.corpus"))) / "profiles"
 _WORD: Final = " word"  # For most tokenizers a token.
+# Control characters instead of hexadecimal digits: each is a byte, and for most tokenizers a token.
+_SIGNS: Final = dict(zip(map(ord, "0123456789abcdef"), (*range(1, 9), *range(14, 22)), strict=True))
 
 
 @dataclass(frozen=True)
-class _Line(RequestText):
+class Given(RequestText):
     """The sizes of a request or of loose items, and the length of its text."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -45,21 +50,24 @@ class _Line(RequestText):
     timestamp: float | str | None = None
 
 
-_LINE = TypeAdapter(_Line)
+_LINE = TypeAdapter(Given)
 _PLAIN: Final = asdict(RequestText())
 
 
-def is_given(line: Mapping[str, Any]) -> bool:
-    return not isinstance(line.get("messages"), list) and ("sizes" in line or "loose" in line)
-
-
-def count_of(text: bytes) -> int:
-    """Return how many requests or items a line stands for; one that is wrong counts once."""
+@lru_cache(maxsize=1)  # Each request of a line asks again.
+def read_given(text: bytes) -> Given | None:
+    """Read a line of sizes; None for another line. Raises ValueError for a wrong one."""
     try:
-        line = json.loads(text) if b'"count"' in text and len(text) < MIB else None
-        return _LINE.validate_python(line).count if line and is_given(line) else 1
-    except (AttributeError, ValueError, RecursionError):
-        return 1
+        may_be = len(text) < MIB and (b'"sizes"' in text or b'"loose"' in text)
+        line = json.loads(text.decode()) if may_be else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict) or not line.keys() & {"sizes", "loose"} or "messages" in line:
+        return None
+    try:
+        return _LINE.validate_python(line)
+    except ValidationError as error:
+        raise ValueError(f"not a line of sizes: {_first_error(error)}") from error
 
 
 def format_text(asked: RequestText) -> dict[str, Any]:
@@ -67,22 +75,20 @@ def format_text(asked: RequestText) -> dict[str, Any]:
     return {n: v for n, v in asdict(replace(asked, given=False)).items() if v != _PLAIN[n]}
 
 
-def parse_given(given: Mapping[str, Any]) -> ChatRequest:
-    """Return the line's request, with words of the given length. Raises ValueError."""
-    try:
-        line = _LINE.validate_python(given)
-    except ValidationError as error:
-        raise ValueError(f"not a line of sizes: {_first_error(error)}") from error
-    asked = replace(RequestText(*(getattr(line, name) for name in _PLAIN)), given=True)
-    if any(not 0 <= number <= _MOST for number in astuple(asked) if number is not None):
+def make_request(given: Given, origin: str) -> ChatRequest:
+    """Return the request at `origin`, whose own words are as long as given. Raises ValueError."""
+    fields = {name: getattr(given, name) for name in _PLAIN} | {"given": True}
+    if any(not 0 <= number <= _MOST for number in fields.values() if number is not None):
         raise ValueError(f"not a line of sizes: a number is not from 0 to {_MOST:,}")
-    media = [(parse_size(one).modality, one) for one in line.loose or line.sizes]
+    media = [(parse_size(one).modality, one) for one in given.loose or given.sizes]
     parts = [url_part(PART_OF[modality], one) for modality, one in media]
-    words = _WORD * max(asked.text_tokens, -(-asked.text_bytes // len(_WORD)))
+    name = f"{zlib.crc32(origin.encode()):08x}".translate(_SIGNS)
+    words = (name * (given.text_tokens // len(name) + 1))[: given.text_tokens]
+    words += (name + _WORD * (given.text_bytes // len(_WORD)))[: given.text_bytes]
     parts += [text_part(words)] if words else []
-    body = {"max_tokens": asked.answer_tokens, "min_tokens": asked.least_answer_tokens or None}
+    body = {"max_tokens": given.answer_tokens, "min_tokens": given.least_answer_tokens or None}
     request = ChatRequest.of_body({**body, "messages": ChatRequest.of_user(parts).messages})
-    return replace(request, row=True, given=asked, loose=bool(line.loose))
+    return replace(request, row=True, given=RequestText(**fields), loose=bool(given.loose))
 
 
 def _first_error(error: Exception) -> str:
@@ -102,9 +108,9 @@ class Distribution:
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    items: dict[str, Share]
+    items: Annotated[dict[str, Share], _Some]
     sizes: dict[str, Share] = field(default_factory=dict)
-    text_tokens: dict[Number, Share] = field(default_factory=lambda: {0: 1.0})
+    text_tokens: Annotated[dict[Number, Share], _Some] = field(default_factory=lambda: {0: 1.0})
     answer_tokens: dict[Number, Share] = field(default_factory=dict)
     repeats: Annotated[float, Field(ge=0, lt=1)] = 0.0
     requests: Count = 10_000
@@ -120,9 +126,9 @@ class Distribution:
         sizes: dict[str, Iterator[str]] = {}
         for modality in MODALITIES:
             shares = {s: n for s, n in self.sizes.items() if parse_size(s).modality == modality}
-            many = sum(kinds[kind].get(modality, 0) for kind in every)
-            if bool(shares) != bool(many):
+            if bool(shares) != any(kind.get(modality) for kind in kinds.values()):
                 raise ValueError(f"{modality}: items and sizes must both name it, or neither")
+            many = sum(kinds[kind].get(modality, 0) for kind in every)
             sizes[modality] = self._repeat(_draw(shares, many, drawn), drawn)
         texts = _draw(self.text_tokens, self.requests, drawn)
         answers = iter(_draw(self.answer_tokens, self.requests, drawn))
@@ -176,7 +182,7 @@ def read_distribution(path: Path) -> Distribution | None:
         path = _FOLDER / f"{name.removeprefix(PROFILE)}.yaml"
     try:
         found = TypeAdapter(Distribution).validate_python(yaml.safe_load(path.read_text("utf-8")))
-        next(found.lines())
+        next(replace(found, requests=1).lines())
     except (OSError, ValueError, yaml.YAMLError) as error:
         why = one_line(f"{name}: {_first_error(error)}")
         raise CorpusError(why, hint="mmcalib list profiles --json shows some") from error

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import codecs
-import io
-import itertools
 import json
 import os
 import re
 import shlex
 import sys
-from array import array
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from mmcalib.corpus import urls
 from mmcalib.corpus.chat import MODALITY_OF, ChatRequest, Prompt, Text, UrlType
-from mmcalib.corpus.given import count_of, read_distribution
+from mmcalib.corpus.given import read_distribution, read_given
 from mmcalib.corpus.grammar import Grammar
 from mmcalib.corpus.lines import LONGEST_LINE_BYTES, BadRequest, UnknownPart, parse_line, seconds_of
 from mmcalib.domain.items import Item, Skipped
@@ -81,7 +78,7 @@ class RequestLines:
     def prompt(self, origin: str, line: bytes) -> Prompt | Skipped:
         """Parse a line; `Skipped` if unusable. Raises UsageError for files outside the root."""
         try:
-            request, _ = parse_line(line, as_sent=self._as_sent)
+            request, _ = parse_line(line, origin, as_sent=self._as_sent)
             try:
                 doubt = self._grammar.find_doubt(request) if self._grammar else ""
                 doubt = self._doubt_uuids(request) or doubt
@@ -175,10 +172,9 @@ _OTHERS = (
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line of the file, with its number (from 1) and byte offset; a `copy` if it counts more."""
+    """A line of the file, with its number (from 1); a `copy` if it counts more."""
 
     number: int
-    offset: int
     text: bytes
     copy: int = 0
 
@@ -194,8 +190,8 @@ class RequestsSource:
     profile draws them.
 
     Relative paths start at the file's own folder. `label` names the file in the origins of its
-    requests (default: its name). Each call reads the file once, line by line. If it is `at_rest`,
-    `items` reads unusable lines only after `prompts`.
+    requests (default: its name). Each call reads the file once, line by line; if it is `at_rest`,
+    `items` reads none after `prompts`.
     """
 
     def __init__(self, path: str | Path, how: Reading, *, label: str | None = None) -> None:
@@ -217,54 +213,30 @@ class RequestsSource:
         self._reader = RequestLines(folder, how)
         self._label = label or self.path.name
         self._at_rest = how.at_rest
-        # Items of usable lines in order; of each other one: items before it, number, offset, copy.
-        self._items_read: tuple[dict[Item, None], array[int]] | None = None
+        # The items of all lines, once `prompts` has read a file at rest.
+        self._items_read: dict[Item, None] = {}
 
     def items(self) -> Iterator[Item | Skipped]:
         """Yield every file that a request names, once, including unusable requests."""
-        seen: set[Item] = set()
-        read = self._items_read
-        for item in self._items_again(*read) if read else self._items_of(self._lines()):
-            if item not in seen:
-                seen.add(item)
-                yield item if file_exists(item) else Skipped(item.path, NO_FILE)
-
-    def _items_again(self, usable: Iterable[Item], unusable: array[int]) -> Iterator[Item]:
-        items, numbers, done = iter(usable), iter(unusable), 0
-        with self.path.open("rb") if unusable else nullcontext(io.BytesIO()) as file:
-            for before, number, offset, copy in zip(*[numbers] * 4, strict=True):
-                yield from itertools.islice(items, before - done)
-                done = before
-                file.seek(offset)
-                text = _remove_bom(number, file.readline(LONGEST_LINE_BYTES + 1))
-                yield from self._items_of([_Line(number, offset, text, copy)])
-        yield from items
+        for item in self._items_read or dict.fromkeys(self._items_of(self._lines())):
+            yield item if file_exists(item) else Skipped(item.path, NO_FILE)
 
     def _items_of(self, lines: Iterable[_Line]) -> Iterator[Item]:
-        for line in lines:
-            try:
-                request, _ = parse_line(line.text)
-            except BadRequest:
-                continue
+        for origin, request, _ in self._parse(lines):
             for place, medium in enumerate(request.media(), 1):
-                try:
-                    yield self._reader.find_medium(medium, self._origin(line), place).item
-                except urls.Unresolved:
-                    continue
+                with suppress(urls.Unresolved):
+                    yield self._reader.find_medium(medium, origin, place).item
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
         """Yield every request. Raises CorpusError at the end if none was usable."""
         usable, first = 0, None
         items: dict[Item, None] = {}
-        unusable = array("Q")
         for line in self._lines():
             prompt = self._reader.prompt(self._origin(line), line.text)
             loose = isinstance(prompt, Prompt) and prompt.request.loose
-            if isinstance(prompt, Prompt) and not loose:
-                if self._at_rest:
-                    items.update(dict.fromkeys(prompt.items))
-            elif self._at_rest:
-                unusable.extend((len(items), line.number, line.offset, line.copy))
+            if self._at_rest:
+                its = prompt.items if isinstance(prompt, Prompt) else self._items_of([line])
+                items.update(dict.fromkeys(its))
             usable += isinstance(prompt, Prompt)
             first = first or (prompt if isinstance(prompt, Skipped) else None)
             if not loose:
@@ -275,7 +247,7 @@ class RequestsSource:
                 f"no usable request in {one_line(str(self.path))}: {why}",
                 hint='write one per line: {"messages": [{"role": "user", "content": [...]}]}',
             )
-        self._items_read = (items, unusable) if self._at_rest else None
+        self._items_read = items
 
     def texts(self, origins: Container[str] | None = None) -> Iterator[Text]:
         """Yield usable requests (only those of `origins`, if set) without locating their media.
@@ -283,41 +255,42 @@ class RequestsSource:
         Sessions without times start together; each next request follows after its delay.
         """
         clocks: dict[str, float] = {}
-        for line in self._lines():
-            origin = self._origin(line)
-            if origins is not None and origin not in origins:
-                continue
-            try:
-                request, sent_s = parse_line(line.text)
-            except BadRequest:
-                continue
+        for origin, request, sent_s in self._parse(self._lines(), origins):
             if sent_s is None and (session := request.others.get("session_id")):
                 delay_s = (seconds_of(request.others.get("delay")) or 0.0) / 1000
                 sent_s = clocks[str(session)] = clocks.get(str(session), -delay_s) + delay_s
             yield Text(request.strip_media(), origin, sent_s)
+
+    def _parse(
+        self, lines: Iterable[_Line], origins: Container[str] | None = None
+    ) -> Iterator[tuple[str, ChatRequest, float | None]]:
+        """Yield usable requests (only those of `origins`, if set), and when each was sent."""
+        for line in lines:
+            origin = self._origin(line)
+            if origins is None or origin in origins:
+                with suppress(BadRequest):
+                    yield origin, *parse_line(line.text, origin)
 
     def _origin(self, line: _Line) -> str:
         return f"{self._label}:{line.number}" + (f"#{line.copy}" if line.copy else "")
 
     def _lines(self) -> Iterator[_Line]:
         if self._drawn:
-            yield from (_Line(n, 0, text) for n, text in enumerate(self._drawn.lines(), 1))
+            yield from (_Line(n, text) for n, text in enumerate(self._drawn.lines(), 1))
             return
-        offset = 0
         with self.path.open("rb") as file:
-            for number in itertools.count(1):
-                text = file.readline(LONGEST_LINE_BYTES + 1)
-                if not text:
-                    return
-                start, offset = offset, offset + len(text)
+            lines = iter(lambda: file.readline(LONGEST_LINE_BYTES + 1), b"")
+            for number, text in enumerate(lines, 1):
                 # `parse_line` rejects a line that is too long, so skip the rest of it.
                 end = text
                 while end and not end.endswith(b"\n"):
                     end = file.readline(_BLOCK_BYTES)
-                    offset += len(end)
-                text = _remove_bom(number, text)
+                text = text.removeprefix(codecs.BOM_UTF8) if number == 1 else text
                 if text and not text.isspace():
-                    yield from (_Line(number, start, text, n) for n in range(count_of(text)))
+                    many = 1  # Also for a wrong line.
+                    with suppress(ValueError):
+                        many = getattr(read_given(text), "count", 1)
+                    yield from (_Line(number, text, n) for n in range(many))
 
 
 def _reject_other_formats(path: Path) -> None:
@@ -334,7 +307,3 @@ def _reject_other_formats(path: Path) -> None:
                 f"{one_line(str(path))} is {why}",
                 hint=f"{command} {shlex.quote(str(path))} > requests.jsonl",
             )
-
-
-def _remove_bom(number: int, text: bytes) -> bytes:
-    return text.removeprefix(codecs.BOM_UTF8) if number == 1 else text

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mmcalib.corpus.chat import PART_OF, ChatRequest, Prompt, text_part, url_part
 from mmcalib.domain.items import ByteSource, Item, Skipped, drop_data
-from mmcalib.domain.shapes import Modality, is_size, with_tag
+from mmcalib.domain.shapes import Modality, is_size, parse_size, with_tag
 from mmcalib.media.sniff import (
     AUDIO_EXTENSIONS,
     HEAD_BYTES,
@@ -28,8 +28,6 @@ MOST_SENT_BYTES = 1 << 24
 
 _EMPTY: tuple[object, ...] = (None, {"bytes": None, "path": None})
 
-# Finds the file that a cell without bytes names.
-PathResolver = Callable[[str], Item | Skipped]
 Row = Mapping[str, object]
 
 # One medium of a row: the item to count, and the modality of its content part.
@@ -47,7 +45,8 @@ class Table:
     scheme: str
     path: str
     version: str
-    resolve_path: PathResolver
+    # Finds the file that a cell without bytes names.
+    resolve_path: Callable[[str], Item | Skipped]
     # Those that may contain media, if known.
     columns: Sequence[str] = ()
     # Plain binary columns seen so far -> whether they contain media.
@@ -78,11 +77,9 @@ class Table:
     def _media(self, number: int, row: Row) -> Iterator[_Medium]:
         """Yield the media of a row, skipping empty cells."""
         for column, value in row.items():
-            if isinstance(value, list | tuple):
-                for place, one in enumerate(value):
-                    yield from self._medium(Cell(number, column, place), one)
-            else:
-                yield from self._medium(Cell(number, column), value)
+            cells = enumerate(value) if isinstance(value, list | tuple) else [(None, value)]
+            for place, one in cells:
+                yield from self._medium(Cell(number, column, place), one)
 
     def _medium(self, cell: Cell, value: object) -> Iterator[_Medium]:
         location = member_path(self.scheme, cell.member, self.path)
@@ -90,18 +87,15 @@ class Table:
             case {"bytes": bytes() as data, **rest}:
                 yield self._cell_medium(location, data, str(rest.get("path") or ""))
             case {"path": str() as path} if is_size(path):
-                sound, moves = "Hz" in path, "fps" in path
-                modality: Modality = "audio" if sound else "video" if moves else "image"
-                yield Item(with_tag(path, f"{self.path}:{cell.member}")), modality
+                item = Item(with_tag(path, f"{self.path}:{cell.member}"))
+                try:
+                    yield item, parse_size(path).modality
+                except ValueError as error:
+                    yield Skipped(item.path, str(error)), "image"
             case {"path": str() as path}:
                 yield self.resolve_path(path), guess_modality(b"", extension_of(path))
-            case bytes() if self._is_media(cell.column, value):
+            case bytes() if self._binary.setdefault(cell.column, is_media(value)):
                 yield self._cell_medium(location, value, "")
-
-    def _is_media(self, column: str, value: bytes) -> bool:
-        if column not in self._binary:
-            self._binary[column] = is_media(value)
-        return self._binary[column]
 
     def _cell_medium(self, location: str, data: bytes, path: str) -> _Medium:
         sent = data if len(data) <= MOST_SENT_BYTES else None

@@ -11,7 +11,6 @@ from typing import Protocol
 from mmcalib.corpus.chat import Prompt
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.storage.location import NOT_REGULAR
-from mmcalib.text import NO_ACCESS, NO_FILE, NO_PERMISSION
 
 
 class Source(Protocol):
@@ -70,7 +69,12 @@ class Folders:
             with os.scandir(path) as scan:
                 entries = sorted(scan, key=lambda entry: entry.name)
         except OSError as error:
-            return Skipped(path, describe_os_error(path, error))
+            # Imports Pillow, which only readers of media need.
+            from mmcalib.media.failure import error_reason
+
+            is_broken = isinstance(error, FileNotFoundError) and os.path.islink(path)
+            why = "broken link" if is_broken else error_reason(error)
+            return Skipped(path, "circular link" if error.errno == errno.ELOOP else why)
         identity = (status.st_dev, status.st_ino)
         if identity in self._read:
             return Skipped(path, "folder already read under another name", no_media=True)
@@ -80,8 +84,6 @@ class Folders:
 
 def is_hidden(name: str) -> bool:
     """True if any part of a member's name has a leading dot."""
-    if not name.startswith(".") and "/." not in name:
-        return False
     return any(step.startswith(".") and step not in (".", "..") for step in name.split("/"))
 
 
@@ -91,13 +93,3 @@ def is_listed_file(entry: os.DirEntry[str]) -> bool:
         return entry.is_file(follow_symlinks=False)
     except OSError:
         return False
-
-
-def describe_os_error(path: str, error: OSError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "broken link" if os.path.islink(path) else NO_FILE
-    if isinstance(error, PermissionError):
-        return NO_PERMISSION
-    if error.errno == errno.ELOOP:
-        return "circular link"
-    return f"{NO_ACCESS}{error.strerror}" if error.errno else str(error.strerror)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
 
 from mmcalib.census.prompts import PromptCensus, PromptCount
-from mmcalib.corpus.chat import ChatRequest, Text
+from mmcalib.corpus.chat import ChatRequest, Text, url_part
 from mmcalib.derive.costs import CostTable, quantile
 from mmcalib.derive.limits import Count
 from mmcalib.domain.items import RequestText, TextBound, TextCounting
@@ -46,7 +46,7 @@ from mmcalib.releases.constants import BLOCK_TOKENS
 ReadTexts = Callable[[Container[str] | None], Iterable[Text]]
 
 # Requests counted at a time: the child can report between two batches.
-_BATCH = 64
+BATCH = 64
 
 # The fields in a census that determine a request's text tokens, and its items by modality.
 _Key = tuple[RequestText, tuple[int, ...]]
@@ -110,7 +110,7 @@ class Texts:
 
     def count(self, entries: Iterable[PromptCount], among: Iterable[PromptCount]) -> None:
         """Count these entries of `among`, as far as their words can be read again."""
-        unknown = (e for e in entries if not e.signature.asked.given)
+        unknown = (e for e in entries if e.signature.asked.is_countable)
         wanted = {_key(e): e for e in unknown if _key(e) not in self._counted}
         if not wanted:
             return
@@ -122,23 +122,42 @@ class Texts:
                 alike[key] += entry.count
         requests = ((key, entry.exemplar.request) for key, entry in wanted.items())
         whole = {
-            key: one.strip_media() for key, one in requests if alike[key] == 1 and one.messages
+            key: one.strip_media()
+            for key, one in requests
+            if one.messages and (alike[key] == 1 or key[0].given)
         }
         self._count_texts(whole.items())
         if missing := wanted.keys() - whole.keys():
             self._count_texts(self._read(missing))
 
-    def _read(self, wanted: Collection[_Key]) -> Iterator[tuple[_Key, ChatRequest]]:
+    def _read(self, wanted: set[_Key]) -> Iterator[tuple[_Key, ChatRequest]]:
         for text in self.reread(None) if self.reread else ():
             items = text.request.items()
             key = text.request.measure_context(), tuple(items[modality] for modality in MODALITIES)
             if key in wanted:
                 yield key, text.request
+                if key[0].given:  # All others have as many tokens.
+                    wanted.remove(key)
+
+    def measure(self, requests: Sequence[ChatRequest]) -> Iterator[RequestText]:
+        """Yield each text, in tokens beyond its items' own; in bytes if vLLM rejects it."""
+        media = ([url_part(kind, "") for kind, _ in one.media()] for one in requests)
+        both = (*map(ChatRequest.of_user, media), *requests)
+        asks = CountTexts(tuple(one.strip_media() for one in both))
+        counted = self.host.ask(asks, "counting the text of requests").tokens
+        for request, items, tokens in zip(
+            requests, counted, counted[len(requests) :], strict=False
+        ):
+            asked = request.measure_context()
+            if not (asked.given or isinstance(tokens, str) or isinstance(items, str)):
+                bare = replace(asked, messages=1, text_bytes=0, tool_bytes=0, plain=True)
+                asked = replace(bare, text_tokens=max(0, tokens - items))
+            yield asked
 
     def split(self, requests: Sequence[ChatRequest]) -> list[SplitPrompt | None]:
         """Return the prompt of each request, None if vLLM rejects it."""
         prompts, remaining = list[SplitPrompt | None](), iter(requests)
-        while group := tuple(islice(remaining, _BATCH)):
+        while group := tuple(islice(remaining, BATCH)):
             prompts += self.host.ask(SplitTexts(group), "rendering requests").prompts
         return prompts
 
@@ -175,12 +194,13 @@ class Texts:
 
     def _count_texts(self, requests: Iterable[tuple[_Key, ChatRequest]]) -> None:
         remaining = iter(requests)
-        while group := list(islice(remaining, _BATCH)):
+        while group := list(islice(remaining, BATCH)):
             texts = CountTexts(tuple(request for _, request in group))
             answer = self.host.ask(texts, "counting the text of requests")
             for (key, request), tokens in zip(group, answer.tokens, strict=True):
                 if not isinstance(tokens, str):
-                    self._counted[key] = max(tokens, self._counted.get(key) or 0)
+                    least = self._counted.get(key) or key[0].text_tokens
+                    self._counted[key] = max(tokens, least)
                     self.measured[request.digest()] = tokens
 
 

@@ -42,6 +42,11 @@ class RequestText:
     text_tokens: int = 0
 
     @property
+    def is_countable(self) -> bool:
+        """True if a request has its words, or as many tokens of others."""
+        return not self.given or not (self.text_bytes or self.tool_bytes)
+
+    @property
     def sort_key(self) -> tuple[int, int, int, int, bool, int, bool, int]:
         answer = -1 if self.answer_tokens is None else self.answer_tokens
         words = self.messages, self.text_bytes, self.tool_bytes

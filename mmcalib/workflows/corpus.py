@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from mmcalib.census.executor import TIMEOUT_S, Executor, FunctionRef
 from mmcalib.census.pool import LocalPool
 from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
+from mmcalib.configs.read import find_configuration, read_configuration
 from mmcalib.corpus.archives import stop_readers
 from mmcalib.corpus.chat import Prompt, Text
 from mmcalib.corpus.given import format_text
@@ -28,11 +29,13 @@ from mmcalib.corpus.requests import Reading, RequestsSource, file_labels
 from mmcalib.corpus.resolve import find_sources
 from mmcalib.corpus.source import Source
 from mmcalib.decision.media_files import Files, prepare_files
-from mmcalib.decision.texts import ReadTexts
+from mmcalib.decision.texts import BATCH, ReadTexts, Texts
 from mmcalib.derive.costs import CostTable, token_quantiles
 from mmcalib.derive.frontier import compute_retention
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import EncodedItem, Modality, format_size, takes_video_as_audio
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.vllm_config import open_model
 from mmcalib.errors import OutputError
 from mmcalib.files import write_text
 from mmcalib.models.resolve import cache_dir
@@ -40,6 +43,7 @@ from mmcalib.options.run import PROBE, ProbeOptions
 from mmcalib.progress import Progress, Silent
 from mmcalib.results.calibration import Corpus, ModalityItems
 from mmcalib.results.doctor import ScannedCorpus, ScannedModality
+from mmcalib.text import plural
 
 
 def corpus_figures(
@@ -191,8 +195,21 @@ def drop_requests_files(skipped: Sequence[Skipped], requests: Sequence[Path]) ->
     return [s for s in skipped if "\0" in s.path or os.path.realpath(s.path) not in own]
 
 
+@contextmanager
+def open_texts(model: str | None, progress: Progress) -> Iterator[Texts | None]:
+    """Open the model to count texts; None without one, or if it has no tokenizer."""
+    named = read_configuration(None, (), model)
+    found = find_configuration(named, progress).resolved if model else None
+    if found is None or found.source == "bundled":
+        yield None
+        return
+    with EngineHost(on_note=progress.note, on_log=progress.log) as host:
+        open_model(host, found, progress)
+        yield Texts(host)
+
+
 def saved_lines(
-    sources: Sequence[Source], counted: CorpusCount, progress: Progress
+    sources: Sequence[Source], counted: CorpusCount, texts: Texts | None, progress: Progress
 ) -> Iterator[dict[str, Any]]:
     """Yield the corpus as sizes: requests in order, then loose items. Repeated items have a tag."""
     files = {i: seen for i, seen in counted.known.items() if isinstance(seen, EncodedItem)}
@@ -207,31 +224,28 @@ def saved_lines(
     times = Counter(first[item] for prompt in usable() for item in prompt.items)
     tags = {n: str(tag) for tag, n in enumerate((n for n in times if times[n] > 1), 1)}
     named = Counter[EncodedItem]()
-    for prompt in usable():
-        named.update(files[item] for item in prompt.items)
-        sizes = [format_size(files[item], tags.get(first[item], "")) for item in prompt.items]
-        yield {"sizes": sizes, **format_text(prompt.request.measure_context())}
+    remaining = usable()
+    while group := list(islice(remaining, BATCH)):
+        requests = [prompt.request for prompt in group]
+        asked = texts.measure(requests) if texts else (one.measure_context() for one in requests)
+        for prompt, text in zip(group, asked, strict=True):
+            named.update(files[item] for item in prompt.items)
+            sizes = [format_size(files[item], tags.get(first[item], "")) for item in prompt.items]
+            yield {"sizes": sizes, **format_text(text)}
     for file, entry in counted.census.encoded_counts():
         if entry.count > named[file]:
             yield {"loose": [format_size(file)], "count": entry.count - named[file]}
 
 
-def write_saved(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Write the lines, equal ones in a row as one. Raises OutputError."""
-    if path.exists():
-        raise OutputError(f"--save {path}: the file exists", hint="another name, or delete it")
-    equal = ((text, sum(1 for _ in same)) for text, same in groupby(map(json.dumps, lines)))
-    texts = (text if n == 1 else f'{text[:-1]}, "count": {n}}}' for text, n in equal)
-    write_text(path, "".join(f"{text}\n" for text in texts))
-
-
-@dataclass(frozen=True, slots=True)
-class Scanned:
-    """The census of a scan, and the skipped items, sorted by path."""
-
-    corpus: ScannedCorpus
-    census: Census
-    skipped: tuple[Skipped, ...]
+def lost_by_saving(counted: CorpusCount, *, in_tokens: bool) -> Iterator[str]:
+    """Yield why a run from the saved sizes may differ from one with the media."""
+    if requests := counted.prompts.prompts():
+        how = "counted in tokens" if in_tokens else "bounded by bytes; --model CHECKPOINT counts it"
+        yield f"words and times of {plural(requests, 'request')}: text is {how}"
+    if some := [m for m in ("video", "audio") if counted.census.items(m)]:
+        yield f"content of {' and '.join(some)}: a processor may drop silence or repeated frames"
+    if counted.files > DECODED_FILES:
+        yield f"damage behind the headers of {counted.files - DECODED_FILES} files"
 
 
 def scan(
@@ -241,17 +255,26 @@ def scan(
     allowed_root: Path | None = None,
     repeats: bool = False,
     save: Path | None = None,
+    model: str | None = None,
     how: ProbeOptions = PROBE,
     progress: Progress | None = None,
-) -> Scanned:
-    """Read all headers, and `save` the sizes. Raises CorpusError, UsageError and OutputError."""
+) -> tuple[ScannedCorpus, Census, list[Skipped]]:
+    """Count by headers; `save` sizes, and text in the `model`'s tokens. Raises MmcalibError."""
+    if save and save.exists():
+        raise OutputError(f"--save {save}: the file exists", hint="another name, or delete it")
     scratch = cache_dir() / "inline"
     sources = sources_of(data, requests, allowed_root=allowed_root, scratch=scratch)
     progress = progress or Silent()
-    with open_prober(how, cache_dir(), progress) as prober:
+    with open_prober(how, cache_dir(), progress, DECODED_FILES if save else 0) as prober:
         counted = count_corpus(sources, prober, progress=progress, in_order=False, repeats=repeats)
     if save is not None:
-        write_saved(save, saved_lines(sources, counted, progress))
+        with open_texts(model, progress) as texts:
+            lines = map(json.dumps, saved_lines(sources, counted, texts, progress))
+            runs = ((line, sum(1 for _ in same)) for line, same in groupby(lines))
+            counted_lines = (f'{t[:-1]}, "count": {n}}}\n' if n > 1 else f"{t}\n" for t, n in runs)
+            write_text(save, "".join(counted_lines))
+        for lost in lost_by_saving(counted, in_tokens=texts is not None):
+            progress.note(f"not in {save.name}: {lost}")
     skipped, census = drop_requests_files(counted.skipped, requests), counted.census
     corpus = ScannedCorpus(
         items=census.items(),
@@ -265,5 +288,4 @@ def scan(
         distinct=counted.distinct or None,
         given=sum(map(census.given_items, census.modalities())),
     )
-    in_order = sorted(skipped, key=lambda entry: (entry.path, entry.reason))
-    return Scanned(corpus, census, tuple(in_order))
+    return corpus, census, sorted(skipped, key=lambda entry: (entry.path, entry.reason))

@@ -76,7 +76,11 @@ def test_a_folder_is_counted(cli, corpus: Path) -> None:
 
 def test_a_saved_corpus_is_scanned_as_its_media_were(cli, corpus: Path, tmp_path: Path) -> None:
     saved, again = tmp_path / "saved.jsonl", tmp_path / "again.jsonl"
-    before = json.loads(cli("scan", *everything(corpus), "--save", saved, "--json").out)["corpus"]
+    bundled = ("--model", "Qwen/Qwen2.5-VL-3B-Instruct")
+    ended = cli("scan", *everything(corpus), "--save", saved, *bundled, "--json")
+    before, said = json.loads(ended.out)["corpus"], " ".join(ended.err.split())
+    assert "words and times of 12 requests: text is bounded by bytes; --model" in said
+    assert "not in saved.jsonl: content of audio: a processor may drop" in said
     after = json.loads(cli("scan", "--requests", saved, "--save", again, "--json").out)["corpus"]
     names = ("items", "prompts", "modalities")
     assert [after[name] for name in names] == [before[name] for name in names]

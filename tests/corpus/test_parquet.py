@@ -98,15 +98,23 @@ def test_a_column_of_words_makes_each_row_a_prompt(tmp_path: Path) -> None:
 
 
 def test_a_path_without_bytes_is_asked_for_as_what_its_name_says(tmp_path: Path) -> None:
-    names = ["a.mp3", "a.mp4", "a.png", "a"]
+    sizes = ["size:sample_rate_hz=16000,45s", "size:64x64,num_frames=8,fps=2,4s"]
+    names = ["a.mp3", "a.mp4", "a.png", "a", *sizes]
     for name in names:
         (tmp_path / name).write_bytes(b"")
     cells = [{"bytes": None, "path": name} for name in names]
     (prompt,) = ParquetSource(table(tmp_path, {"text": ["a"], "media": [cells]})).prompts()
     assert isinstance(prompt, Prompt)
     *media, _ = cast(list[dict[str, object]], prompt.request.messages[0]["content"])
-    kinds = ["audio_url", "video_url", "image_url", "image_url"]
+    kinds = ["audio_url", "video_url", "image_url", "image_url", "audio_url", "video_url"]
     assert [part["type"] for part in media] == kinds
+
+
+def test_a_wrong_size_is_skipped_with_its_own_reason(tmp_path: Path) -> None:
+    path = table(tmp_path, {"text": ["a"], "media": [{"bytes": None, "path": "size:64fps"}]})
+    found = [*ParquetSource(path).items(), *ParquetSource(path).prompts()]
+    places = [reason(one).partition("not a size: write size:")[0] for one in found]
+    assert places == ["", f"size:64fps#{path}:0/media: "]
 
 
 def test_large_media_are_read_again_where_they_are_needed(

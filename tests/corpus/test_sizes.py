@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmcalib.admission.admits import admit_file
-from mmcalib.corpus.given import parse_given, profile_names, read_distribution
+from mmcalib.corpus.given import profile_names, read_distribution
+from mmcalib.corpus.lines import parse_line
+from mmcalib.corpus.requests import Reading, RequestsSource
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import (
     AudioShape,
@@ -118,7 +120,8 @@ def test_every_profile_can_be_drawn_and_names_its_source() -> None:
     for name in profile_names():
         assert getattr(read_distribution(Path(f"profile:{name}")), "source", "")
         for line in drawn(f"profile:{name}")[:50]:
-            assert [size for _, size in parse_given(line).media()] == line["sizes"]
+            request, _ = parse_line(json.dumps(line).encode())
+            assert [size for _, size in request.media()] == line["sizes"]
 
 
 @pytest.mark.parametrize(
@@ -142,3 +145,16 @@ def test_repeats_are_items_of_earlier_requests(tmp_path: Path) -> None:
     path.write_text("items: {1 image: 1}\nsizes: {size:64x64: 1}\nrepeats: 0.25\nrequests: 4000")
     sizes = [line["sizes"][0] for line in drawn(str(path))]
     assert len(set(sizes)) / len(sizes) == pytest.approx(0.75, abs=0.03)
+
+
+def test_texts_of_a_given_length_differ_and_have_it(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"sizes": [], "text_tokens": 900, "count": 500}')
+    source = RequestsSource(tmp_path / "a.jsonl", Reading(tmp_path))
+    first, again = ([one.request.text() for one in source.texts()] for _ in range(2))
+    assert first == again
+    # A block of vLLM's prefix cache has 16 tokens.
+    assert len({text[:8] for text in first}) == len(first) == 500
+    tekken = pytest.importorskip("mistral_common.tokens.tokenizers.tekken")
+    file = Path(tekken.__file__).parents[2] / "data" / "tekken_240911.json"
+    tokenizer = tekken.Tekkenizer.from_file(file)
+    assert {len(tokenizer.encode(text, False, False)) for text in first[:20]} == {900}

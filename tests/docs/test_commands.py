@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import shutil
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from mmcalib.corpus.requests import Reading, RequestsSource
+
+from ..corpus.listed import prompts_of
 from ..schemas import ROOT
 from .commands import ELSEWHERE, FAST, LINES, SLOW, check, commands, named
 from .pages import fenced, programs
@@ -53,6 +57,27 @@ def test_python_runs(page: str, code: str, workspace: Path) -> None:
     (workspace / "shown.py").write_text(code)
     done = execute("python shown.py", workspace)
     assert done.returncode == 0, f"{page}\n{done.stderr}"
+
+
+MADE = {
+    "servegen.yaml": (10_000, ["size:728x1288"] * 3),
+    "azure.jsonl": (2, ["size:1024x768"] * 2),
+    "aiperf.jsonl": (1000, ["size:1024x768"] * 3 + ["size:16000Hz,10s"]),
+    "perf.yaml": (10_000, [*["size:1920x1080"] * 2, "size:1280x720,1fps,32s", "size:16000Hz,5s"]),
+}
+
+
+@pytest.mark.skipif(not shutil.which("jq"), reason="jq is not installed")
+def test_a_recipe_makes_a_corpus_of_another_format(tmp_path: Path) -> None:
+    """Of a sample with each project's fields: so many requests, and one of them."""
+    shutil.copytree(Path(__file__).with_name("traces"), tmp_path, dirs_exist_ok=True)
+    for line in (line for page, line in LINES if "plan-ahead" in page and line.startswith("jq")):
+        done = execute(line, tmp_path)
+        assert done.returncode == 0, f"{line}\n{done.stderr}"
+    for name, (requests, most) in MADE.items():
+        prompts = prompts_of(RequestsSource(tmp_path / name, Reading(tmp_path)))
+        sizes = [[item.path.partition("#")[0] for item in prompt.items] for prompt in prompts]
+        assert (name, len(sizes), most in sizes) == (name, requests, True)
 
 
 def test_no_line_of_the_docs_is_left_over() -> None:

@@ -50,7 +50,6 @@ def prepare(folder: Path) -> None:
     for file, at in (("requests.jsonl", "media"), ("sample/requests.jsonl", "image")):
         requests(folder / file, [("image", f"{at}/0.jpg"), ("image", f"{at}/1.jpg")])
     (folder / "corpus.jsonl").write_text('{"sizes": ["size:640x480"], "text_bytes": 9}\n')
-    (folder / "azure.csv").write_text("NumImages,ContextTokens,GeneratedTokens\n2,900,80\n")
     # A row: what is sent as it stands has URLs, which a copy of the folder would not have.
     row = {"prompt": "Describe.", "image_files": ["new-media/0.jpg", "new-media/1.jpg"]}
     (folder / "new-requests.jsonl").write_text(f"{json.dumps(row)}\n")

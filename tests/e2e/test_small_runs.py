@@ -15,6 +15,8 @@ from mmcalib.report import CONFIGURATION_NAMES, REPORT_NAMES
 from mmcalib.results.part import CheckResult
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import clip, photo, requests, sound
+from tests.engine.checkpoints import speaking
+from tests.engine.conftest import folder_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -134,10 +136,16 @@ def test_a_saved_corpus_gives_the_same_documents_where_the_media_are_not(
     clip(media / "clip.mp4", 160, 120, 20)
     pairs = [("image", "media/1.jpg"), ("image", "media/again.jpg")]
     asked = requests(tmp_path / "requests.jsonl", pairs, [("video", "media/clip.mp4")], pairs[:1])
+    long = {"messages": [{"role": "user", "content": "the model of the server " * 400}]}
+    asked.write_text(asked.read_text() + json.dumps(long))
     corpus = ("--data", media, "--requests", asked)
     saved = tmp_path / "elsewhere" / "corpus.jsonl"
-    assert mmcalib(engine_cache, "scan", *corpus, "--save", saved).returncode == 0
-    model = ("run", "--model", QWEN, "--validate", "none", "--quiet")
+    folder = speaking(folder_of(QWEN, engine_cache), tmp_path / "model")
+    saving = ("scan", *corpus, "--save", saved, "--model", folder)
+    assert mmcalib(engine_cache, *saving).returncode == 0
+    *_, text = map(json.loads, saved.read_text().splitlines()[:4])
+    assert text["text_tokens"] < 24 * 400 / 3
+    model = ("run", "--model", folder, "--max-model-len", "fit", "--validate", "none", "--quiet")
     for out, words in (("here", corpus), ("there", ("--requests", saved))):
         done = mmcalib(engine_cache, *model, *words, "--out", tmp_path / out)
         assert done.returncode == 0, done.stderr
