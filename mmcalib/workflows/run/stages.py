@@ -16,7 +16,7 @@ from mmcalib.checks.catalogue import ENGINE_START, MEMORY_RESERVE
 from mmcalib.checks.check import Check, RemedyStyle
 from mmcalib.checks.corpus import assumed_batch_check
 from mmcalib.checks.facts import Alternatives, CheckFacts, Decision
-from mmcalib.checks.items import largest_item
+from mmcalib.checks.items import largest_item, least_kept
 from mmcalib.checks.reserve import missing_parts
 from mmcalib.decision.cache import size_cache
 from mmcalib.decision.decide import MemoryJudge, at_chosen_values, decide
@@ -182,9 +182,12 @@ def review(session: Session, decided: Derived) -> Review:
 
 
 def find_same_costs(host: EngineHost, decision: Decision) -> dict[Modality, Shape]:
-    """Find a smaller item for each modality whose largest takes no more tokens than that."""
+    """Find a smaller item for each modality whose largest takes no more tokens than that, and of
+    which no rule tells how much is kept.
+    """
     found, table = dict[Modality, Shape](), decision.most_detailed_table
-    for modality in table.modalities():
+    ruled = least_kept(decision)
+    for modality in (m for m in table.modalities() if m not in ruled):
         largest = largest_item(table.columns_of(modality)).shape
         dummy = decision.plain.dummies.get(modality)
         if same := find_same_cost(host, table.setting, largest, dummy):
