@@ -226,7 +226,7 @@ def comparison_check(
         turned = {"mm_processor_kwargs", "media_io_kwargs"} & decision.engine_args.keys()
         if turned or after.kv_cache_tokens > before.kv_cache_tokens:
             return Check(ids.BETTER, "pass", summary)
-        detail = "no other setting has more KV cache and reserves enough, so engine.yaml only adds "
+        detail = "no other setting has 2% more KV cache and reserves enough: engine.yaml only adds "
         detail += f"limits and context length: {summary}"
         return Check(ids.KEEP_DEFAULTS, "pass", detail)
     asked = policy.prefer != "quality" or policy.max_tokens_per_item

@@ -19,9 +19,9 @@ from mmcalib.checks.facts import Alternatives, CheckFacts, Decision
 from mmcalib.checks.items import largest_item, least_kept
 from mmcalib.checks.reserve import missing_parts
 from mmcalib.decision.cache import size_cache
-from mmcalib.decision.decide import MemoryJudge, at_chosen_values, decide
+from mmcalib.decision.decide import MemoryJudge, decide
 from mmcalib.decision.effects import drop_idle_settings
-from mmcalib.decision.explore import BudgetSource
+from mmcalib.decision.explore import BudgetSource, at_chosen_values
 from mmcalib.decision.measure import Sample, find_same_cost
 from mmcalib.derive.admission import ChatText
 from mmcalib.derive.demand import FixedKvCache

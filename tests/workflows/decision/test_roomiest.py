@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import pytest
+
 from mmcalib.checks.facts import Decision
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.remedies import Remedy
@@ -36,14 +38,48 @@ def test_a_step_is_rounded_down_where_that_leaves_more_kv_cache() -> None:
     assert down.adequacy.passes
 
 
-def test_whole_items_are_worth_two_per_cent_of_the_kv_cache() -> None:
-    def nearly_the_same(decision: Decision) -> int:
-        return 100_000 - (batch(decision) > 2048)
+@pytest.mark.parametrize(
+    ("own", "reserved", "turned"),
+    [(97_999, True, True), (98_000, True, False), (98_000, False, True)],
+)
+def test_less_than_two_per_cent_of_the_kv_cache_turn_no_option(
+    own: int, reserved: bool, turned: bool
+) -> None:
+    """Unless vLLM's own items and step are the ones that its startup does not reserve."""
+    found = decide(
+        corpus([PAGE]),
+        kv_tokens=lambda one: 100_000 if one.setting.engine_args else own,
+        reserves=lambda one: reserved or bool(one.setting.engine_args),
+    )
+    assert bool(found.setting.engine_args) == turned
+    assert (found.rounding == "none") != turned
 
-    found = decide(corpus([SOUND]), kv_tokens=nearly_the_same)
-    assert batch(found) > 2048
-    found = decide(corpus([SOUND]), kv_tokens=nearly_the_same, default_kv_tokens=100_000)
-    assert batch(found) <= 2048, "less than vLLM's defaults is never taken"
+
+@pytest.mark.parametrize(
+    ("default_mib", "mib_by_token", "most"),
+    [
+        (1_500, 0.13, 9_443),  # 1.25 × 150 of 1,090 MiB of the way to 16,384 tokens
+        (1_500, 0.02, 16_384),  # all of that way
+        (149, 0.13, 8_000),  # nothing to lose
+        (1_500, 0.01, 8_000),  # lost by the limits alone
+    ],
+)
+def test_a_reserve_is_not_spent_for_kv_cache(
+    default_mib: int, mib_by_token: float, most: int
+) -> None:
+    """A cap at the largest item leaves nothing of it under load: it rises until enough is left."""
+
+    def largest(decision: Decision) -> int:
+        return decision.budget.max_tokens_per_item["image"]
+
+    def left(decision: Decision | None) -> int:
+        found = mib_by_token * (largest(decision) - 8_000) if decision else default_mib
+        return round(found * 2**20)
+
+    found = decide(
+        corpus([PAGE]), kv_tokens=lambda one: 100_000 - 3 * largest(one), reserve_left=left
+    )
+    assert largest(found) == most
 
 
 def test_one_that_serves_the_corpus_worse_than_the_defaults_is_passed_over() -> None:
