@@ -154,8 +154,13 @@ def render(
 ) -> str:
     """Return the whole page."""
     parts = [_INTRO.format(starts=len(starts)), "## Summary\n"]
-    parts += [*_summary(scores, starts), *_figures(scores), *_shared_cards(scores), *_cold()]
-    parts += _every_log(scores, failed, excluded)
+    parts += [
+        *_summary(scores, starts, allowances),
+        *_figures(scores),
+        *_shared_cards(scores),
+        *_cold(),
+    ]
+    parts += _every_log(scores, failed, excluded, allowances)
     parts += _measured(starts)
     for group, title in _GROUPS.items():
         parts.append(f"\n## {title[0].upper()}{title[1:]}\n")
@@ -167,21 +172,27 @@ def render(
 
 
 def _every_log(
-    scores: Sequence[Score], failed: Sequence[tuple[Case, str]], excluded: Sequence[Excluded]
+    scores: Sequence[Score],
+    failed: Sequence[tuple[Case, str]],
+    excluded: Sequence[Excluded],
+    allowances: Allowances,
 ) -> Iterator[str]:
     yield "\n## Every log\n"
     logs = len(scores) + len(failed) + len(excluded)
     own = sum(map(_with_own_release, scores))
     yield f"{len(scores)} of {logs} were rehearsed, {own} with the release that wrote the log.\n"
-    yield "| log | model | of vLLM | rehearsed with | KV pool, error in GiB |"
-    yield "|---|---|---|---|---|"
+    yield "*fitted on*: its error showed a mistake that was then repaired. *left out*: it is"
+    yield "predicted without its figures, which are among the allowances. *never seen*: nothing was"
+    yield "fitted on it.\n"
+    yield "| log | model | of vLLM | rehearsed with | KV pool, error in GiB | known |"
+    yield "|---|---|---|---|---|---|"
     for one in scores:
         pool = one.row("kv pool")
         error = "not compared" if pool is None else f"{pool.error / GIB:+.2f}"
         case = one.case
         yield (
             f"| {case.id} | {_cell(case.model)} | {case.logged_release} "
-            f"| {one.answer.vllm} | {error} |"
+            f"| {one.answer.vllm} | {error} | {allowances.knowledge_of(case)} |"
         )
     yield "\nNot rehearsed:\n\n| log | model | of vLLM | why not |\n|---|---|---|---|"
     for case, why in failed:
@@ -215,7 +226,9 @@ def _pools(scores: Sequence[Score], group: str) -> list[_Pool]:
     ]
 
 
-def _summary(scores: Sequence[Score], starts: Sequence[Start]) -> Iterator[str]:
+def _summary(
+    scores: Sequence[Score], starts: Sequence[Start], allowances: Allowances
+) -> Iterator[str]:
     measured = [_Pool(one.error, one.baseline_errors, one.total_bytes) for one in starts]
     held_out = [_Pool(one.held_out_error, one.baseline_errors, one.total_bytes) for one in starts]
     published = [one for one in scores if one.case.group == "same" and _with_own_release(one)]
@@ -225,16 +238,19 @@ def _summary(scores: Sequence[Score], starts: Sequence[Start]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|"
     for group, title in _GROUPS.items():
         yield _pool_row(title, _pools(scores, group))
-    yield _pool_row("measured by us", measured)
-    yield _pool_row("measured, without the model's own figures", held_out)
+    for known in ("fitted on", "left out", "never seen"):
+        those = [one for one in scores if allowances.knowledge_of(one.case) == known]
+        yield _pool_row(f"published logs, {known}", _pools(those, "same"))
+    yield _pool_row("measured by us, fitted on", measured)
+    yield _pool_row("measured by us, the model left out", held_out)
     yield _pool_row("**logs of the rehearsed release, and measured**", own + measured)
-    yield _pool_row("**the same, measured ones held out**", own + held_out)
-    known = [one for one in published if not one.case.id.startswith(_NOT_KNOWN)]
+    yield _pool_row("**the same, measured models left out**", own + held_out)
+    rest = [one for one in published if not one.case.id.startswith(_NOT_KNOWN)]
     yield f"\nAim: {OWN_ROWS} rows of the log's own release, a mean error of at most {SHARE} % of"
     yield f"the card, no card with its own memory promised more than {PROMISED} GiB too much."
     yield f"Now: {len(published) + len(starts)} rows, {_mean_and_worst(own + measured)}"
-    yield f"Without the {len(published) - len(known)} rows that are not explained (below):"
-    yield _mean_and_worst(_pools(known, "same") + measured)
+    yield f"Without the {len(published) - len(rest)} rows that are not explained (below):"
+    yield _mean_and_worst(_pools(rest, "same") + measured)
 
 
 def _mean_and_worst(pools: Sequence[_Pool]) -> str:
@@ -281,9 +297,9 @@ def _pool_row(title: str, pools: Sequence[_Pool]) -> str:
 
 def _measured(starts: Sequence[Start]) -> Iterator[str]:
     yield "\n## Measured by us\n"
-    yield "The last start of each case in `reports/gpu/results.jsonl` that ran. *held out* is the"
+    yield "The last start of each case in `reports/gpu/results.jsonl` that ran. *left out* is the"
     yield "error without the figures of memory outside torch and of CUDA graphs from this model.\n"
-    yield "| start | vLLM | predicted, GiB | measured, GiB | error, GiB | of the card | held out |"
+    yield "| start | vLLM | predicted, GiB | measured, GiB | error, GiB | of the card | left out |"
     yield "|---|---|---|---|---|---|---|"
     for one in starts:
         yield (
