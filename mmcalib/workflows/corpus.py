@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from mmcalib.census.accesses import Accesses, find_first_equal
@@ -43,7 +44,11 @@ from mmcalib.results.doctor import ScannedCorpus, ScannedModality
 
 
 def corpus_figures(
-    table: CostTable, corpus: LoadedCorpus | None, skipped: int, tuned: CostTable | None = None
+    table: CostTable,
+    corpus: LoadedCorpus | None,
+    skipped: int,
+    tuned: CostTable | None = None,
+    least_kept: Mapping[Modality, float] = MappingProxyType({}),
 ) -> Corpus:
     """Return each modality's spread in `table`, and its retention in the `tuned` one."""
     modalities = {}
@@ -57,6 +62,7 @@ def corpus_figures(
             exemplar=heaviest.exemplar if heaviest else "",
             witnesses=table.witnesses.get(modality),
             kept=compute_retention(tuned.columns_of(modality), costs) if tuned else None,
+            least_kept=round(least_kept[modality], 4) if modality in least_kept else None,
             given=corpus.census.given_items(modality) if corpus else 0,
         )
     prompts = corpus.prompts.prompts() if corpus else 0
