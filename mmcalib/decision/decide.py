@@ -61,18 +61,13 @@ class DecisionBuilder:
         """
         every = dict(self.explored)
         for point in tight.chosen:
-            knob, row = point.knob, every[point.knob.name]
-            least = point.value + share * (knob.value - point.value)
-            if least <= point.value:
-                continue
-            row = [e for e in row if not point.value <= e.point.value < least]
-            if isinstance(knob, AreaCap):
+            knob, least = point.knob, point.value + share * (point.knob.value - point.value)
+            row = [e for e in every[knob.name] if not point.value <= e.point.value < least]
+            if isinstance(knob, AreaCap) and least > point.value:
                 unit = knob.token_px or 1
-                value = math.ceil(least / unit) * unit
-                setting = setting_at(knob, value, self.default.setting)
-                plain = limits.limit_mm_per_prompt(self.counts, {})
-                args = self.budgets.engine_args(setting, plain, point.max_embeds)
-                larger = replace(point, value=value, setting=setting)
+                larger = replace(point, value=math.ceil(least / unit) * unit)
+                larger = replace(larger, setting=setting_at(knob, larger.value, tight.setting))
+                args = {**tight.engine_args, **larger.setting.engine_args}
                 row.append(Explored(larger, self.budgets.budget_of(args), args))
             every[knob.name] = sorted(row, key=lambda e: e.point.value)
         return replace(self, explored=every)
@@ -393,11 +388,8 @@ def decide(
     too_long = _too_long(first)
     reason = too_long or judge.rejects(first)
     if not reason:
-        return (
-            _first_that_serves(builder, judge, ranked)
-            or _with_own_items(builder, judge, first)
-            or first
-        )
+        found = _first_that_serves(builder, judge, ranked)
+        return found or _with_own_items(builder, judge, first) or first
     if not too_long and (found := _with_remedies(builder, judge, ranked)):
         return found
     by_level: dict[int, Decision | None] = {}
@@ -444,16 +436,19 @@ def _rank(
     last = rated[-1][0]
     plain = last.rounding == "none" and last.setting == last.default_table.setting
     least = min(most, max(most * _NEARLY_AS_LARGE, default))
-    enough = [decision for decision, tokens in rated if tokens >= least]
     name, usual = "max_num_batched_tokens", builder.budgets.opened.serve_defaults
-    ranked = sorted(enough, key=lambda one: abs(one.engine_args[name] - usual[name]))
     suffices = rated[-1][1] >= least and not judge.rejects(last, reserved=True)
-    if plain and most > 0 and (most <= default or suffices):
-        ranked = [last]
-    done = {id(one) for one in ranked}
-    # Those with at least the default's cache in their order, then the others by theirs.
-    rest = sorted(rated, key=lambda pair: max(0, default - pair[1]))
-    return [*ranked, *(decision for decision, _ in rest if id(decision) not in done)]
+    own = plain and most > 0 and (most <= default or suffices)
+
+    def order(pair: tuple[Decision, int]) -> tuple[int, int]:
+        decision, tokens = pair
+        if own and decision is last:
+            return 0, 0
+        if tokens >= least and not own:
+            return 1, abs(decision.engine_args[name] - usual[name])
+        return 2, max(0, default - tokens)
+
+    return [decision for decision, _ in sorted(rated, key=order)]
 
 
 def _first_that_serves(
@@ -494,11 +489,10 @@ def _with_room(
     if share >= 1 or roomy.setting != roomy.default_table.setting:
         return roomy
     found = builder.with_larger_caps(tight, share).build(None, tight.rounding)
-    found = replace(found, keeps_reserve=True)
-    if (judge.kv_tokens(found) or 0) * _NEARLY_AS_LARGE <= (judge.kv_tokens(roomy) or 0):
+    gains = (judge.kv_tokens(found) or 0) * _NEARLY_AS_LARGE > (judge.kv_tokens(roomy) or 0)
+    if not gains or judge.rejects(found) or judge.serves_worse(found):
         return roomy
-    serves = not judge.rejects(found) and not judge.serves_worse(found)
-    return found if serves and not _spends_reserve(found, judge) else roomy
+    return roomy if _spends_reserve(found, judge) else replace(found, keeps_reserve=True)
 
 
 # Configurations with remedies to try, and how many remedies one may have.

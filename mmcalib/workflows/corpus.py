@@ -129,7 +129,7 @@ class LoadedCorpus:
         """Drop items of other modalities, and requests that carry one."""
         return replace(
             self,
-            census=self.census.keep_modalities(modalities),
+            census=self.census.exclude_files(lambda file: file.modality not in modalities),
             prompts=PromptCensus(
                 entry
                 for entry in self.prompts.signatures()
