@@ -141,7 +141,10 @@ without its encoder, of that evening, are off by -0.12 GiB (q36-27b-text-5090-ws
 is off by 0.06 and -0.17 GiB there. Nor is local memory: the kernels of vLLM, FlashAttention 2 and
 the gated delta rule keep at most 632 bytes a thread in it, 0.15 GiB on that card. With 0.24.0 on
 another RTX 5090 and 16-bit activations, the model is off by 0.00 and -0.03 GiB. What its image
-encoder takes on that machine is not known.
+encoder takes on that machine is not known. vllm#53787 named the same amount on two RTX 5070 Ti;
+its author ran both builds alike on 28 August and withdrew the memory, not the slower prefill. The
+prefill's kernels are not a difference: up to vllm#55715, of September, all of compute capability
+12.x run the Triton ones.
 """
 
 
