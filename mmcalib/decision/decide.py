@@ -97,11 +97,9 @@ class DecisionBuilder:
         rounding: Rounding = "up",
         *,
         capped: bool = True,
-        hinted: bool = True,
     ) -> Decision:
         """Build the policy's configuration for items of at most `at_most` tokens; without `capped`,
-        every option keeps its default. Without size hints vLLM's encoder cache is larger and holds
-        more of the corpus' items.
+        every option keeps its default and has no size hint: vLLM's encoder cache is larger.
         """
         policy, unreadable = self.budgets.policy, list(self.unreadable)
         effective = [e for e in self.explored.values() if has_any_effect(e)]
@@ -122,10 +120,10 @@ class DecisionBuilder:
             budget = budgets.budget_of(engine_args, build_dummy=True)
             longest = self._longest(table, budget)
         unhinted = budget
-        if hinted:
+        if capped:
             hints, refused = _find_hints(engine_args, self.counts, table, budgets)
         else:
-            why = "fewer items fit in the encoder cache, and more requests are preempted"
+            why = "2% more KV cache do not fit, or more requests are preempted"
             hints, refused = {}, {m: why for m in table.modalities() if self.counts[m].value}
         if hints:
             engine_args["limit_mm_per_prompt"] = limits.limit_mm_per_prompt(self.counts, hints)
@@ -388,8 +386,7 @@ def decide(
     too_long = _too_long(first)
     reason = too_long or judge.rejects(first)
     if not reason:
-        found = _first_that_serves(builder, judge, ranked)
-        return found or _with_own_items(builder, judge, first) or first
+        return _first_that_serves(builder, judge, ranked) or first
     if not too_long and (found := _with_remedies(builder, judge, ranked)):
         return found
     by_level: dict[int, Decision | None] = {}
@@ -537,18 +534,6 @@ def _with_remedies(
             return best
         level = deeper
     return None
-
-
-def _with_own_items(
-    builder: DecisionBuilder, judge: MemoryJudge, first: Decision
-) -> Decision | None:
-    """Return vLLM's own items and step under the limits, if no worse than its defaults."""
-    if not builder.budgets.policy.keeps_quality or first.raises_detail:
-        return None
-    plain = builder.build(None, "none", capped=False, hinted=False)
-    if (judge.kv_tokens(plain) or 0) < judge.default_kv_tokens():
-        return None
-    return _first_that_serves(builder, judge, [plain])
 
 
 def _too_long(decision: Decision) -> str:
