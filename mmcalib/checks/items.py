@@ -215,9 +215,7 @@ def _own_limits(decision: Decision) -> Iterator[tuple[Point, list[Point]]]:
 
 
 def least_kept(decision: Decision) -> dict[Modality, float]:
-    """Return the least share of its pixels that the model's limits leave an item, where a rule of
-    an option tells.
-    """
+    """Return the least share of its pixels that an item keeps, if the rule of an option tells."""
     least: dict[Modality, float] = {}
     for now, _ in _own_limits(decision):
         items = decision.most_detailed_table.columns_of(modality := now.knob.modality)

@@ -56,9 +56,7 @@ class DecisionBuilder:
         return replace(self, budgets=budgets, remedies=(*self.remedies, remedy))
 
     def with_larger_caps(self, tight: Decision, share: float) -> DecisionBuilder:
-        """Return a builder with no caps below this share of the way from the tight ones to the
-        defaults; both downscale nothing.
-        """
+        """Raise the tight caps, which downscale nothing, this share of the way to the defaults."""
         every = dict(self.explored)
         for point in tight.chosen:
             knob, least = point.knob, point.value + share * (point.knob.value - point.value)
@@ -304,9 +302,7 @@ class MemoryJudge:
     """Judges configurations by the memory of the GPU to serve on; without one, budgets decide."""
 
     def rejects(self, decision: Decision, *, reserved: bool = False) -> str:
-        """Return why the configuration does not serve on the GPU, or does with memory that startup
-        has not `reserved`; or an empty string.
-        """
+        """Return why it does not serve on the GPU, in memory that startup has `reserved`; or ""."""
         return ""
 
     def remedies(self, decision: Decision) -> Iterable[Remedy]:
@@ -451,9 +447,7 @@ def _rank(
 def _first_that_serves(
     builder: DecisionBuilder, judge: MemoryJudge, ranked: Iterable[Decision]
 ) -> Decision | None:
-    """Return the first that serves and neither holds nor serves less than vLLM's defaults; first
-    those that do not spend their reserve.
-    """
+    """Return the first that serves no less than the defaults, best without its reserve spent."""
     least, tight = judge.default_kv_tokens(), None
     for one in ranked:
         tokens = judge.kv_tokens(one) or least
@@ -478,9 +472,7 @@ _ROOM: Final = 1.25
 def _with_room(
     builder: DecisionBuilder, judge: MemoryJudge, tight: Decision, roomy: Decision
 ) -> Decision:
-    """Return caps between the tight ones and the defaults, where enough of the reserve is left; or
-    the roomy decision, if those hold no more KV cache.
-    """
+    """Raise the tight caps until load leaves enough, if that still has more KV cache than roomy."""
     left, most = (judge.reserve_left(one) or 0 for one in (tight, roomy))
     share = _ROOM * (VLLM_SLACK_BYTES - left) / max(1, most - left)
     if share >= 1 or roomy.setting != roomy.default_table.setting:

@@ -57,8 +57,7 @@ class ModalityItems(DocumentPart):
     )
     kept: Retention | None = Field(default=None, description="Share of tokens left")
     least_kept: float | None = Field(
-        default=None,
-        description="Least share of an original's pixels or samples within the model's own limits",
+        default=None, description="Least share of an original that the model's own limits keep"
     )
     given: int = Field(default=0, description="Items given by size, without a file")
 

@@ -191,9 +191,7 @@ def review(session: Session, decided: Derived) -> Review:
 def find_same_costs(
     host: EngineHost, decision: Decision, ruled: Container[Modality]
 ) -> dict[Modality, Shape]:
-    """Find a smaller item for each modality whose largest takes no more tokens than that, except
-    where a rule tells.
-    """
+    """Find a smaller copy of each modality's largest item that takes as many tokens."""
     found, table = dict[Modality, Shape](), decision.most_detailed_table
     for modality in (m for m in table.modalities() if m not in ruled):
         largest = largest_item(table.columns_of(modality)).shape

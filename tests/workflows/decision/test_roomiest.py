@@ -40,7 +40,7 @@ def test_a_step_is_rounded_down_where_that_leaves_more_kv_cache() -> None:
 
 @pytest.mark.parametrize(
     ("own", "reserved", "turned"),
-    [(97_999, True, True), (98_000, True, False), (98_000, False, True)],
+    [(97_999, True, True), (98_000, True, False), (98_000, False, True), (0, True, True)],
 )
 def test_less_than_two_per_cent_of_the_kv_cache_turn_no_option(
     own: int, reserved: bool, turned: bool
@@ -69,16 +69,14 @@ def test_a_reserve_is_not_spent_for_kv_cache(
 ) -> None:
     """A cap at the largest item leaves nothing of it under load: it rises until enough is left."""
 
-    def largest(decision: Decision) -> int:
-        return decision.budget.max_tokens_per_item["image"]
+    def largest(one: Decision) -> int:
+        return one.budget.max_tokens_per_item["image"]
 
-    def left(decision: Decision | None) -> int:
-        found = mib_by_token * (largest(decision) - 8_000) if decision else default_mib
-        return round(found * 2**20)
+    def left(one: Decision | None) -> int:
+        return round(2**20 * (mib_by_token * (largest(one) - 8_000) if one else default_mib))
 
-    found = decide(
-        corpus([PAGE]), kv_tokens=lambda one: 100_000 - 3 * largest(one), reserve_left=left
-    )
+    page = corpus([PAGE])
+    found = decide(page, kv_tokens=lambda one: 100_000 - 3 * largest(one), reserve_left=left)
     assert largest(found) == most
 
 
@@ -116,16 +114,6 @@ def test_vllms_own_largest_items_stay_where_every_size_hint_serves_worse() -> No
     assert found.counts["audio"].value == 1
     assert "preempted" in found.refused_hints["audio"]
     assert decided(70_001).hints, "less KV cache than with the defaults is never taken"
-
-
-def test_where_nothing_beats_the_defaults_no_option_is_turned() -> None:
-    def less_with_caps(decision: Decision) -> int:
-        return 90_000 if decision.setting.mm_processor_kwargs else 100_000
-
-    found = decide(corpus([PAGE]), kv_tokens=less_with_caps, default_kv_tokens=100_000)
-    assert found.setting.engine_args == {}
-    assert batch(found) == 2048
-    assert decide(corpus([PAGE])).setting.engine_args, "a cap takes nothing off it"
 
 
 def test_a_cap_below_the_largest_item_is_not_made_up_for_by_a_larger_step() -> None:
