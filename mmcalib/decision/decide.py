@@ -465,23 +465,28 @@ def _spends_reserve(decision: Decision, judge: MemoryJudge) -> bool:
     return left is not None and usual is not None and left < VLLM_SLACK_BYTES <= usual
 
 
-# More than the caps should need, as the peak does not grow quite evenly with them.
+# More than the caps should need, and how often they rise: the peak does not grow evenly with them.
 _ROOM: Final = 1.25
+_RISES: Final = 3
 
 
 def _with_room(
     builder: DecisionBuilder, judge: MemoryJudge, tight: Decision, roomy: Decision
 ) -> Decision:
     """Raise the tight caps until load leaves enough, if that still has more KV cache than roomy."""
-    left, most = (judge.reserve_left(one) or 0 for one in (tight, roomy))
-    share = _ROOM * (VLLM_SLACK_BYTES - left) / max(1, most - left)
-    if share >= 1 or roomy.setting != roomy.default_table.setting:
-        return roomy
-    found = builder.with_larger_caps(tight, share).build(None, tight.rounding)
-    gains = (judge.kv_tokens(found) or 0) * _NEARLY_AS_LARGE > (judge.kv_tokens(roomy) or 0)
-    if not gains or judge.rejects(found) or judge.serves_worse(found):
-        return roomy
-    return roomy if _spends_reserve(found, judge) else replace(found, keeps_reserve=True)
+    found, share, most = tight, 0.0, judge.reserve_left(roomy) or 0
+    for _ in range(_RISES if roomy.setting == roomy.default_table.setting else 0):
+        left = judge.reserve_left(found) or 0
+        share += (1 - share) * _ROOM * (VLLM_SLACK_BYTES - left) / max(1, most - left)
+        if share >= 1:
+            break
+        found = builder.with_larger_caps(tight, share).build(None, tight.rounding)
+        gains = (judge.kv_tokens(found) or 0) * _NEARLY_AS_LARGE > (judge.kv_tokens(roomy) or 0)
+        if not gains or judge.rejects(found) or judge.serves_worse(found):
+            break
+        if not _spends_reserve(found, judge):
+            return replace(found, keeps_reserve=True)
+    return roomy
 
 
 # Configurations with remedies to try, and how many remedies one may have.

@@ -56,16 +56,17 @@ def test_less_than_two_per_cent_of_the_kv_cache_turn_no_option(
 
 
 @pytest.mark.parametrize(
-    ("default_mib", "mib_by_token", "most"),
+    ("default_mib", "mib_by_token", "free", "most"),
     [
-        (1_500, 0.13, 9_443),  # 1.25 × 150 of 1,090 MiB of the way to 16,384 tokens
-        (1_500, 0.02, 16_384),  # all of that way
-        (149, 0.13, 8_000),  # nothing to lose
-        (1_500, 0.01, 8_000),  # lost by the limits alone
+        (1_500, 0.13, 8_000, 9_443),  # 1.25 × 150 of 1,090 MiB of the way to 16,384 tokens
+        (1_500, 0.13, 9_500, 10_878),  # in two steps, as the first 1,500 tokens leave nothing
+        (1_500, 0.02, 8_000, 16_384),  # all of that way
+        (149, 0.13, 8_000, 8_000),  # nothing to lose
+        (1_500, 0.01, 8_000, 8_000),  # lost by the limits alone
     ],
 )
 def test_a_reserve_is_not_spent_for_kv_cache(
-    default_mib: int, mib_by_token: float, most: int
+    default_mib: int, mib_by_token: float, free: int, most: int
 ) -> None:
     """A cap at the largest item leaves nothing of it under load: it rises until enough is left."""
 
@@ -73,7 +74,7 @@ def test_a_reserve_is_not_spent_for_kv_cache(
         return one.budget.max_tokens_per_item["image"]
 
     def left(one: Decision | None) -> int:
-        return round(2**20 * (mib_by_token * (largest(one) - 8_000) if one else default_mib))
+        return round(2**20 * (mib_by_token * max(0, largest(one) - free) if one else default_mib))
 
     page = corpus([PAGE])
     found = decide(page, kv_tokens=lambda one: 100_000 - 3 * largest(one), reserve_left=left)
