@@ -90,11 +90,7 @@ class DecisionBuilder:
             yield self.build(None, "none", capped=False)
 
     def build(
-        self,
-        at_most: int | None,
-        rounding: Rounding = "up",
-        *,
-        capped: bool = True,
+        self, at_most: int | None, rounding: Rounding = "up", *, capped: bool = True
     ) -> Decision:
         """Build the policy's configuration for items of at most `at_most` tokens; without `capped`,
         every option keeps its default and has no size hint: vLLM's encoder cache is larger.
