@@ -47,11 +47,6 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def first_sentence(text: str) -> str:
-    """The first sentence, without its full stop."""
-    return text.partition(". ")[0]
-
-
 def decode_base64(text: str | bytes) -> bytes:
     """Decode as strictly as pybase64, which vLLM uses. Raises ValueError."""
     data = base64.b64decode(text, validate=True)

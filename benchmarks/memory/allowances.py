@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from memory.cases import GIB
+from memory.cases import GIB, Case
 
 GRAPHS = ("dense", "gated-delta")
 OUTSIDE = ("older", "newer", "unified")
@@ -76,6 +76,14 @@ class Allowances:
     def fit(self, without: str | None = None) -> Coefficients:
         """Fit both kinds, which share the first graph, by least squares, without one case."""
         return _fit(_without(self.cuda_graphs, without))
+
+    def knowledge_of(self, case: Case) -> str:
+        """Say whether the prediction of a case knew it: fitted on, left out, or never seen."""
+        if case.fitted:
+            return "fitted on"
+        every = (*self.outside.values(), self.convolution, self.cuda_graphs, self.held_out)
+        own = any(case.id in one.cases for figures in every for one in figures)
+        return "left out" if own else "never seen"
 
     def errors(self) -> Iterator[tuple[str, Figure, float]]:
         """Each figure's kind, itself, and the error of its prediction from all others."""

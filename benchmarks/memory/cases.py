@@ -46,7 +46,8 @@ class Case:
     `total_gib` is what the log prints where the catalogue's card has another total; `environment`
     are the variables that the server was started with, as far as a rehearsal heeds them. `drafter`
     is the geometry of the model that drafts, where that is one of its own. `free_gib` is what vLLM
-    found free, where other processes used the card; `status` is how the start ended.
+    found free, where other processes used the card; `status` is how the start ended. A mistake was
+    repaired by the error of a `fitted` case.
     """
 
     id: str
@@ -67,6 +68,7 @@ class Case:
     published: Published
     free_gib: float | None = None
     status: str = ""
+    fitted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,10 +60,15 @@ def render(
         "fitted": allowances.fit(),
         "summary": [
             *((title, _pools(scores, group)) for group, title in _GROUPS.items()),
-            ("measured by us", measured),
-            ("measured, without the model's own figures", held_out),
+            *(
+                (f"published logs, {known}", _pools(those, "same"))
+                for known in ("fitted on", "left out", "never seen")
+                if (those := [s for s in scores if allowances.knowledge_of(s.case) == known])
+            ),
+            ("measured by us, fitted on", measured),
+            ("measured by us, the model left out", held_out),
             ("**logs of the rehearsed release, and measured**", own + measured),
-            ("**the same, measured ones held out**", own + held_out),
+            ("**the same, measured models left out**", own + held_out),
         ],
         "own": published,
         "known": known,

@@ -158,10 +158,6 @@ class Census:
         for modality in self.modalities():
             yield from self.counts(modality)
 
-    def keep_modalities(self, modalities: Iterable[Modality]) -> Census:
-        allowed = set(modalities)
-        return self.exclude_files(lambda file: file.modality not in allowed)
-
     def _take(self, key: tuple[Shape, Encoding], count: int, paths: Iterable[str]) -> None:
         if len(self._recent) >= _RECENT:
             self._fold()

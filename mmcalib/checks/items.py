@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, RemedyStyle, knob_line, yaml_line
-from mmcalib.checks.facts import CheckFacts, LargestPrompt
+from mmcalib.checks.facts import CheckFacts, Decision, LargestPrompt
 from mmcalib.checks.limits import size_hint
 from mmcalib.derive.costs import CostColumns, CostTable, ItemCost
 from mmcalib.derive.demand import Excess, find_excesses
@@ -190,14 +190,10 @@ def _smaller(before: CostTable, after: CostTable, modality: Modality) -> CostCol
 
 def check_shrunk(facts: CheckFacts) -> Iterator[Check]:
     """Count the items that the model's default shrinks, or that --prefer detail still does."""
-    chosen = {point.knob.name: point for point in facts.decision.chosen}
-    rows = groupby((e.point for e in facts.decision.explored), key=lambda point: point.knob)
     known = set[Modality]()
-    for knob, (*points,) in rows:
-        default = next(point for point in points if point.value == knob.value)
-        now = max(default, chosen.get(knob.name, default), key=lambda point: point.value)
+    for now, points in _own_limits(facts.decision):
         for check in _shrunk_check(now, most_detailed(points), facts):
-            known.add(knob.modality)
+            known.add(now.knob.modality)
             yield check
     for modality, smaller in facts.tries.same_cost.items():
         if modality in known:
@@ -207,6 +203,26 @@ def check_shrunk(facts: CheckFacts) -> Iterator[Check]:
         detail += f"{plural(largest.tokens, 'token')}, as many as one of {smaller}"
         names = (largest.exemplar,)
         yield Check(ids.MODEL_SIZE_LIMIT, "warn", detail, _PARTS[modality], names)
+
+
+def _own_limits(decision: Decision) -> Iterator[tuple[Point, list[Point]]]:
+    """Yield each option's default, or the chosen value above it, with all its values."""
+    chosen = {point.knob.name: point for point in decision.chosen}
+    rows = groupby((e.point for e in decision.explored), key=lambda point: point.knob)
+    for knob, (*points,) in rows:
+        default = next(point for point in points if point.value == knob.value)
+        yield max(default, chosen.get(knob.name, default), key=lambda point: point.value), points
+
+
+def least_kept(decision: Decision) -> dict[Modality, float]:
+    """Return the least share of its pixels that an item keeps, if the rule of an option tells."""
+    least: dict[Modality, float] = {}
+    for now, _ in _own_limits(decision):
+        items = decision.most_detailed_table.columns_of(modality := now.knob.modality)
+        kept = now.knob.kept_pixels(items, now.value)
+        if kept is not None and len(kept):
+            least[modality] = min(least.get(modality, 1.0), float(kept.min()))
+    return least
 
 
 # What shows a model more of an item that it makes smaller.

@@ -93,7 +93,8 @@ def check(options: CheckOptions) -> None:
                 sys.stdout.flush()
     if not tally.checked:
         raise CorpusError("no media to check", hint="NEW_DATA is a folder of media")
-    offenders = tally.count_offenders(allow_unknown=options.allow_unknown)
+    offenders = tally.answers["no"]
+    offenders += 0 if options.allow_unknown else tally.answers["unknown"]
     share = offenders / tally.checked
     summary = Summary.of(tally, all_fit=not offenders, share=share)
     if as_json:

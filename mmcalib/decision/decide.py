@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Any, Final
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.checks.facts import Decision, Explored
 from mmcalib.decision.explore import BudgetSource, explore, has_any_effect, relevant_knobs
-from mmcalib.decision.measure import Sample, measure, remeasure
+from mmcalib.decision.measure import Sample, measure
 from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
 from mmcalib.derive import limits
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.frontier import Point, choose_point, setting_at, token_levels
-from mmcalib.derive.limits import Count, Hint, Rounding, compute_reserve, limit_mm_per_prompt
+from mmcalib.derive.limits import Count, Hint, Rounding, compute_reserve
 from mmcalib.derive.policy import COSTS, FIT, Policy
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.knobs import Knob, Setting, Value, merge_settings
+from mmcalib.domain.knobs import AreaCap, Knob, Setting, merge_settings
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.gate.fit import Fit
 from mmcalib.progress import Progress
+from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.remedies.memory import Remedy
 from mmcalib.text import plural
 
@@ -54,6 +55,21 @@ class DecisionBuilder:
         budgets = self.budgets.with_values(remedy.changes)
         return replace(self, budgets=budgets, remedies=(*self.remedies, remedy))
 
+    def with_larger_caps(self, tight: Decision, share: float) -> DecisionBuilder:
+        """Raise the tight caps, which downscale nothing, this share of the way to the defaults."""
+        every = dict(self.explored)
+        for point in tight.chosen:
+            knob, least = point.knob, point.value + share * (point.knob.value - point.value)
+            row = [e for e in every[knob.name] if not point.value <= e.point.value < least]
+            if isinstance(knob, AreaCap) and least > point.value:
+                unit = knob.token_px or 1
+                larger = replace(point, value=math.ceil(least / unit) * unit)
+                larger = replace(larger, setting=setting_at(knob, larger.value, tight.setting))
+                args = {**tight.engine_args, **larger.setting.engine_args}
+                row.append(Explored(larger, self.budgets.budget_of(args), args))
+            every[knob.name] = sorted(row, key=lambda e: e.point.value)
+        return replace(self, explored=every)
+
     def candidates(self, at_most: int | None = None) -> Iterator[Decision]:
         """Yield configurations of equal quality, the cheapest budget first: the smallest caps that
         shrink no item, with a step rounded to whole items up or down, or to the corpus' largest
@@ -74,16 +90,10 @@ class DecisionBuilder:
             yield self.build(None, "none", capped=False)
 
     def build(
-        self,
-        at_most: int | None,
-        rounding: Rounding = "up",
-        *,
-        capped: bool = True,
-        hinted: bool = True,
+        self, at_most: int | None, rounding: Rounding = "up", *, capped: bool = True
     ) -> Decision:
         """Build the policy's configuration for items of at most `at_most` tokens; without `capped`,
-        every option keeps its default. Without size hints vLLM's encoder cache is larger and holds
-        more of the corpus' items.
+        every option keeps its default and has no size hint: vLLM's encoder cache is larger.
         """
         policy, unreadable = self.budgets.policy, list(self.unreadable)
         effective = [e for e in self.explored.values() if has_any_effect(e)]
@@ -104,10 +114,10 @@ class DecisionBuilder:
             budget = budgets.budget_of(engine_args, build_dummy=True)
             longest = self._longest(table, budget)
         unhinted = budget
-        if hinted:
+        if capped:
             hints, refused = _find_hints(engine_args, self.counts, table, budgets)
         else:
-            why = "fewer items fit in the encoder cache, and more requests are preempted"
+            why = "2% more KV cache do not fit, or more requests are preempted"
             hints, refused = {}, {m: why for m in table.modalities() if self.counts[m].value}
         if hints:
             engine_args["limit_mm_per_prompt"] = limits.limit_mm_per_prompt(self.counts, hints)
@@ -280,15 +290,15 @@ def _count(
     return Count(value, why, "computed", origin)
 
 
-# Share of the largest KV cache that a candidate with caps and whole steps must keep.
+# Share of the largest KV cache that is nearly as good: less gain turns no option.
 _NEARLY_AS_LARGE: Final = 0.98
 
 
 class MemoryJudge:
     """Judges configurations by the memory of the GPU to serve on; without one, budgets decide."""
 
-    def rejects(self, decision: Decision) -> str:
-        """Return why the configuration does not serve on the GPU, or an empty string."""
+    def rejects(self, decision: Decision, *, reserved: bool = False) -> str:
+        """Return why it does not serve on the GPU, in memory that startup has `reserved`; or ""."""
         return ""
 
     def remedies(self, decision: Decision) -> Iterable[Remedy]:
@@ -310,6 +320,10 @@ class MemoryJudge:
     def serves_worse(self, decision: Decision) -> bool:
         """Return whether requests exceed the reserve, or are preempted more than by default."""
         return False
+
+    def reserve_left(self, decision: Decision | None) -> int | None:
+        """Return bytes of the reserve that load leaves, without a decision by default; or None."""
+        return None
 
 
 def decide(
@@ -364,7 +378,7 @@ def decide(
     too_long = _too_long(first)
     reason = too_long or judge.rejects(first)
     if not reason:
-        return _first_that_serves(ranked, judge) or _with_own_items(builder, judge, first) or first
+        return _first_that_serves(builder, judge, ranked) or first
     if not too_long and (found := _with_remedies(builder, judge, ranked)):
         return found
     by_level: dict[int, Decision | None] = {}
@@ -373,7 +387,7 @@ def decide(
         ranked = _rank(builder, judge, at_most)
         found = None
         if not _too_long(ranked[0]):
-            found = _first_that_serves(ranked, judge)
+            found = _first_that_serves(builder, judge, ranked)
             found = found or _with_remedies(builder, judge, ranked, at_most)
         by_level[at_most] = found
         return found is not None
@@ -397,8 +411,9 @@ def _rank(
     builder: DecisionBuilder, judge: MemoryJudge, at_most: int | None = None
 ) -> list[Decision]:
     """Rank candidates: first those with nearly the largest KV cache, at least the default's, the
-    step nearest to vLLM's default first; then the others. If none exceeds the default, vLLM's own
-    items and step come first; without a GPU, only the first candidate.
+    step nearest to vLLM's default first; then the others. vLLM's own items and step come before
+    all if they are among them and reserved, or if none exceeds the default. Without a GPU, only the
+    first candidate.
     """
     rated: list[tuple[Decision, int]] = []
     for decision in builder.candidates(at_most):
@@ -410,31 +425,64 @@ def _rank(
     last = rated[-1][0]
     plain = last.rounding == "none" and last.setting == last.default_table.setting
     least = min(most, max(most * _NEARLY_AS_LARGE, default))
-    enough = [decision for decision, tokens in rated if tokens >= least]
-    capped = [decision for decision in enough if decision is not last or not plain]
     name, usual = "max_num_batched_tokens", builder.budgets.opened.serve_defaults
-    ranked = sorted(capped or enough, key=lambda one: abs(one.engine_args[name] - usual[name]))
-    if 0 < most <= default and plain:
-        ranked = [last]
-    done = {id(one) for one in ranked}
-    # Those with at least the default's cache in their order, then the others by theirs.
-    rest = sorted(rated, key=lambda pair: max(0, default - pair[1]))
-    return [*ranked, *(decision for decision, _ in rest if id(decision) not in done)]
+    suffices = rated[-1][1] >= least and not judge.rejects(last, reserved=True)
+    own = plain and most > 0 and (most <= default or suffices)
+
+    def order(pair: tuple[Decision, int]) -> tuple[int, int]:
+        decision, tokens = pair
+        if own and decision is last:
+            return 0, 0
+        if tokens >= least and not own:
+            return 1, abs(decision.engine_args[name] - usual[name])
+        return 2, max(0, default - tokens)
+
+    return [decision for decision, _ in sorted(rated, key=order)]
 
 
-def _first_that_serves(ranked: Sequence[Decision], judge: MemoryJudge) -> Decision | None:
-    """Return the first that serves and neither holds nor serves less than vLLM's defaults."""
-    least = judge.default_kv_tokens()
-    return next(
-        (
-            one
-            for one in ranked
-            if (judge.kv_tokens(one) or least) >= least
-            and not judge.rejects(one)
-            and not judge.serves_worse(one)
-        ),
-        None,
-    )
+def _first_that_serves(
+    builder: DecisionBuilder, judge: MemoryJudge, ranked: Iterable[Decision]
+) -> Decision | None:
+    """Return the first that serves no less than the defaults, best without its reserve spent."""
+    least, tight = judge.default_kv_tokens(), None
+    for one in ranked:
+        tokens = judge.kv_tokens(one) or least
+        if tokens < least or judge.rejects(one) or judge.serves_worse(one):
+            continue
+        if not _spends_reserve(one, judge):
+            return one if tight is None else _with_room(builder, judge, tight, one)
+        tight = tight or one
+    return tight
+
+
+def _spends_reserve(decision: Decision, judge: MemoryJudge) -> bool:
+    """Return whether load takes the reserve below vLLM's own slack, unlike by default."""
+    left, usual = judge.reserve_left(decision), judge.reserve_left(None)
+    return left is not None and usual is not None and left < VLLM_SLACK_BYTES <= usual
+
+
+# More than the caps should need, and how often they rise: the peak does not grow evenly with them.
+_ROOM: Final = 1.25
+_RISES: Final = 3
+
+
+def _with_room(
+    builder: DecisionBuilder, judge: MemoryJudge, tight: Decision, roomy: Decision
+) -> Decision:
+    """Raise the tight caps until load leaves enough, if that still has more KV cache than roomy."""
+    found, share, most = tight, 0.0, judge.reserve_left(roomy) or 0
+    for _ in range(_RISES if roomy.setting == roomy.default_table.setting else 0):
+        left = judge.reserve_left(found) or 0
+        share += (1 - share) * _ROOM * (VLLM_SLACK_BYTES - left) / max(1, most - left)
+        if share >= 1:
+            break
+        found = builder.with_larger_caps(tight, share).build(None, tight.rounding)
+        gains = (judge.kv_tokens(found) or 0) * _NEARLY_AS_LARGE > (judge.kv_tokens(roomy) or 0)
+        if not gains or judge.rejects(found) or judge.serves_worse(found):
+            break
+        if not _spends_reserve(found, judge):
+            return replace(found, keeps_reserve=True)
+    return roomy
 
 
 # Configurations with remedies to try, and how many remedies one may have.
@@ -481,88 +529,9 @@ def _with_remedies(
     return None
 
 
-def _with_own_items(
-    builder: DecisionBuilder, judge: MemoryJudge, first: Decision
-) -> Decision | None:
-    """Return vLLM's own items and step under the limits, if no worse than its defaults."""
-    if not builder.budgets.policy.keeps_quality or first.raises_detail:
-        return None
-    plain = builder.build(None, "none", capped=False, hinted=False)
-    if (judge.kv_tokens(plain) or 0) < judge.default_kv_tokens():
-        return None
-    return _first_that_serves([plain], judge)
-
-
 def _too_long(decision: Decision) -> str:
     longest = decision.longest
     if longest is None or longest.fits_answers:
         return ""
     needed = f"{longest.needed_tokens:,} of {longest.max_model_len:,} tokens"
     return f"{longest.longest.origin} and its answer would take {needed}"
-
-
-def at_chosen_values(decision: Decision, budgets: BudgetSource, progress: Progress) -> Decision:
-    """Return the decision with each point's budget, and costs, at the others' chosen values."""
-    context, rounding = decision.budget.max_model_len, decision.rounding
-    budgets = replace(budgets, context_tokens=context, rounding=rounding)
-    most = decision.table.max_embeds()
-    every: list[Explored] = []
-    with progress.step("probing alternatives", len(decision.explored)) as task:
-        for _, row in groupby(decision.explored, key=lambda e: e.point.knob.name):
-            for explored in _explore_again(list(row), decision, budgets, progress):
-                every.append(_budget(explored, decision, budgets, most))
-                task.advance()
-    return replace(decision, explored=tuple(every))
-
-
-def _budget(
-    explored: Explored, decision: Decision, budgets: BudgetSource, most: Mapping[Modality, int]
-) -> Explored:
-    """Return the point with its budget and arguments; `most` has the largest items' embeds."""
-    point = explored.point
-    if point.value == _chosen_value(decision, point.knob):
-        return replace(explored, budget=decision.budget, engine_args=decision.engine_args)
-    setting = _setting(decision, point.knob.name, point.value, budgets.policy.loader_setting)
-    largest = {**most, point.knob.modality: point.max_embeds}
-    plain = limit_mm_per_prompt(decision.counts, {})
-    args = budgets.engine_args(setting, plain, max(largest.values()))
-    return replace(explored, budget=budgets.budget_of(args), engine_args=args)
-
-
-def _chosen_value(decision: Decision, knob: Knob) -> Value:
-    """Return the chosen value, or the default of an option without effect."""
-    return next((p.value for p in decision.chosen if p.knob.name == knob.name), knob.value)
-
-
-def _setting(decision: Decision, name: str, value: Value, base: Setting) -> Setting:
-    """Return `base` with the chosen values, but this option at this value; omit defaults."""
-    knobs = {e.point.knob.name: e.point.knob for e in decision.explored}
-    for knob in knobs.values():
-        base = setting_at(knob, value if knob.name == name else _chosen_value(decision, knob), base)
-    return base
-
-
-def _explore_again(
-    row: Sequence[Explored], decision: Decision, budgets: BudgetSource, progress: Progress
-) -> Sequence[Explored]:
-    """Return the points, explored again if other chosen values change the costs of these items."""
-    knob = row[0].point.knob
-    others = [p for p in decision.chosen if p.knob.name != knob.name and _may_affect(p, knob)]
-    binding = any(point.items_downscaled or point.items_enlarged for point in others)
-    grows = knob.is_loader_option and row[-1].point.value > _chosen_value(decision, knob)
-    if not others or not (binding or grows):
-        return row
-    setting = _setting(decision, knob.name, knob.value, budgets.policy.loader_setting)
-    shapes = decision.default_table.columns_of(knob.modality).shapes
-    base = remeasure(budgets.host, decision.default_table, setting, shapes)
-    plain = limit_mm_per_prompt(decision.counts, {})
-    again = explore(knob, base, plain, budgets, progress)
-    return again if [e.point.value for e in again] == [e.point.value for e in row] else row
-
-
-def _may_affect(other: Point, knob: Knob) -> bool:
-    """Return whether the other chosen value may change items of this knob's modality."""
-    if other.knob.is_loader_option and not knob.is_loader_option:
-        return False
-    affected = (other.knob.modality, *other.knob.bleeds)
-    return other.value != other.knob.value and knob.modality in affected

@@ -186,29 +186,27 @@ def find_same_cost(
 
     None if that has more than half of the pixels or samples, or if vLLM cannot count them.
     """
-
-    def find_same(low: float, high: float) -> tuple[float, float]:
-        """Return the scales at both sides of the step; the first is 0 without one."""
-        steps = np.geomspace(high, low, _COPIES).tolist()
-        copies = Shapes.from_shapes(shape.modality, (scaled(shape, by) for by in (1.0, *steps)))
-        counts = count_embeds(host, setting, copies)
-        if counts is None or len(counts) < len(copies):
-            return 1.0, 1.0
+    edges: tuple[float, float] = 1.0, _SMALLEST
+    found: Shape | None = None
+    # The second time between the copies at both sides of the first step down.
+    for _ in range(2):
+        steps = np.geomspace(*edges, _COPIES).tolist()
+        copies = [shape, *(scaled(shape, by) for by in steps)]
+        shapes = Shapes.from_shapes(shape.modality, copies)
+        counts = count_embeds(host, setting, shapes)
+        if counts is None or len(counts) < len(shapes):
+            return None
         embeds = dict(zip(counts.shapes, counts.embeds.tolist(), strict=True))
-        fewer = (by for by in steps if embeds[scaled(shape, by)] < embeds[shape])
-        below = next(fewer, 0.0)
-        return below, steps[steps.index(below) - 1] if below else low
-
-    below, same = find_same(_SMALLEST, 1.0)
-    if below:
-        found = scaled(shape, find_same(below, same)[1])
-    elif dummy is None:
-        return None
-    else:
+        fewer = [embeds[copy] < embeds[shape] for copy in copies]
+        if True not in fewer:
+            break
+        below = fewer.index(True)
+        edges, found = (steps[below - 2], steps[below - 1]), copies[below - 1]
+    if found is None and dummy is not None:
         found = dummy.shape(shape.modality, getattr(shape, "sample_rate_hz", None))
         if isinstance(shape, VideoShape) and isinstance(found, VideoShape):
             found = replace(shape, width_px=found.width_px, height_px=found.height_px)
-    return found if weight(found) < weight(shape) / 2 else None
+    return found if found and weight(found) < weight(shape) / 2 else None
 
 
 Sample = Sequence[tuple[Shape, str]]

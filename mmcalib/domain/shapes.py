@@ -15,8 +15,6 @@ from functools import lru_cache
 from numbers import Real
 from typing import Any, ClassVar, Final, Literal, get_args
 
-from mmcalib.text import MIB
-
 # libsndfile reports SF_COUNT_MAX (2**63 - 1) if a header leaves the length open.
 OPEN_LENGTH_SAMPLES = 1 << 62
 
@@ -165,11 +163,6 @@ def non_default_fields(encoding: Encoding) -> dict[str, int | str]:
 def takes_video_as_audio(modalities: Container[Modality]) -> bool:
     """True if the model takes audio but not video: it hears the sound of a recording."""
     return "audio" in modalities and "video" not in modalities
-
-
-def ceil_mib(size_bytes: int) -> int:
-    """Whole MiB that contain `size_bytes`, at least one."""
-    return max(1, -(-size_bytes // MIB))
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,13 +98,14 @@ class TrafficStep:
 @dataclass(frozen=True, slots=True)
 class HighestStep:
     """The step with the highest peak: its number, the requests it ran, those whose items it
-    encoded, and the largest tensors at its peak.
+    encoded, the largest tensors at its peak, and the peak as in `TrafficStep`.
     """
 
     number: int
     origins: tuple[str, ...]
     encoding: tuple[str, ...]
     largest: tuple[LiveTensor, ...] = ()
+    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

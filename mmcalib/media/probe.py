@@ -16,7 +16,6 @@ from mmcalib.domain.shapes import (
     Modality,
     Shape,
     VideoShape,
-    ceil_mib,
     is_size,
     parse_size,
 )
@@ -121,7 +120,7 @@ def _add_size(file: EncodedItem, size_bytes: int, item: Item) -> EncodedItem:
     # A server fetches such URLs itself, within a size limit.
     fetched = is_http(item.path)
     return replace(
-        file, encoding=replace(file.encoding, file_mib=ceil_mib(size_bytes), fetched=fetched)
+        file, encoding=replace(file.encoding, file_mib=-(-size_bytes // MIB) or 1, fetched=fetched)
     )
 
 

@@ -25,7 +25,7 @@ from mmcalib.memory.worst_steps import find_shortfall, worst_step_configs
 from mmcalib.proof.start import Started
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.results.memory import ServedTraffic, TrafficFigures
-from mmcalib.text import first_sentence, gib, remaining
+from mmcalib.text import gib, remaining
 
 _UNKNOWN: Final = (
     "the bytes are unknown for padded or tiled items, for cached items that keep their batch, for "
@@ -50,7 +50,7 @@ def not_rehearsed(predicted: Predicted, command: str) -> Unrehearsed:
     """For rehearsals that ended early; `command` is an `mmcalib rehearse` that shows one."""
     gpu = predicted.gpu.name
     # `memory on …` has the whole message, and the command shows more.
-    reason = first_sentence(predicted.failure.reason) if predicted.failure else ""
+    reason = predicted.failure.reason.partition(". ")[0] if predicted.failure else ""
     reason = reason or "the profile leaves out the encoder"
     return Unrehearsed(
         f"rehearsals on {gpu} ended early, the first with: {reason}",
@@ -226,7 +226,7 @@ def comparison_check(
         turned = {"mm_processor_kwargs", "media_io_kwargs"} & decision.engine_args.keys()
         if turned or after.kv_cache_tokens > before.kv_cache_tokens:
             return Check(ids.BETTER, "pass", summary)
-        detail = "no other setting has more KV cache and reserves enough, so engine.yaml only adds "
+        detail = "no other setting has 2% more KV cache and reserves enough: engine.yaml only adds "
         detail += f"limits and context length: {summary}"
         return Check(ids.KEEP_DEFAULTS, "pass", detail)
     asked = policy.prefer != "quality" or policy.max_tokens_per_item

@@ -103,7 +103,7 @@ class RehearsalJudge(MemoryJudge):
     given: Container[str] = ()
     reserves: bool = True
 
-    def rejects(self, decision: Decision) -> str:
+    def rejects(self, decision: Decision, *, reserved: bool = False) -> str:
         """Say why it cannot start, holds too few sequences, or runs out of memory under load; empty
         if it serves or that is unknown.
         """
@@ -119,7 +119,7 @@ class RehearsalJudge(MemoryJudge):
         if wanted is not None and most < wanted:
             return f"only {most:.1f} of {wanted:g} sequences would fit on {gpu}"
         short = self._shortfall(decision)
-        if short is not None and not short.holds:
+        if short is not None and not (short.passes if reserved else short.holds):
             return f"the largest step would take {gib(short.nbytes)} more than {gpu} has reserved"
         return ""
 
@@ -133,13 +133,14 @@ class RehearsalJudge(MemoryJudge):
 
     def serves_worse(self, decision: Decision) -> bool:
         before, after = (self._rehearse(args) for args in (self.default, decision.engine_args))
-        with self.progress.step(f"simulating requests on {self.prediction.gpu.name}"):
-            served = self._serve(decision.engine_args, after)
-            if served is None:
-                return False
-            larger = steps_are_larger(before, after)
-            default = self._serve(self.default, before)
-            return serves_worse(default, served, larger_steps=larger)
+        if (served := self._serve(decision.engine_args)) is None:
+            return False
+        larger = steps_are_larger(before, after)
+        return serves_worse(self._serve(self.default), served, larger_steps=larger)
+
+    def reserve_left(self, decision: Decision | None) -> int | None:
+        served = self._serve(self.default if decision is None else decision.engine_args)
+        return None if served is None else served.margin.nbytes
 
     def remedies(self, decision: Decision) -> Iterator[Remedy]:
         rehearsed = self._rehearse(decision.engine_args)
@@ -233,11 +234,13 @@ class RehearsalJudge(MemoryJudge):
         found = Predicted(self.prediction.gpu, None, after, steps=steps)
         return predicted_shortfall(found, decision)
 
-    def _serve(self, args: EngineArgs, started: RehearsedMemory | None) -> TrafficFigures | None:
-        try:
-            return self.serve(args, started)
-        except MmcalibError:
-            return None
+    def _serve(self, args: EngineArgs) -> TrafficFigures | None:
+        started = self._rehearse(args)
+        with self.progress.step(f"simulating requests on {self.prediction.gpu.name}"):
+            try:
+                return self.serve(args, started)
+            except MmcalibError:
+                return None
 
     @property
     def _rehearse_all(self) -> RehearseAll:

@@ -156,7 +156,10 @@ def _compared_rows(calibration: CalibrationDocument) -> Iterator[rows.Row]:
         ]
         less += ["others 100%"] if 0 < len(less) < len(parts) else []
         labels = max(_letter(part.label) for part in parts.values())
-        yield "detail kept", "100%", *unknown, ", ".join(less) or "100%", labels
+        kept = ", ".join(less) or "100%"
+        least = min((part.least_kept or 1.0 for part in parts.values()), default=1.0)
+        kept += f", at least {text.share(least)} of originals" if least < 1 else ""
+        yield "detail kept", "100%", *unknown, kept, labels
     if traffic := calibration.traffic:
         both = traffic.default, traffic.calibrated
         name = "requests rejected" if calibration.corpus.prompts else "prompts rejected"

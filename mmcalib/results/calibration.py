@@ -56,6 +56,9 @@ class ModalityItems(DocumentPart):
         description="Shapes measured; vLLM's own formula counted the rest; null: all measured",
     )
     kept: Retention | None = Field(default=None, description="Share of tokens left")
+    least_kept: float | None = Field(
+        default=None, description="Least share of an original that the model's own limits keep"
+    )
     given: int = Field(default=0, description="Items given by size, without a file")
 
     @property

@@ -62,10 +62,6 @@ class Tally:
     def checked(self) -> int:
         return sum(self.answers.values())
 
-    def count_offenders(self, *, allow_unknown: bool) -> int:
-        """Count the answers that make the check fail."""
-        return self.answers["no"] + (0 if allow_unknown else self.answers["unknown"])
-
 
 @dataclass(slots=True)
 class ReasonCount:

@@ -159,6 +159,9 @@ class TrafficFigures(DocumentPart):
     refused: list[str] = Field(description="Rejected requests and reasons")
     steps: int
     reserved_bytes: int = Field(description="Peak that the startup profile reserved")
+    margin_bytes: int | None = Field(
+        default=None, description="Left of the reserve at the highest peak; negative: exceeded"
+    )
     outside_bytes: int = Field(description="Free outside all that vLLM reserves")
     requested_bytes: int | None = Field(
         default=None, description="Limit set by `gpu_memory_utilization`; null: total − outside"

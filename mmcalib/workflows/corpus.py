@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from mmcalib.census.accesses import Accesses, find_first_equal
@@ -47,7 +48,11 @@ from mmcalib.text import plural
 
 
 def corpus_figures(
-    table: CostTable, corpus: LoadedCorpus | None, skipped: int, tuned: CostTable | None = None
+    table: CostTable,
+    corpus: LoadedCorpus | None,
+    skipped: int,
+    tuned: CostTable | None = None,
+    least_kept: Mapping[Modality, float] = MappingProxyType({}),
 ) -> Corpus:
     """Return each modality's spread in `table`, and its retention in the `tuned` one."""
     modalities = {}
@@ -61,6 +66,7 @@ def corpus_figures(
             exemplar=heaviest.exemplar if heaviest else "",
             witnesses=table.witnesses.get(modality),
             kept=compute_retention(tuned.columns_of(modality), costs) if tuned else None,
+            least_kept=round(least_kept[modality], 4) if modality in least_kept else None,
             given=corpus.census.given_items(modality) if corpus else 0,
         )
     prompts = corpus.prompts.prompts() if corpus else 0
@@ -127,7 +133,7 @@ class LoadedCorpus:
         """Drop items of other modalities, and requests that carry one."""
         return replace(
             self,
-            census=self.census.keep_modalities(modalities),
+            census=self.census.exclude_files(lambda file: file.modality not in modalities),
             prompts=PromptCensus(
                 entry
                 for entry in self.prompts.signatures()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from mmcalib.derive import frontier
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import DEFAULT, Knob
 from mmcalib.domain.model import Cost
-from mmcalib.domain.shapes import MODALITIES, Modality, scaled, weight
+from mmcalib.domain.shapes import MODALITIES, Modality, scaled
 from mmcalib.engine.messages import Blank
 from mmcalib.media.blank import write_blank
 from mmcalib.models.catalogue import Geometry, bundled_models
@@ -102,14 +103,19 @@ def test_vllm_counts_what_its_processor_makes(
     assert dict(zip(SHAPES[modality], counted.sampled, strict=True))[item] == cost.sampled
 
 
+# By model and modality; null where tokens grow to the end, or at most to half of it.
+SATURATION = json.loads((Path(__file__).parent / "saturation.json").read_text("utf-8"))
 LARGEST = {"image": "48 megapixels", "video": "10 frames of 4K", "audio": "10 minutes"}
 
 
 @each(Line.COUNTS, modalities, "modality")
 def test_the_size_at_which_tokens_stop_growing(subject: Subject, modality: Modality) -> None:
-    """The processor makes as many of a copy that small, and fewer of the next smaller one."""
+    """The processor makes as many of a copy that small, and fewer of the next smaller one. MM025
+    tells it: by this size, unless the rule of an option tells how much is left.
+    """
     largest = SHAPES[modality][LARGEST[modality]]
     found = find_same_cost(subject.lab.host, DEFAULT, largest, None)
+    assert (str(found) if found else None) == SATURATION[subject.geometry.id][modality]
     if found is None:
         return
     smaller = [scaled(found, by) for by in (0.99, 1)]
@@ -119,7 +125,11 @@ def test_the_size_at_which_tokens_stop_growing(subject: Subject, modality: Modal
     )
     assert same == whole
     assert (less or 0) < (same or 0)
-    assert weight(found) < weight(largest) / 2
+    tried = subject.tried(modality)
+    place = list(tried.shapes).index(largest)
+    knobs = (knob for knob in subject.opened.knobs if knob.modality == modality)
+    rules = [knob.kept_pixels(tried, knob.value) for knob in knobs]
+    assert all(kept is None or kept[place] < 1 for kept in rules)
 
 
 @each(Line.WITHIN, items, "modality", "item")

@@ -109,12 +109,7 @@ def test_throughput_leaves_half_of_the_items_whole(ladder: list[Point]) -> None:
 
 @pytest.mark.parametrize(
     ("ladder", "cap", "expected"),
-    [
-        (AREAS, 512, 1),
-        (AREAS, 100_000, 3),
-        (AREAS, 1, 0),
-        (TILED, 767, 0),
-    ],
+    [(AREAS, 512, 1), (AREAS, 100_000, 3), (AREAS, 1, 0), (TILED, 767, 0)],
 )
 def test_a_cap_in_tokens_takes_the_largest_value_within_it(
     ladder: list[Point], cap: int, expected: int

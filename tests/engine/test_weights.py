@@ -25,12 +25,7 @@ def test_each_stack_grows_to_its_own_depth() -> None:
 
 
 @pytest.mark.parametrize(
-    "stack",
-    [
-        "visual.blocks",
-        "vision_tower.vision_model.encoder.layers",
-        "audio_tower.layers",
-    ],
+    "stack", ["visual.blocks", "vision_tower.vision_model.encoder.layers", "audio_tower.layers"]
 )
 def test_encoder_stacks_are_known_by_name(stack: str) -> None:
     assert scale_to_depth({f"{stack}.0.weight": 5}, text_layers=1, encoder_layers=4) == 20

@@ -96,10 +96,7 @@ def test_a_cut_changes_depths_and_nothing_wide(geometry: Geometry) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("layers", "full"),
-    [(1, []), (8, [7]), (10, [7]), (32, [7, 15, 23, 31])],
-)
+@pytest.mark.parametrize(("layers", "full"), [(1, []), (8, [7]), (10, [7]), (32, [7, 15, 23, 31])])
 def test_a_cut_encoder_is_the_head_of_the_true_one(layers: int, full: list[int]) -> None:
     vision = cut_depth(qwen(), layers)["vision_config"]
     assert (vision["depth"], vision["fullatt_block_indexes"]) == (layers, full)

@@ -95,6 +95,8 @@ def test_served_requests_survive_json() -> None:
     assert TrafficFigures.model_validate_json(found.model_dump_json()) == found
     assert [point.step for point in found.timeline] == [0, 1]
     assert (found.preemptions, found.encoder_waits, found.served) == (1, 1, 2)
+    highest = found.highest.peak_bytes if found.highest else None
+    assert (highest, found.margin_bytes) == (700 << 20, 324 << 20)
 
 
 def test_figures_that_only_the_defaults_have_keep_their_labels_and_gpu() -> None:

@@ -66,11 +66,15 @@ class PretendGpu(MemoryJudge):
     default: int
     taken: Callable[[Decision], bool] | None
     offered: Callable[[Decision], Iterable[Remedy]] | None = None
+    left: Callable[[Decision | None], int] | None = None
+    reserved: Callable[[Decision], bool] | None = None
 
     def remedies(self, decision: Decision) -> Iterable[Remedy]:
         return self.offered(decision) if self.offered else ()
 
-    def rejects(self, decision: Decision) -> str:
+    def rejects(self, decision: Decision, *, reserved: bool = False) -> str:
+        if reserved and self.reserved and not self.reserved(decision):
+            return "startup reserves too little"
         return self.reason(decision) if self.reason else ""
 
     def kv_tokens(self, decision: Decision) -> int | None:
@@ -81,6 +85,9 @@ class PretendGpu(MemoryJudge):
 
     def serves_worse(self, decision: Decision) -> bool:
         return self.taken is not None and self.taken(decision)
+
+    def reserve_left(self, decision: Decision | None) -> int | None:
+        return self.left(decision) if self.left else None
 
 
 def decide(
@@ -95,6 +102,8 @@ def decide(
     serves_worse: Callable[[Decision], bool] | None = None,
     handed: Files = pretended,
     remedies: Callable[[Decision], Iterable[Remedy]] | None = None,
+    reserve_left: Callable[[Decision | None], int] | None = None,
+    reserves: Callable[[Decision], bool] | None = None,
 ) -> Decision:
     """What mmcalib decides for the pretend model."""
     policy, model = policy or Policy(), model or opened()
@@ -104,7 +113,9 @@ def decide(
     there = host(model, {**known, **(files or {})})
     budgets = BudgetSource(there, model, "/models/pretend", policy, files=handed)  # type: ignore[arg-type]
     sample = choose_sample(read.census, 12)
-    judge = PretendGpu(rejects, kv_tokens, default_kv_tokens, serves_worse, remedies)
+    judge = PretendGpu(
+        rejects, kv_tokens, default_kv_tokens, serves_worse, remedies, reserve_left, reserves
+    )
     texts = Texts.of(there, model.modalities, read.texts)  # type: ignore[arg-type]
     decided = decide_it(read.census, read.prompts, sample, budgets, Silent(), judge, texts)
     return decided.with_cache(

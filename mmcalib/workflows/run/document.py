@@ -116,7 +116,9 @@ def build_calibration(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         tool={"mmcalib": __version__, **opened.versions},
         model=Model.from_value(resolved, architecture=opened.architecture, doubts=resolved.notes),
-        corpus=corpus_figures(default, prepared.corpus, len(decided.skipped), decision.table),
+        corpus=corpus_figures(
+            default, prepared.corpus, len(decided.skipped), decision.table, reviewed.least_kept
+        ),
         evidence=[
             *add_effects(reasons, decision.effects),
             *(pool_evidence(pool, gpu.name) if pool and gpu else ()),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,18 +16,18 @@ from mmcalib.checks.catalogue import ENGINE_START, MEMORY_RESERVE
 from mmcalib.checks.check import Check, RemedyStyle
 from mmcalib.checks.corpus import assumed_batch_check
 from mmcalib.checks.facts import Alternatives, CheckFacts, Decision
-from mmcalib.checks.items import largest_item
+from mmcalib.checks.items import largest_item, least_kept
 from mmcalib.checks.reserve import missing_parts
 from mmcalib.decision.cache import size_cache
-from mmcalib.decision.decide import MemoryJudge, at_chosen_values, decide
+from mmcalib.decision.decide import MemoryJudge, decide
 from mmcalib.decision.effects import drop_idle_settings
-from mmcalib.decision.explore import BudgetSource
+from mmcalib.decision.explore import BudgetSource, at_chosen_values
 from mmcalib.decision.measure import Sample, find_same_cost
 from mmcalib.derive.demand import FixedKvCache
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.memory import RehearsedMemory
-from mmcalib.domain.shapes import Modality, Shape
+from mmcalib.domain.shapes import Modality, Shape, weight
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import MmcalibError
 from mmcalib.files import write_text
@@ -147,18 +147,25 @@ def derive(session: Session, served: Prepared) -> Derived:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """Checks, `rules` for unmeasured shapes, and the `environment` that admits dropped items."""
+    """Checks, `rules` for unmeasured shapes, the `environment` that admits dropped items, and the
+    least share of an original that the model's own limits keep.
+    """
 
     derived: Derived
     rules: Mapping[Modality, ProvenRule]
     environment: Mapping[str, int]
     checks: tuple[Check, ...]
+    least_kept: Mapping[Modality, float] = field(default_factory=dict)
 
 
 def review(session: Session, decided: Derived) -> Review:
     served, decision = decided.prepared, decided.decision
     rules = prove_rules(session.host, served.opened, decision, session.progress)
-    same = find_same_costs(session.host, decision)
+    kept = least_kept(decision)
+    same = find_same_costs(session.host, decision, kept)
+    for modality, copy in same.items():
+        largest = largest_item(decision.most_detailed_table.columns_of(modality)).shape
+        kept[modality] = weight(copy) / weight(largest)
     needed = required_environment(served.refused, served.opened.server)
     corpus, gpu = replace(served.corpus, skipped=decided.skipped), session.job.gpu
     checks = [
@@ -178,13 +185,15 @@ def review(session: Session, decided: Derived) -> Review:
         setting, sample, files = decision.setting, decided.sample, served.files
         compared = compare_apart(path, tokens, "cuda", setting, sample, session.progress, files)
         checks.append(compared_check(compared))
-    return Review(decided, rules, needed, tuple(checks))
+    return Review(decided, rules, needed, tuple(checks), kept)
 
 
-def find_same_costs(host: EngineHost, decision: Decision) -> dict[Modality, Shape]:
-    """Find a smaller item for each modality whose largest takes no more tokens than that."""
+def find_same_costs(
+    host: EngineHost, decision: Decision, ruled: Container[Modality]
+) -> dict[Modality, Shape]:
+    """Find a smaller copy of each modality's largest item that takes as many tokens."""
     found, table = dict[Modality, Shape](), decision.most_detailed_table
-    for modality in table.modalities():
+    for modality in (m for m in table.modalities() if m not in ruled):
         largest = largest_item(table.columns_of(modality)).shape
         dummy = decision.plain.dummies.get(modality)
         if same := find_same_cost(host, table.setting, largest, dummy):

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmcalib.checks.facts import Decision
-from mmcalib.decision.decide import at_chosen_values
-from mmcalib.decision.explore import BudgetSource
+from mmcalib.decision.explore import BudgetSource, at_chosen_values
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import FrameSampling
 from mmcalib.domain.model import Cost, ModelInfo

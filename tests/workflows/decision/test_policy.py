@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mmcalib.checks.facts import Decision
+from mmcalib.checks.items import least_kept
 from mmcalib.derive.limits import MIN_RESERVE_RATIO
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import FrameSampling
@@ -230,7 +231,10 @@ def test_detail_goes_as_far_above_the_default_as_memory_allows() -> None:
         (check,) = (c for c in check_decision(read, {}, found, policy) if c.code == "MM025")
         assert check.status == "warn"
         assert found.forced in check.detail
-    assert decide(read, Policy(max_model_len=65_536)).table.costs[huge].tokens == 16_133
+    usual = decide(read, Policy(max_model_len=65_536))
+    assert usual.table.costs[huge].tokens == 16_133
+    assert least_kept(usual) == {"image": pytest.approx(16_384 / 30_000)}
+    assert least_kept(whole) == {"image": 1}
 
 
 def test_detail_raises_the_cap_of_a_whole_clip() -> None:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import pytest
+
 from mmcalib.checks.facts import Decision
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.shapes import AudioShape, ImageShape
@@ -36,14 +38,47 @@ def test_a_step_is_rounded_down_where_that_leaves_more_kv_cache() -> None:
     assert down.adequacy.passes
 
 
-def test_whole_items_are_worth_two_per_cent_of_the_kv_cache() -> None:
-    def nearly_the_same(decision: Decision) -> int:
-        return 100_000 - (batch(decision) > 2048)
+@pytest.mark.parametrize(
+    ("own", "reserved", "turned"),
+    [(97_999, True, True), (98_000, True, False), (98_000, False, True), (0, True, True)],
+)
+def test_less_than_two_per_cent_of_the_kv_cache_turn_no_option(
+    own: int, reserved: bool, turned: bool
+) -> None:
+    """Unless vLLM's own items and step are the ones that its startup does not reserve."""
+    found = decide(
+        corpus([PAGE]),
+        kv_tokens=lambda one: 100_000 if one.setting.engine_args else own,
+        reserves=lambda one: reserved or bool(one.setting.engine_args),
+    )
+    assert bool(found.setting.engine_args) == turned
+    assert (found.rounding == "none") != turned
 
-    found = decide(corpus([SOUND]), kv_tokens=nearly_the_same)
-    assert batch(found) > 2048
-    found = decide(corpus([SOUND]), kv_tokens=nearly_the_same, default_kv_tokens=100_000)
-    assert batch(found) <= 2048, "less than vLLM's defaults is never taken"
+
+@pytest.mark.parametrize(
+    ("default_mib", "mib_by_token", "free", "most"),
+    [
+        (1_500, 0.13, 8_000, 9_443),  # 1.25 × 150 of 1,090 MiB of the way to 16,384 tokens
+        (1_500, 0.13, 9_500, 10_878),  # in two steps, as the first 1,500 tokens leave nothing
+        (1_500, 0.02, 8_000, 16_384),  # all of that way
+        (149, 0.13, 8_000, 8_000),  # nothing to lose
+        (1_500, 0.01, 8_000, 8_000),  # lost by the limits alone
+    ],
+)
+def test_a_reserve_is_not_spent_for_kv_cache(
+    default_mib: int, mib_by_token: float, free: int, most: int
+) -> None:
+    """A cap at the largest item leaves nothing of it under load: it rises until enough is left."""
+
+    def largest(one: Decision) -> int:
+        return one.budget.max_tokens_per_item["image"]
+
+    def left(one: Decision | None) -> int:
+        return round(2**20 * (mib_by_token * max(0, largest(one) - free) if one else default_mib))
+
+    page = corpus([PAGE])
+    found = decide(page, kv_tokens=lambda one: 100_000 - 3 * largest(one), reserve_left=left)
+    assert largest(found) == most
 
 
 def test_one_that_serves_the_corpus_worse_than_the_defaults_is_passed_over() -> None:
@@ -80,16 +115,6 @@ def test_vllms_own_largest_items_stay_where_every_size_hint_serves_worse() -> No
     assert found.counts["audio"].value == 1
     assert "preempted" in found.refused_hints["audio"]
     assert decided(70_001).hints, "less KV cache than with the defaults is never taken"
-
-
-def test_where_nothing_beats_the_defaults_no_option_is_turned() -> None:
-    def less_with_caps(decision: Decision) -> int:
-        return 90_000 if decision.setting.mm_processor_kwargs else 100_000
-
-    found = decide(corpus([PAGE]), kv_tokens=less_with_caps, default_kv_tokens=100_000)
-    assert found.setting.engine_args == {}
-    assert batch(found) == 2048
-    assert decide(corpus([PAGE])).setting.engine_args, "a cap takes nothing off it"
 
 
 def test_a_cap_below_the_largest_item_is_not_made_up_for_by_a_larger_step() -> None:

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
+from mmcalib.decision.measure import find_same_cost
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.counting import PROBES, PROBES_AGAIN
 from mmcalib.derive.policy import Policy
+from mmcalib.domain.knobs import Setting
 from mmcalib.domain.model import Cost
-from mmcalib.domain.shapes import ImageShape, Shape
+from mmcalib.domain.shapes import ImageShape, Shape, weight
 from mmcalib.engine.messages import Blank, CountEmbeds, EmbedCounts, Measure, Measured
 from tests.workflows.corpora import corpus, decide, many_images
-from tests.workflows.fake_host import FakeHost, Uncounted
+from tests.workflows.fake_host import FakeHost, Uncounted, opened
 
 SHAPES = many_images(1_000)
 
@@ -122,3 +124,13 @@ def test_one_disagreement_and_all_are_processed(host: type[Counting]) -> None:
     assert found.default_table.witnesses == {}
     assert set(host.processed) == set(SHAPES)
     assert not any(c.basis == "counted" for c in found.default_table.costs.values())
+
+
+def test_the_size_at_which_tokens_stop_growing_is_found_by_counting() -> None:
+    """147 × 110 tokens of 28 × 28 pixels stay below 16,384."""
+    huge = ImageShape(8000, 6000)
+    found = find_same_cost(FakeHost(opened()), Setting(), huge, None)  # type: ignore[arg-type]
+    assert found is not None
+    assert weight(found) == pytest.approx(147 * 110 * 784, rel=0.01)
+    blind = Uncounted(opened())
+    assert find_same_cost(blind, Setting(), huge, None) is None  # type: ignore[arg-type]

@@ -22,13 +22,7 @@ from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 from mmcalib.remedies.log import stated_remedies
 from mmcalib.remedies.memory import Goal, Remedy, SearchResult, parse_kept
 from mmcalib.workflows.plan import from_log
-from mmcalib.workflows.plan.plan import (
-    Judged,
-    Trials,
-    observe_oom,
-    search,
-    without_trap_hints,
-)
+from mmcalib.workflows.plan.plan import Judged, Trials, observe_oom, search, without_trap_hints
 from tests.derive.costed import AREA
 from tests.workflows.rehearsals import BUDGET, GIB, deepstack, limits, peaks, rehearsed
 
