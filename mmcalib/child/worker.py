@@ -82,7 +82,8 @@ class WorkerMethods:
         }
 
     def mmcalib_memory(self) -> WorkerMemory:
-        memory = runner.read_worker_memory(self, subtracts_graphs=subtracts_graphs())
+        subtracts = subtracts_graphs() and runner.estimates_graphs(self)
+        memory = runner.read_worker_memory(self, subtracts_graphs=subtracts)
         return runner.add_phase_peaks(memory, phase_peaks(self.model_runner))
 
     def mmcalib_peak(self, start_bytes: int | None) -> int:

@@ -95,7 +95,8 @@ def check(options: CheckOptions) -> None:
         raise CorpusError("no media to check", hint="NEW_DATA is a folder of media")
     offenders = tally.count_offenders(allow_unknown=options.allow_unknown)
     share = offenders / tally.checked
-    summary = Summary.of(tally, all_fit=not offenders, share=share)
+    by = known.counted_by
+    summary = Summary.of(tally, all_fit=not offenders, share=share, counted_by=by)
     if as_json:
         print_json(summary, indent=None)
     tolerated = f": {percent(share)}, {percent(tolerate)} tolerated" if tolerate else ""

@@ -23,7 +23,7 @@ from mmcalib.errors import ConfigRejected
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.memory.worst_steps import find_shortfall, worst_step_configs
 from mmcalib.proof.start import Started
-from mmcalib.releases.constants import VLLM_SLACK_BYTES
+from mmcalib.releases.division import VLLM_SLACK_BYTES
 from mmcalib.results.memory import ServedTraffic, TrafficFigures
 from mmcalib.text import first_sentence, gib, room
 
@@ -190,6 +190,10 @@ def outside_check(after: RehearsedMemory) -> Iterator[Check]:
     if not after.starts:
         remedy = f"--gpu-memory-utilization {most:g}" if most else "free memory on the GPU"
         yield Check(ids.OUTSIDE, "fail", f"vLLM does not start: {after.start_problem}", remedy)
+        return
+    if after.division.is_extensible:
+        left = f"vLLM sizes its extensible KV cache last, and leaves {gib(after.spare_bytes)} free"
+        yield Check(ids.OUTSIDE, "pass", left)
         return
     parts = ", ".join(f"{o.name} {gib(o.nbytes)}, {o.label}" for o in after.after_pool)
     needs = f"{gib(after.needed_outside_bytes)} ({parts})" if parts else "nothing"

@@ -12,7 +12,7 @@ from mmcalib.domain.knobs import Label
 from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
-from mmcalib.releases.constants import UNIFIED_NON_TORCH_BYTES
+from mmcalib.releases.division import UNIFIED_NON_TORCH_BYTES
 from mmcalib.results.memory import EncoderBudget, Memory, Rehearsal
 from mmcalib.version import __version__
 
@@ -37,6 +37,7 @@ def memory_figures(result: RehearsedMemory, gpu: Gpu) -> Memory:
     return Memory.from_value(
         result,
         phases=phases,
+        mode=result.division.mode,
         max_concurrency=None if most is None else round(most, 2),
         label="rehearsed",
         kv_cache_range_bytes=(room - high, room - low) if gpu.unified else None,

@@ -64,9 +64,10 @@ def print_rehearsals(
     rank = f", one rank of {ranks}" if ranks > 1 else ""
     encoder = f", encoder {first.encoder_attention}" if first.encoder_attention else ""
     title = f"{first.model} on {first.gpu} ({size}), vLLM {first.vllm}, rehearsed"
+    mode = ", extensible KV cache" if first.memory.mode == "extensible" else ""
     engine = (
         f"model runner {first.runner}, {first.dtype}, attention {first.attention}{encoder}, "
-        f"sampler {first.sampler}{rank}"
+        f"sampler {first.sampler}{mode}{rank}"
     )
     print_section(console, title, line(engine, "dim"))
     for one, name in zip(rehearsals, names, strict=True):

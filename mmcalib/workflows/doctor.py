@@ -33,14 +33,8 @@ from mmcalib.models.catalogue import bundled_models
 from mmcalib.models.gpus import Gpu
 from mmcalib.processes import CGROUP, MEMINFO, free_bytes
 from mmcalib.progress import Progress
-from mmcalib.releases.constants import (
-    CPU_INDEX,
-    GPU_MEMORY_UTILIZATION,
-    INSTALL_CPU,
-    INSTALL_CUDA,
-    TESTED,
-    TESTED_RANGE,
-)
+from mmcalib.releases.constants import CPU_INDEX, INSTALL_CPU, INSTALL_CUDA, TESTED, TESTED_RANGE
+from mmcalib.releases.division import MOST_CONTEXT_BYTES, divide
 from mmcalib.results.doctor import Backend, Diagnosis, Folder, Host, Hub, Need, Package, PresentGpu
 from mmcalib.results.part import CheckResult
 from mmcalib.text import GIB, MIB, gib, one_line
@@ -145,8 +139,12 @@ def _gpu_check(report: EnvironmentReport, gpu: Gpu | None) -> Check:
     if total is None or free is None:
         return Check(ids.GPU, "pass", f"{gpu.name}, {gib(gpu.total_bytes)}")
     detail = f"{gpu.name}, {gib(free)} of {gib(total)} free"
-    if free < GPU_MEMORY_UTILIZATION * total:
-        detail += f"; vLLM asks for {GPU_MEMORY_UTILIZATION:.0%} and would not start"
+    division = divide(installed_version("vllm") or "")
+    asks, least = f"asks for {division.utilization:.0%}", division.utilization * total
+    if division.is_extensible:
+        asks, least = "asks for a share of a GPU that others use", total - MOST_CONTEXT_BYTES
+    if free < least:
+        detail += f"; vLLM {asks} and would not start"
         share = max(0.0, int(100 * free / total) / 100)
         remedy = f"nvidia-smi (lists other processes), or --gpu-memory-utilization {share:.2f}"
         return Check(ids.GPU, "warn", detail, remedy)

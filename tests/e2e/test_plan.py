@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.releases.constants import CONTEXT_BYTES
+from mmcalib.releases.division import CONTEXT_BYTES
 from mmcalib.results.plan import Plan
 from mmcalib.text import GIB, MIB
 from tests.e2e.command import QWEN, mmcalib

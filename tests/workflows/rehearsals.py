@@ -14,6 +14,7 @@ from mmcalib.domain.memory import (
     RehearsedMemory,
 )
 from mmcalib.domain.shapes import Modality
+from mmcalib.releases.division import divide
 
 GIB = 1 << 30
 # Bytes of one cached embedding of Qwen3-VL-8B.
@@ -38,6 +39,7 @@ def rehearsed(**changes: Any) -> RehearsedMemory:
     """Qwen2.5-VL-3B, one image, on a GPU of 22 GiB; the figures add up."""
     found = RehearsedMemory(
         vllm="0.32.0",
+        division=divide("0.32.0"),
         runner="V2",
         sampler="FlashInfer",
         attention="FLASH_ATTN",

@@ -25,7 +25,7 @@ from mmcalib.domain.knobs import Setting
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank, Rehearse
 from mmcalib.releases import models, platform, runner
-from mmcalib.releases.constants import UNIFIED_NON_TORCH_BYTES
+from mmcalib.releases.division import UNIFIED_NON_TORCH_BYTES
 from mmcalib.releases.engine import serve_config
 from mmcalib.releases.release import REHEARSED_RELEASES, installed_version
 from mmcalib.text import GIB, MIB, gib
@@ -38,6 +38,7 @@ PER_GATED_DELTA_LAYER_BYTES: Final = 0.215 * MIB
 # FlashInfer allocates its workspace in the first step with attention; the models behind the least
 # squares do not use it.
 _FLASHINFER: Final = "FLASHINFER"
+WARM_UP: Final = "sampler warm-up"
 # A prompt longer than any draft; longer steps allocate no more.
 PROMPT_TOKENS: Final = 64
 
@@ -151,7 +152,7 @@ def allocations_after_pool(
             return
         more = warm.peak_bytes - warm.start_bytes - max(reserved, default=0) - graphs.nbytes
         if more > 0:
-            yield memory.Allocation("sampler warm-up", more, "rehearsed")
+            yield memory.Allocation(WARM_UP, more, "rehearsed")
 
 
 # Small items that every model accepts: an icon, a second of video or sound.
@@ -285,22 +286,19 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
     """Start vLLM's worker on the imaginary GPU, and read its memory. Raises vLLM's exceptions."""
     start_s = time.perf_counter()
     config = _config(request.engine_args)
-    graphs = Graphs(count_graphs(config))
+    graphs, division = Graphs(count_graphs(config)), runner.divide_gpu(config, request.engine_args)
     captured, mode = models.capture_sizes(config), models.graph_mode(config)
     models.disable_compilation(config)
     machine.beside_bytes = request.beside_bytes
     with start_worker(machine, config) as started:
-        if graphs.count and platform.subtracts_graphs() and runner.estimates_graphs(started.worker):
+        estimates = platform.subtracts_graphs() and runner.estimates_graphs(started.worker)
+        if graphs.count and (estimates or division.is_extensible):
             graphs = estimate_graphs(started, graphs.count, mode)
         available = started.available_bytes
         # The user's KV cache size; None if unset, or without this option.
         set_bytes = getattr(config.cache_config, "kv_cache_memory_bytes", None)
         if set_bytes is None:
             available -= graphs.nbytes
-        kv = plan_kv_cache(config, started.worker, available)
-        if graphs.short_bytes:
-            problem = _too_many_sequences(config, graphs, captured)
-            kv = KvCache(kv.bytes_per_token, None, None, problem)
         activation = started.profile.peak_bytes - started.profile.start_bytes
         requested = int(started.worker.requested_memory)
         budget = runner.read_budget(config, started.worker.model_runner, _largest_clip)
@@ -309,17 +307,32 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
         steps = tuple(encoder_steps(started, request.steps))
         found = list(allocations_after_pool(started, graphs))
         unknown = [one for one in found if isinstance(one, str)]
-        # Last, because a profile needs this memory.
-        kv = fill_cache(started, kv, mode)
+        after_pool = tuple(one for one in found if isinstance(one, memory.Allocation))
         kept_bytes = requested - available - graphs.nbytes - started.non_torch_bytes - activation
         free, spare = machine.machine.gpu.free_at_start, 0
         nccl = machine.gpu.free_at_start - free
+        if division.is_extensible:
+            # Sized after all of these, by what is free.
+            transient = sum(one.nbytes for one in after_pool if one.name == WARM_UP)
+            lasting = sum(one.nbytes for one in after_pool) - transient
+            more = max(0, requested - free)
+            left = available - more - lasting - transient
+            reserve = division.reserve_bytes(activation + transient, left)
+            requested, kept_bytes = requested - more, kept_bytes + lasting
+            available, spare, after_pool = left - reserve, reserve + transient, ()
+        kv = plan_kv_cache(config, started.worker, available)
+        if graphs.short_bytes:
+            problem = _too_many_sequences(config, graphs, captured)
+            kv = KvCache(kv.bytes_per_token, None, None, problem)
+        # Last, because a profile needs this memory.
+        kv = fill_cache(started, kv, mode)
         if set_bytes is not None:
             # vLLM uses the user's size regardless of other memory.
             loaded = machine.machine.allocator.allocated_bytes + machine.machine.local_bytes
             kept_bytes, spare = loaded, max(0, kept_bytes - loaded)
         return memory.RehearsedMemory(
             vllm=installed_version("vllm"),
+            division=division,
             runner="V2" if runner.uses_v2_runner(started.worker) else "V1",
             sampler=models.sampler_name(),
             attention=models.attention_backends(started.worker.vllm_config),
@@ -343,14 +356,16 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
             capture_sizes=captured,
             outputs=outputs,
             merge_peak_bytes=merge,
-            kept_bytes=started.kept_bytes + graphs.unreserved_bytes,
+            kept_bytes=started.kept_bytes + graphs.unreserved_bytes * (not division.is_extensible),
             spare_bytes=spare,
             stack_bytes=started.stack_bytes,
             steps=steps,
             free_bytes=free,
-            refusal=runner.refuse_start(started.worker, free),
+            refusal=runner.refuse_start(
+                started.worker, free, division, is_shared=_is_shared(machine, request)
+            ),
             before_snapshot=(memory.Allocation("NCCL", nccl, "assumed"),) if nccl else (),
-            after_pool=tuple(one for one in found if isinstance(one, memory.Allocation)),
+            after_pool=after_pool,
             # With the width of the encoder's outputs, because the decoder's may be smaller.
             encoder_cache_bytes=(
                 budget.encoder_cache_size * outputs.bytes_per_token if budget and outputs else 0
@@ -365,6 +380,11 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
             assumptions=(*_assumptions(machine, started, graphs), *unknown),
             seconds=time.perf_counter() - start_s,
         )
+
+
+def _is_shared(machine: ImaginaryMachine, request: Rehearse) -> bool:
+    unset = request.engine_args.get("gpu_memory_utilization") is None
+    return unset and machine.gpu.free_bytes is not None
 
 
 def _too_many_sequences(config: Any, graphs: Graphs, captured: tuple[int, ...]) -> str:

@@ -133,7 +133,7 @@ def traffic_figures(served: Traffic, trace: Trace, rehearsed: RehearsedMemory) -
         requests=len(trace.requests),
         refused=[f"{origin}: {why}" for origin, why in served.refused],
         steps=len(steps),
-        reserved_bytes=rehearsed.activation_peak_bytes,
+        reserved_bytes=rehearsed.activation_peak_bytes + rehearsed.spare_bytes,
         outside_bytes=rehearsed.outside_for_steps_bytes,
         requested_bytes=rehearsed.requested_bytes,
         total_bytes=rehearsed.total_bytes,
