@@ -37,13 +37,7 @@ HEAVY = {"torch", "vllm", "transformers"}
 MAY_BE_HEAVY = ("mmcalib.child", "mmcalib.engine.shim", "mmcalib.releases")
 NOT_AT_START = (*sorted(HEAVY), "librosa", "av", "numpy", "annotated_types", "pydantic", "yaml")
 
-PURE = (
-    "mmcalib.checks",
-    "mmcalib.derive",
-    "mmcalib.domain",
-    "mmcalib.releases.constants",
-    "mmcalib.releases.division",
-)
+PURE = ("mmcalib.checks", "mmcalib.derive", "mmcalib.domain", "mmcalib.releases.constants")
 PURE_MAY_IMPORT = (*PURE, "mmcalib.errors", "mmcalib.text")
 IMPURE = {
     *("datetime", "io", "logging", "os", "pathlib", "shutil", "socket", "subprocess", "sys"),

@@ -24,7 +24,7 @@ from mmcalib.models import gpus
 from mmcalib.models.catalogue import Geometry, find_model, parse_geometry
 from mmcalib.models.checkpoint import materialise
 from mmcalib.models.gpus import Gpu
-from mmcalib.releases.division import CONTEXT_BYTES
+from mmcalib.releases.constants import CONTEXT_BYTES
 
 _REHEARSED: TypeAdapter[RehearsedMemory] = TypeAdapter(RehearsedMemory)
 # A CPU build has a name of its own, and may put no distribution `vllm` beside it.

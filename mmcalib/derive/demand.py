@@ -16,7 +16,7 @@ from mmcalib.derive.logs import OutOfMemory, Phase
 from mmcalib.domain.memory import Budget, RehearsedMemory, floor_utilization
 from mmcalib.domain.shapes import Modality
 from mmcalib.domain.traffic import TrafficStep
-from mmcalib.releases.division import VLLM_SLACK_BYTES
+from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.text import MIB
 
 

@@ -15,7 +15,7 @@ from mmcalib.derive import remedies as r
 from mmcalib.derive.limits import LIMIT
 from mmcalib.derive.logs import OutOfMemory, Phase, StartupLog
 from mmcalib.domain.memory import Division, floor_utilization
-from mmcalib.releases.division import VLLM_SLACK_BYTES, divide
+from mmcalib.releases.constants import VLLM_SLACK_BYTES, divide
 from mmcalib.text import flag, gib
 
 

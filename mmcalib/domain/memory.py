@@ -167,6 +167,9 @@ class Allocation:
 
 
 Mode = Literal["profiled", "extensible"]
+_BEFORE_KV_CACHE: Final = (
+    *("start", "weights", "profile", "profile: encoder", "profile: language model"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,13 +200,8 @@ class Division:
 
     def is_before_kv_cache(self, phase: str | None) -> bool:
         """True for a phase of a start in which a smaller KV cache frees no memory."""
-        return phase in _BEFORE_KV_CACHE or (self.is_extensible and phase in _WARM_UP)
-
-
-_BEFORE_KV_CACHE: Final = (
-    *("start", "weights", "profile", "profile: encoder", "profile: language model"),
-)
-_WARM_UP: Final = ("warm-up", "cuda graphs")
+        later = ("warm-up", "cuda graphs") if self.is_extensible else ()
+        return phase in (*_BEFORE_KV_CACHE, *later)
 
 
 @dataclass(frozen=True, slots=True)

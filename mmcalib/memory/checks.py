@@ -23,7 +23,7 @@ from mmcalib.errors import ConfigRejected
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.memory.worst_steps import find_shortfall, worst_step_configs
 from mmcalib.proof.start import Started
-from mmcalib.releases.division import VLLM_SLACK_BYTES
+from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.results.memory import ServedTraffic, TrafficFigures
 from mmcalib.text import first_sentence, gib, room
 

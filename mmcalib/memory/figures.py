@@ -12,7 +12,7 @@ from mmcalib.domain.knobs import Label
 from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
-from mmcalib.releases.division import UNIFIED_NON_TORCH_BYTES
+from mmcalib.releases.constants import UNIFIED_NON_TORCH_BYTES
 from mmcalib.results.memory import EncoderBudget, Memory, Rehearsal
 from mmcalib.version import __version__
 

@@ -28,8 +28,7 @@ from mmcalib.memory.worst_steps import (
     worst_step_configs,
 )
 from mmcalib.progress import Progress
-from mmcalib.releases.constants import SMALL_GPU_BATCHED_TOKENS
-from mmcalib.releases.division import VLLM_SLACK_BYTES
+from mmcalib.releases.constants import SMALL_GPU_BATCHED_TOKENS, VLLM_SLACK_BYTES
 from mmcalib.results.calibration import Evidence
 from mmcalib.results.memory import TrafficFigures
 from mmcalib.text import flag, gib, plural, room

@@ -23,7 +23,7 @@ from mmcalib.derive.remedies import UTILIZATION, Remedy
 from mmcalib.domain.memory import Budget, EncoderStep, PhasePeak, RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.memory.rehearse import Predicted
-from mmcalib.releases.division import VLLM_SLACK_BYTES
+from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.text import gib, number
 
 # Phases of the profile that make up a step of the language model.

@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any, Literal, TypeAlias
 
 from mmcalib.errors import UsageError
-from mmcalib.releases.division import CONTEXT_BYTES, NCCL_BYTES, NVLINK_CAPABILITIES
+from mmcalib.releases.constants import CONTEXT_BYTES, NCCL_BYTES, NVLINK_CAPABILITIES
 from mmcalib.text import GIB, gib, size_bytes
 
 TotalStatus: TypeAlias = Literal["found", "inferred", "given", "read"]

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from mmcalib.domain.memory import Budget, Clip, Division, WorkerMemory
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.releases import release
-from mmcalib.releases.division import EXTENSIBLE, divide
+from mmcalib.releases.constants import EXTENSIBLE, divide
 from mmcalib.text import GIB
 
 # Phase → its method in both model runners. The encoder is a method of the model.
@@ -54,15 +54,10 @@ def gpu_worker(config: Any) -> Any:
     return Worker(config, 0, 0, "env://", is_driver_worker=True)
 
 
-def refuse_start(worker: Any, free_bytes: int, division: Division, *, is_shared: bool) -> str:
-    """Return vLLM's error if it finds only `free_bytes` free at its start; empty if it goes on.
-
-    `is_shared`: other processes use the GPU, and no argument sets vLLM's share.
-    """
+def refuse_start(worker: Any, free_bytes: int) -> str:
+    """Return vLLM's error if it finds only `free_bytes` free at its start; empty if it goes on."""
     from vllm.v1.worker import utils
 
-    if division.is_extensible:
-        return "other processes use the GPU, and gpu_memory_utilization is not set" * is_shared
     if free_bytes >= worker.requested_memory:
         return ""
     first = copy.copy(worker.init_snapshot)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.memory import LiveTensor
-from mmcalib.releases.division import VLLM_SLACK_BYTES
+from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.results.calibration import CalibrationDocument, YourConfiguration
 from mmcalib.results.memory import EncoderBudget, Memory, ServedTraffic, TrafficFigures
 from mmcalib.results.part import CheckResult, verdict_words

@@ -33,8 +33,15 @@ from mmcalib.models.catalogue import bundled_models
 from mmcalib.models.gpus import Gpu
 from mmcalib.processes import CGROUP, MEMINFO, free_bytes
 from mmcalib.progress import Progress
-from mmcalib.releases.constants import CPU_INDEX, INSTALL_CPU, INSTALL_CUDA, TESTED, TESTED_RANGE
-from mmcalib.releases.division import MOST_CONTEXT_BYTES, divide
+from mmcalib.releases.constants import (
+    CPU_INDEX,
+    INSTALL_CPU,
+    INSTALL_CUDA,
+    MOST_CONTEXT_BYTES,
+    TESTED,
+    TESTED_RANGE,
+    divide,
+)
 from mmcalib.results.doctor import Backend, Diagnosis, Folder, Host, Hub, Need, Package, PresentGpu
 from mmcalib.results.part import CheckResult
 from mmcalib.text import GIB, MIB, gib, one_line

@@ -27,7 +27,7 @@ from mmcalib.derive.demand import (
 )
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
-from mmcalib.releases.division import VLLM_SLACK_BYTES
+from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from tests.derive.costed import table
 from tests.workflows.rehearsals import rehearsed
 

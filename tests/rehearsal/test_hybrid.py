@@ -13,7 +13,7 @@ import pytest
 
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.engine.environment import shimmed_environment
-from mmcalib.releases.division import VLLM_SLACK_BYTES
+from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from tests.rehearsal.conftest import Theatre
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"

@@ -12,7 +12,7 @@ from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.engine.messages import Rehearse
 from mmcalib.errors import EngineError
 from mmcalib.models.gpus import find_gpu as find_gpu
-from mmcalib.releases.division import VLLM_SLACK_BYTES
+from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.releases.release import VLLM_0_31, VLLM_0_32
 from tests.rehearsal.conftest import Theatre
 from tests.upstream import before

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.releases import constants, division
+from mmcalib.releases import constants
 from mmcalib.releases.release import REHEARSED_RELEASES, VLLM_0_30
 from tests.programs import answer_of
 from tests.upstream import before
@@ -87,7 +87,7 @@ def test_the_last_release_that_was_tried_is_a_tested_one() -> None:
 
 def test_every_constant_says_its_source() -> None:
     """A comment with a file of vLLM and a release above each, or above the first of its group."""
-    groups = "\n\n".join(map(inspect.getsource, (constants, division))).split("\n\n")
+    groups = inspect.getsource(constants).split("\n\n")
     bare = [one for one in groups if ": Final" in one and not re.search(r" of\s(# )?0\.\d+", one)]
     assert [one for one in bare if "TESTED" not in one] == []
 
@@ -108,7 +108,7 @@ def _is(name: str) -> bool:
 
 @pytest.mark.engine
 def test_defaults_are_those_of_the_installed_vllm(vllm: dict[str, Any]) -> None:
-    assert vllm["gpu_memory_utilization"] == division.divide("").utilization
+    assert vllm["gpu_memory_utilization"] == constants.divide("").utilization
     assert vllm["block_tokens"] == constants.BLOCK_TOKENS
     assert vllm["unsaid_limit"] == constants.DEFAULT_ITEM_LIMIT
     assert vllm["processor_cache_gib"] == constants.PROCESSOR_CACHE_GIB
@@ -134,7 +134,7 @@ def test_bounds_of_its_loaders(vllm: dict[str, Any]) -> None:
         ("loaders", f'"temporal_patch_size", {constants.BY_RATE_FRAMES_PER_PATCH})'),
         ("loaders", f"fps: int = {constants.VIDEO_FPS},"),
         ("arguments", f"UsageContext.OPENAI_API_SERVER: {constants.SMALL_GPU_BATCHED_TOKENS},"),
-        ("worker", f"redundancy_buffer_memory = {division.VLLM_SLACK_BYTES >> 20} * (1 << 20)"),
+        ("worker", f"redundancy_buffer_memory = {constants.VLLM_SLACK_BYTES >> 20} * (1 << 20)"),
         ("prompt", "elif prompt_len == max_prompt_len"),
         ("logprobs", "logits.log_softmax(dim=-1, dtype=torch.float32)"),
         ("prompt_logprobs", f"CHUNK_SIZE = {constants.V2_LOGPROBS_TOKENS}\n"),

@@ -14,7 +14,7 @@ from mmcalib.domain.memory import (
     RehearsedMemory,
 )
 from mmcalib.domain.shapes import Modality
-from mmcalib.releases.division import divide
+from mmcalib.releases.constants import divide
 
 GIB = 1 << 30
 # Bytes of one cached embedding of Qwen3-VL-8B.

@@ -20,12 +20,13 @@ from mmcalib.child.rehearsal.startup import (
     start_worker,
 )
 from mmcalib.child.service import root_cause
+from mmcalib.derive.remedies import UTILIZATION
 from mmcalib.domain import memory
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank, Rehearse
 from mmcalib.releases import models, platform, runner
-from mmcalib.releases.division import UNIFIED_NON_TORCH_BYTES
+from mmcalib.releases.constants import UNIFIED_NON_TORCH_BYTES
 from mmcalib.releases.engine import serve_config
 from mmcalib.releases.release import REHEARSED_RELEASES, installed_version
 from mmcalib.text import GIB, MIB, gib
@@ -38,7 +39,6 @@ PER_GATED_DELTA_LAYER_BYTES: Final = 0.215 * MIB
 # FlashInfer allocates its workspace in the first step with attention; the models behind the least
 # squares do not use it.
 _FLASHINFER: Final = "FLASHINFER"
-WARM_UP: Final = "sampler warm-up"
 # A prompt longer than any draft; longer steps allocate no more.
 PROMPT_TOKENS: Final = 64
 
@@ -152,7 +152,7 @@ def allocations_after_pool(
             return
         more = warm.peak_bytes - warm.start_bytes - max(reserved, default=0) - graphs.nbytes
         if more > 0:
-            yield memory.Allocation(WARM_UP, more, "rehearsed")
+            yield memory.Allocation("sampler warm-up", more, "rehearsed")
 
 
 # Small items that every model accepts: an icon, a second of video or sound.
@@ -310,16 +310,18 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
         after_pool = tuple(one for one in found if isinstance(one, memory.Allocation))
         kept_bytes = requested - available - graphs.nbytes - started.non_torch_bytes - activation
         free, spare = machine.machine.gpu.free_at_start, 0
+        refusal = runner.refuse_start(started.worker, free)
         nccl = machine.gpu.free_at_start - free
         if division.is_extensible:
             # Sized after all of these, by what is free.
-            transient = sum(one.nbytes for one in after_pool if one.name == WARM_UP)
-            lasting = sum(one.nbytes for one in after_pool) - transient
-            more = max(0, requested - free)
-            left = available - more - lasting - transient
-            reserve = division.reserve_bytes(activation + transient, left)
-            requested, kept_bytes = requested - more, kept_bytes + lasting
-            available, spare, after_pool = left - reserve, reserve + transient, ()
+            more, before = max(0, requested - free), sum(one.nbytes for one in after_pool)
+            left = available - more - before
+            spare = division.reserve_bytes(activation, left)
+            requested, kept_bytes = requested - more, kept_bytes + before
+            available, after_pool = left - spare, ()
+            share, shared = request.engine_args.get(UTILIZATION), machine.gpu.free_bytes is not None
+            refusal = f"other processes use the GPU, and {UTILIZATION} is not set"
+            refusal *= shared and share is None
         kv = plan_kv_cache(config, started.worker, available)
         if graphs.short_bytes:
             problem = _too_many_sequences(config, graphs, captured)
@@ -361,9 +363,7 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
             stack_bytes=started.stack_bytes,
             steps=steps,
             free_bytes=free,
-            refusal=runner.refuse_start(
-                started.worker, free, division, is_shared=_is_shared(machine, request)
-            ),
+            refusal=refusal,
             before_snapshot=(memory.Allocation("NCCL", nccl, "assumed"),) if nccl else (),
             after_pool=after_pool,
             # With the width of the encoder's outputs, because the decoder's may be smaller.
@@ -380,11 +380,6 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
             assumptions=(*_assumptions(machine, started, graphs), *unknown),
             seconds=time.perf_counter() - start_s,
         )
-
-
-def _is_shared(machine: ImaginaryMachine, request: Rehearse) -> bool:
-    unset = request.engine_args.get("gpu_memory_utilization") is None
-    return unset and machine.gpu.free_bytes is not None
 
 
 def _too_many_sequences(config: Any, graphs: Graphs, captured: tuple[int, ...]) -> str:

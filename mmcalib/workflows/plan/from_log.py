@@ -17,8 +17,7 @@ from mmcalib.errors import MmcalibError, ModelError, UsageError
 from mmcalib.files import open_document
 from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
-from mmcalib.releases.constants import find_unsafe_settings
-from mmcalib.releases.division import CONTEXT_BYTES, MOST_CONTEXT_BYTES
+from mmcalib.releases.constants import CONTEXT_BYTES, MOST_CONTEXT_BYTES, find_unsafe_settings
 from mmcalib.text import GIB, describe_releases, gib
 
 T = TypeVar("T")

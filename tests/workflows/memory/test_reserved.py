@@ -43,7 +43,7 @@ from mmcalib.memory.rehearse import Predicted
 from mmcalib.memory.worst_steps import RehearseAll, check_retention, encoder_steps, find_remedies
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
-from mmcalib.releases.division import CONTEXT_BYTES, VLLM_SLACK_BYTES
+from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 from mmcalib.workflows.judging import judge_memory
 from tests.derive.costed import table_of
 from tests.workflows.rehearsals import GIB, WIDTH, deepstack, limits, peaks, rehearsed

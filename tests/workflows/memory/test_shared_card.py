@@ -13,7 +13,7 @@ from mmcalib.errors import UsageError
 from mmcalib.memory.checks import outside_check
 from mmcalib.memory.figures import memory_figures
 from mmcalib.models.gpus import find_gpu, with_free_memory
-from mmcalib.releases.division import CONTEXT_BYTES
+from mmcalib.releases.constants import CONTEXT_BYTES
 from mmcalib.report.rows import rehearsed_rows
 from mmcalib.text import GIB
 from tests.workflows.rehearsals import rehearsed

@@ -20,7 +20,7 @@ from mmcalib.memory.rehearse import MemoryPrediction, Predicted
 from mmcalib.models import gpus
 from mmcalib.models.gpus import describe_gpu
 from mmcalib.progress import Silent
-from mmcalib.releases.division import CONTEXT_BYTES, VLLM_SLACK_BYTES
+from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 from mmcalib.workflows.plan import from_log
 from mmcalib.workflows.plan.plan import (
     Judged,
