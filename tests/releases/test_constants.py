@@ -15,6 +15,7 @@ from mmcalib.releases import constants
 from mmcalib.releases.release import REHEARSED_RELEASES, VLLM_0_30
 from tests.programs import answer_of
 from tests.upstream import before
+from tests.workflows.rehearsals import LATE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -90,6 +91,29 @@ def test_every_constant_says_its_source() -> None:
     groups = inspect.getsource(constants).split("\n\n")
     bare = [one for one in groups if ": Final" in one and not re.search(r" of\s(# )?0\.\d+", one)]
     assert [one for one in bare if "TESTED" not in one] == []
+
+
+@pytest.mark.parametrize(
+    ("release", "share", "runners"),
+    [("0.19.2rc1", 0.9, ()), ("0.20.0", 0.92, ("V1",)), ("0.29", 0.92, ("V1", "V2"))],
+)
+def test_a_release_divides_the_gpu_as_the_last_change_before_it(
+    release: str, share: float, runners: tuple[str, ...]
+) -> None:
+    found = constants.divide(release)
+    assert (found.utilization, found.estimates_graphs, found.mode) == (share, runners, "profiled")
+    assert constants.divide("unknown") == constants.divide("0.99.1") == constants.divide("0.29")
+
+
+def test_a_release_with_an_extensible_kv_cache_has_both_ways(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(constants, "DIVISIONS", (((0, 34), LATE), *constants.DIVISIONS))
+    before = constants.divide("0.33.0")
+    assert constants.divide("0.34.0") == constants.divide("") == LATE
+    assert constants.divide("0.34.0", {"enable_extensible_kv_cache": True}) == LATE
+    for off in ({"kv_cache_memory_bytes": 1 << 30}, {"enable_extensible_kv_cache": False}):
+        assert constants.divide("0.34.0", off) == before
 
 
 @pytest.mark.engine

@@ -7,6 +7,7 @@ from typing import Any
 
 from mmcalib.domain.memory import (
     Budget,
+    Division,
     Dummy,
     EncoderOutputs,
     LiveTensor,
@@ -33,6 +34,10 @@ BUDGET = Budget(
     max_num_seqs=256,
 )
 PEAK = LiveTensor(890 << 20, "aten.addmm.default", (65_536, 6_840), "bfloat16", "visual.mlp.up")
+
+
+# As vllm#56492 describes an extensible KV cache.
+LATE = Division(1.0, 1.0, (), "extensible", 150 << 20, 0.2, 0.02)
 
 
 def rehearsed(**changes: Any) -> RehearsedMemory:

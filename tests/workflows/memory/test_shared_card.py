@@ -13,10 +13,12 @@ from mmcalib.errors import UsageError
 from mmcalib.memory.checks import outside_check
 from mmcalib.memory.figures import memory_figures
 from mmcalib.models.gpus import find_gpu, with_free_memory
-from mmcalib.releases.constants import CONTEXT_BYTES
+from mmcalib.releases.constants import CONTEXT_BYTES, divide
 from mmcalib.report.rows import rehearsed_rows
 from mmcalib.text import GIB
-from tests.workflows.rehearsals import rehearsed
+from tests.workflows.rehearsals import LATE, rehearsed
+
+GPU = find_gpu("L4")
 
 
 def e4b(share: float, **changes: Any) -> RehearsedMemory:
@@ -97,3 +99,42 @@ def test_what_nccl_took_is_shown_with_its_label() -> None:
 def test_other_sizes_are_refused(given: str) -> None:
     with pytest.raises(UsageError, match=r"L4 has 22\.03 GiB"):
         with_free_memory(find_gpu("L4"), given)
+
+
+def late(**changes: Any) -> RehearsedMemory:
+    """The same GPU without neighbours, and an extensible KV cache that leaves 0.25 GiB."""
+    free = round(21.81 * GIB)
+    at = {"division": LATE, "after_pool": (), "free_bytes": free, "requested_bytes": free}
+    return e4b(1.0, **{**at, "kv_cache_bytes": 11 * GIB, "spare_bytes": GIB // 4, **changes})
+
+
+def test_an_extensible_kv_cache_leaves_a_reserve_and_nothing_comes_after_it() -> None:
+    (check,) = outside_check(late())
+    assert check.status == "pass"
+    assert "leaves 0.25 GiB free" in check.detail
+    assert (late().starts, late().most_utilization) == (True, 1.0)
+    rows = rehearsed_rows(memory_figures(late(), find_gpu("L4")))
+    assert ("left free", "− 0.25 GiB", "computed") in rows
+    assert not any(row[0] == "left free" for row in rehearsed_rows(memory_figures(e4b(0.6), GPU)))
+
+
+def test_beside_other_processes_its_share_must_be_set() -> None:
+    found = late(refusal="not set", free_bytes=round(17.06 * GIB))
+    (check,) = outside_check(found)
+    assert (check.status, check.remedy) == ("fail", "--gpu-memory-utilization 0.77")
+
+
+@pytest.mark.parametrize(
+    ("peak", "budget", "left"), [(1, 5, 0.1465), (2, 5, 0.4), (1, 20, 0.4), (0, 0, 0.1465)]
+)
+def test_the_reserve_is_the_most_of_three(peak: int, budget: int, left: float) -> None:
+    expected = max(left, 0.2 * peak)
+    assert LATE.reserve_bytes(peak * GIB, budget * GIB) == pytest.approx(expected * GIB, rel=1e-3)
+    assert divide("0.33.0").reserve_bytes(peak * GIB, budget * GIB) == 0
+
+
+def test_a_smaller_kv_cache_does_not_help_before_it_is_sized() -> None:
+    graphs = "cuda graphs"
+    assert LATE.is_before_kv_cache(graphs)
+    assert not divide("0.33.0").is_before_kv_cache(graphs)
+    assert all(one.is_before_kv_cache("weights") for one in (LATE, divide("0.33.0")))
