@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -471,13 +471,7 @@ class FixedKvCache:
     kv_cache_memory_bytes: int
     capture_sizes: tuple[int, ...] = ()
     spared_bytes: int = 0
-    was_extensible: bool = False
-
-    @property
-    def effect(self) -> str:
-        """What else changes with it."""
-        turned = ", and no longer sizes an extensible KV cache after warm-up" * self.was_extensible
-        return f"vLLM then ignores gpu_memory_utilization{turned}"
+    effect: str = "vLLM then ignores gpu_memory_utilization"
 
     @property
     def values(self) -> dict[str, Any]:
@@ -493,5 +487,6 @@ def fix_kv_cache_size(memory: RehearsedMemory, spared_bytes: int = 0) -> FixedKv
     if left < MIB or memory.kv_cache_tokens is None:
         return None
     size = left // MIB * MIB
-    was, sizes = memory.division.is_extensible, memory.capture_sizes
-    return FixedKvCache(memory.kv_cache_bytes, size, sizes, spared_bytes, was)
+    found = FixedKvCache(memory.kv_cache_bytes, size, memory.capture_sizes, spared_bytes)
+    turned = ", and no longer sizes an extensible KV cache after warm-up"
+    return replace(found, effect=found.effect + turned * memory.division.is_extensible)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
@@ -166,7 +166,6 @@ class Allocation:
     label: Label
 
 
-Mode = Literal["profiled", "extensible"]
 _BEFORE_KV_CACHE: Final = (
     *("start", "weights", "profile", "profile: encoder", "profile: language model"),
 )
@@ -176,22 +175,18 @@ _BEFORE_KV_CACHE: Final = (
 class Division:
     """How a start divides the GPU: vLLM's share by default, and the highest share to propose.
 
-    *profiled*: the KV cache is sized before warm-up, by the profile and the estimates of CUDA
-    graphs of these runners. *extensible*: after warm-up and graph capture, by what is then free;
-    the most of `floor_bytes`, `of_peak` of the activation peak and `of_budget` of that stays free.
+    The KV cache is sized before warm-up, by the profile and the estimates of CUDA graphs of these
+    runners; one that `is_extensible` after warm-up and graph capture, by what is then free, of
+    which the most of `floor_bytes`, `of_peak` of the activation peak and `of_budget` stays free.
     """
 
     utilization: float
     most_utilization: float
     estimates_graphs: tuple[str, ...] = ()
-    mode: Mode = "profiled"
+    is_extensible: bool = False
     floor_bytes: int = 0
     of_peak: float = 0.0
     of_budget: float = 0.0
-
-    @property
-    def is_extensible(self) -> bool:
-        return self.mode == "extensible"
 
     def reserve_bytes(self, peak_bytes: int, budget_bytes: int) -> int:
         """Bytes that an extensible KV cache leaves of the budget."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from mmcalib.domain.knobs import Label
-from mmcalib.domain.memory import Allocation, Mode, PhasePeak
+from mmcalib.domain.memory import Allocation, PhasePeak
 from mmcalib.domain.traffic import HighestStep
 from mmcalib.results.part import DocumentPart
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class Memory(DocumentPart):
     """Memory of one GPU. KV cache = requested − weights − buffers − activation peak − non-torch −
-    CUDA graphs − spare, which counts if `mode` is extensible. Null: unknown.
+    CUDA graphs − spare (if extensible). Null: unknown.
     """
 
     total_bytes: int | None = Field(default=None, description="As torch reports it")
@@ -40,8 +40,8 @@ class Memory(DocumentPart):
     non_torch_bytes: int | None = Field(default=None, description="Assumed in a rehearsal")
     cudagraph_bytes: int | None = Field(default=None, description="Assumed in a rehearsal")
     spare_bytes: int = Field(default=0, description="Left free beside the KV cache")
-    mode: Mode | None = Field(
-        default=None, description="KV cache sized before warm-up (profiled) or last (extensible)"
+    mode: Literal["profiled", "extensible"] | None = Field(
+        default=None, description="KV cache sized before warm-up, or last (extensible)"
     )
     kv_cache_bytes: int | None = Field(default=None, description="Negative: vLLM would not start")
     kv_cache_tokens: int | None = None

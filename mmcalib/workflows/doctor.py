@@ -147,11 +147,9 @@ def _gpu_check(report: EnvironmentReport, gpu: Gpu | None) -> Check:
         return Check(ids.GPU, "pass", f"{gpu.name}, {gib(gpu.total_bytes)}")
     detail = f"{gpu.name}, {gib(free)} of {gib(total)} free"
     division = divide(installed_version("vllm") or "")
-    asks, least = f"asks for {division.utilization:.0%}", division.utilization * total
-    if division.is_extensible:
-        asks, least = "asks for a share of a GPU that others use", total - MOST_CONTEXT_BYTES
+    least = division.utilization * total - MOST_CONTEXT_BYTES * division.is_extensible
     if free < least:
-        detail += f"; vLLM {asks} and would not start"
+        detail += f"; vLLM asks for {division.utilization:.0%} and would not start"
         share = max(0.0, int(100 * free / total) / 100)
         remedy = f"nvidia-smi (lists other processes), or --gpu-memory-utilization {share:.2f}"
         return Check(ids.GPU, "warn", detail, remedy)

@@ -37,7 +37,7 @@ PEAK = LiveTensor(890 << 20, "aten.addmm.default", (65_536, 6_840), "bfloat16", 
 
 
 # As vllm#56492 describes an extensible KV cache.
-LATE = Division(1.0, 1.0, (), "extensible", 150 << 20, 0.2, 0.02)
+LATE = Division(1.0, 1.0, (), True, 150 << 20, 0.2, 0.02)
 
 
 def rehearsed(**changes: Any) -> RehearsedMemory:

@@ -124,17 +124,11 @@ def test_beside_other_processes_its_share_must_be_set() -> None:
     assert (check.status, check.remedy) == ("fail", "--gpu-memory-utilization 0.77")
 
 
-@pytest.mark.parametrize(
-    ("peak", "budget", "left"), [(1, 5, 0.1465), (2, 5, 0.4), (1, 20, 0.4), (0, 0, 0.1465)]
-)
-def test_the_reserve_is_the_most_of_three(peak: int, budget: int, left: float) -> None:
-    expected = max(left, 0.2 * peak)
-    assert LATE.reserve_bytes(peak * GIB, budget * GIB) == pytest.approx(expected * GIB, rel=1e-3)
-    assert divide("0.33.0").reserve_bytes(peak * GIB, budget * GIB) == 0
-
-
-def test_a_smaller_kv_cache_does_not_help_before_it_is_sized() -> None:
-    graphs = "cuda graphs"
-    assert LATE.is_before_kv_cache(graphs)
-    assert not divide("0.33.0").is_before_kv_cache(graphs)
-    assert all(one.is_before_kv_cache("weights") for one in (LATE, divide("0.33.0")))
+def test_the_reserve_is_the_most_of_three_and_smaller_caches_do_not_help_before() -> None:
+    old, sizes = divide("0.33.0"), ((1, 5, 0.2), (0.1, 5, 0.1465), (0.1, 20, 0.4))
+    for peak, budget, left in sizes:
+        found = LATE.reserve_bytes(round(peak * GIB), budget * GIB)
+        assert found == pytest.approx(left * GIB, rel=1e-3)
+        assert old.reserve_bytes(round(peak * GIB), budget * GIB) == 0
+    assert (LATE.is_before_kv_cache("cuda graphs"), old.is_before_kv_cache("cuda graphs")) == (1, 0)
+    assert all(one.is_before_kv_cache("weights") for one in (LATE, old))
