@@ -58,10 +58,9 @@ def test_two_side_by_side_and_one_that_would_not_start(tmp_path: Path) -> None:
 def test_figures_stand_in_the_row_of_their_name(tmp_path: Path) -> None:
     late = one(tmp_path, "late.yaml", division=LATE, spare_bytes=GIB // 4, phases=())
     page = shown(one(tmp_path, "a.yaml"), late, verbose=False)
-    (left,) = (line.split() for line in page.splitlines() if line.startswith("left free"))
-    assert left[2:6] == ["—", "−", "0.25", "GiB"]
-    (row,) = [line for line in page.splitlines() if line.startswith("KV cache  ")]
-    assert row.count("10.50 GiB") == 2
+    lines = {line.partition("  ")[0]: line.split() for line in page.splitlines()}
+    assert lines["left free"][2:6] == ["—", "−", "0.25", "GiB"]
+    assert lines["KV cache"].count("10.50") == 2
 
 
 def test_the_verdict_comes_first_and_assumptions_are_for_verbose(tmp_path: Path) -> None:
