@@ -94,13 +94,6 @@ def has_rust_front_end() -> bool:
     return bool(getattr(envs, "VLLM_USE_RUST_FRONTEND", False))
 
 
-def subtracts_graphs() -> bool:
-    """Return True if startup subtracts an estimate of CUDA graphs, if it makes one."""
-    from vllm import envs
-
-    return bool(getattr(envs, "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS", False))
-
-
 def flashinfer_workspace_bytes() -> int:
     """Return the size of FlashInfer's workspace; older releases have no variable for it."""
     from vllm import envs

@@ -36,6 +36,13 @@ def estimates_graphs(worker: Any) -> bool:
     return name in divide(release.installed_version("vllm")).estimates_graphs
 
 
+def subtracts_graphs(worker: Any) -> bool:
+    """Return True if startup subtracts that estimate, which a variable turns off."""
+    from vllm import envs
+
+    return estimates_graphs(worker) and bool(envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS)
+
+
 def divide_gpu(config: Any, engine_args: Mapping[str, Any]) -> Division:
     """Return how the installed release divides the GPU; set vLLM's share unless it is given."""
     # Only the second runner has an extensible KV cache.

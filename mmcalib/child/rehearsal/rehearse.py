@@ -291,8 +291,7 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
     models.disable_compilation(config)
     machine.beside_bytes = request.beside_bytes
     with start_worker(machine, config) as started:
-        estimates = platform.subtracts_graphs() and runner.estimates_graphs(started.worker)
-        if graphs.count and (estimates or division.is_extensible):
+        if graphs.count and (division.is_extensible or runner.subtracts_graphs(started.worker)):
             graphs = estimate_graphs(started, graphs.count, mode)
         available = started.available_bytes
         # The user's KV cache size; None if unset, or without this option.
@@ -319,9 +318,9 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
             spare = division.reserve_bytes(activation, left)
             requested, kept_bytes = requested - more, kept_bytes + before
             available, after_pool = left - spare, ()
-            share, shared = request.engine_args.get(UTILIZATION), machine.gpu.free_bytes is not None
-            refusal = f"other processes use the GPU, and {UTILIZATION} is not set"
-            refusal *= shared and share is None
+            is_shared = machine.gpu.free_bytes is not None
+            is_shared &= request.engine_args.get(UTILIZATION) is None
+            refusal = f"other processes use the GPU, and {UTILIZATION} is not set" * is_shared
         kv = plan_kv_cache(config, started.worker, available)
         if graphs.short_bytes:
             problem = _too_many_sequences(config, graphs, captured)
