@@ -66,7 +66,7 @@ def main() -> int:
         try:
             python = given.python or environment(release, given.environments)
         except CalledProcessError as error:
-            print(f"{release}  not installed: {' '.join(map(str, error.cmd[3:]))}", flush=True)
+            print(f"{release}  not installed: {' '.join(map(str, error.cmd[2:]))}", flush=True)
             wrong += 1
             continue
         scratch = given.environments / "scratch" / release
