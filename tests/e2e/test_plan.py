@@ -77,7 +77,7 @@ def test_a_kv_cache_that_is_sized_last_is_the_same_in_every_command(
     memory = found.memory.calibrated
     assert found.counted_by == "Qwen2_5_VLProcessor of transformers"
     assert "gpu_memory_utilization" not in found.engine_config
-    (outside,) = (one for one in found.checks if one.id == "MM052")
+    (outside,) = (one for one in found.checks if one.code == "MM052")
     assert (memory.mode, outside.status, memory.after_pool) == ("extensible", "pass", [])
     assert memory.requested_bytes == memory.free_bytes == find_gpu("L4").free_at_start
     left = (memory.kv_cache_bytes or 0) + memory.spare_bytes
@@ -87,7 +87,8 @@ def test_a_kv_cache_that_is_sized_last_is_the_same_in_every_command(
     planned = Plan.model_validate_json(asked("plan", *config))
     validated = Validation.model_validate_json(asked("validate", *config, "--validate", "budget"))
     assert (planned.verdict, validated.verdict) == ("reached already", "pass")
-    for one in (rehearsed, planned.memory, validated.memory and validated.memory.config):
+    assert validated.memory is not None
+    for one in (rehearsed, planned.memory, validated.memory.config):
         assert one is not None
         assert (one.mode, one.kv_cache_bytes) == ("extensible", memory.kv_cache_bytes)
         assert one.spare_bytes == memory.spare_bytes
@@ -95,7 +96,7 @@ def test_a_kv_cache_that_is_sized_last_is_the_same_in_every_command(
     shared = ("--gpu-memory-free", "17GiB", "--strict")
     asked("rehearse", *config, *shared, code=3)
     asked("rehearse", *config, *shared, "--", "--gpu-memory-utilization", "0.7")
-    given = asked("rehearse", *config, "--", "--kv-cache-memory-bytes", "4G")
+    given = asked("rehearse", *config, "--", "--kv-cache-memory-bytes", "4000000000")
     assert Rehearsal.model_validate_json(given).memory.mode == "profiled"
 
 
