@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from subprocess import CalledProcessError
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
@@ -62,7 +63,12 @@ def main() -> int:
     given.rows.mkdir(parents=True, exist_ok=True)
     wrong = 0
     for release in wanted:
-        python = given.python or environment(release, given.environments)
+        try:
+            python = given.python or environment(release, given.environments)
+        except CalledProcessError as error:
+            print(f"{release}  not installed: {' '.join(map(str, error.cmd[2:]))}", flush=True)
+            wrong += 1
+            continue
         scratch = given.environments / "scratch" / release
         scratch.mkdir(parents=True, exist_ok=True)
         row = capabilities(release, python)
@@ -72,7 +78,10 @@ def main() -> int:
             line = f"{release}  {name:18} {cell.state:10} {cell.seconds:6.1f} s  {cell.why}"
             print(line[:160], flush=True)
         keep(replace(row, cells=found), given.rows)
-        wrong += sum(cell.wrong for cell in found.values())
+        bad = {name: cell.why for name, cell in found.items() if cell.wrong}
+        for name, why in bad.items():
+            print(f"{release}  {name}:", *why.split("; "), sep="\n    ", flush=True)
+        wrong += len(bad)
     given.page.write_text(page(kept(given.rows)))
     return 1 if wrong else 0
 

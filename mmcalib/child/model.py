@@ -154,6 +154,9 @@ class OpenedModel:
         supported = default.info.supported_mm_limits
         modalities = {name: supported[name] for name in MODALITIES if name in supported}
         scheduler = self.engine_config.scheduler_config
+        if platforms.has_rust_front_end():
+            part = "the counts of the Rust front end's own image processors"
+            self._moved[part] = "VLLM_USE_RUST_FRONTEND=1, and only Python's were measured"
 
         def find() -> tuple[Knob, ...]:
             return tuple(find_knobs(default, self.with_setting)) if self._tries else ()
@@ -178,6 +181,7 @@ class OpenedModel:
                 "python": platform.python_version(),
                 **{name: version_of(name) for name in ("torch", "transformers", "vllm")},
             },
+            counted_by=processors.counter_name(default.processor),
             text_layers=int(getattr(self.config.hf_text_config, "num_hidden_layers", 0)),
             tiles_images=self._tries and "image" in supported and tiles_images(default),
             encoder_decoder=self.config.is_encoder_decoder,

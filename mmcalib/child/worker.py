@@ -13,7 +13,6 @@ from mmcalib.child.tensors import trace_memory
 from mmcalib.domain.memory import WorkerMemory
 from mmcalib.engine.environment import CARD_VARIABLE
 from mmcalib.releases import runner
-from mmcalib.releases.platform import subtracts_graphs
 
 
 def limit_to_card() -> None:
@@ -82,7 +81,8 @@ class WorkerMethods:
         }
 
     def mmcalib_memory(self) -> WorkerMemory:
-        memory = runner.read_worker_memory(self, subtracts_graphs=subtracts_graphs())
+        subtracts = runner.subtracts_graphs(self)
+        memory = runner.read_worker_memory(self, subtracts_graphs=subtracts)
         return runner.add_phase_peaks(memory, phase_peaks(self.model_runner))
 
     def mmcalib_peak(self, start_bytes: int | None) -> int:

@@ -96,7 +96,8 @@ def check(options: CheckOptions) -> None:
     offenders = tally.answers["no"]
     offenders += 0 if options.allow_unknown else tally.answers["unknown"]
     share = offenders / tally.checked
-    summary = Summary.of(tally, all_fit=not offenders, share=share)
+    by = known.counted_by
+    summary = Summary.of(tally, all_fit=not offenders, share=share, counted_by=by)
     if as_json:
         print_json(summary, indent=None)
     tolerated = f": {percent(share)}, {percent(tolerate)} tolerated" if tolerate else ""

@@ -106,7 +106,8 @@ def rehearse(options: RehearseOptions) -> None:
     if options.as_json:
         command.print_json(rehearsals if options.compare else rehearsals[0])
     if not options.quiet:
-        named = {"--model": options.model, "--gpu": options.gpu, "--config": options.config}
+        named = {"--model": options.model, "--config": options.config}
+        named |= {} if isinstance(gpu, Gpu) else {"--gpu": options.gpu}
         words = [word for flag, value in named.items() if value for word in (flag, str(value))]
         words += [gpu.flags] if isinstance(gpu, Gpu) else []
         plan = " ".join(["mmcalib plan", *words, *(["--", shlex.join(flags)] if flags else [])])

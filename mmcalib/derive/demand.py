@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -149,12 +149,6 @@ class Shortfall:
         return nbytes if self.nbytes - nbytes <= self.slack_bytes else 0
 
 
-# Phases before vLLM allocates the KV cache: a smaller cache does not help them.
-_BEFORE_KV_CACHE: frozenset[Phase | None] = frozenset(
-    {"start", "weights", "profile", "profile: encoder", "profile: language model"}
-)
-
-
 @dataclass(frozen=True, slots=True)
 class ObservedOom:
     """A server that ran out of GPU memory, compared with a rehearsal of its own configuration.
@@ -179,10 +173,6 @@ class ObservedOom:
     lacking_bytes: int
     spare_bytes: int
 
-    @property
-    def before_kv_cache(self) -> bool:
-        return self.phase in _BEFORE_KV_CACHE
-
     def missing_bytes(self, memory: RehearsedMemory, shortfall: Shortfall | None) -> int:
         """Bytes missing in another configuration, by its rehearsal; at most 0 if it fits."""
         return self.lacking_bytes + self.spare_bytes - _spare(self.phase, memory, shortfall)
@@ -190,7 +180,7 @@ class ObservedOom:
 
 def _spare(phase: Phase | None, memory: RehearsedMemory, shortfall: Shortfall | None) -> int:
     """Free bytes of a rehearsal besides the profile or, with a KV cache, the costliest demand."""
-    if phase in _BEFORE_KV_CACHE:
+    if memory.division.is_before_kv_cache(phase):
         used = memory.weights_bytes + memory.buffers_bytes + memory.activation_peak_bytes
         return memory.total_bytes - used
     free = memory.total_bytes - memory.requested_bytes + memory.non_torch_bytes
@@ -209,7 +199,7 @@ def compare_oom(
     outside = step = None
     if cause.total_bytes is not None and free is not None and allocated is not None:
         outside = cause.total_bytes - free - allocated - (cause.unallocated_bytes or 0)
-    serving = phase not in _BEFORE_KV_CACHE
+    serving = not memory.division.is_before_kv_cache(phase)
     if serving and allocated is not None and wanted is not None:
         graphs = cause.graph_pools_bytes
         static = memory.weights_bytes + memory.buffers_bytes + max(memory.kv_cache_bytes, 0)
@@ -481,6 +471,7 @@ class FixedKvCache:
     kv_cache_memory_bytes: int
     capture_sizes: tuple[int, ...] = ()
     spared_bytes: int = 0
+    effect: str = "vLLM then ignores gpu_memory_utilization"
 
     @property
     def values(self) -> dict[str, Any]:
@@ -496,4 +487,6 @@ def fix_kv_cache_size(memory: RehearsedMemory, spared_bytes: int = 0) -> FixedKv
     if left < MIB or memory.kv_cache_tokens is None:
         return None
     size = left // MIB * MIB
-    return FixedKvCache(memory.kv_cache_bytes, size, memory.capture_sizes, spared_bytes)
+    found = FixedKvCache(memory.kv_cache_bytes, size, memory.capture_sizes, spared_bytes)
+    turned = ", and no longer sizes an extensible KV cache after warm-up"
+    return replace(found, effect=found.effect + turned * memory.division.is_extensible)

@@ -166,12 +166,46 @@ class Allocation:
     label: Label
 
 
+_BEFORE_KV_CACHE: Final = (
+    *("start", "weights", "profile", "profile: encoder", "profile: language model"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How a start divides the GPU: vLLM's share by default, and the highest share to propose.
+
+    The KV cache is sized before warm-up, by the profile and the estimates of CUDA graphs of these
+    runners; one that `is_extensible` after warm-up and graph capture, by what is then free, of
+    which the most of `floor_bytes`, `of_peak` of the activation peak and `of_budget` stays free.
+    """
+
+    utilization: float
+    most_utilization: float
+    estimates_graphs: tuple[str, ...] = ()
+    is_extensible: bool = False
+    floor_bytes: int = 0
+    of_peak: float = 0.0
+    of_budget: float = 0.0
+
+    def reserve_bytes(self, peak_bytes: int, budget_bytes: int) -> int:
+        """Bytes that an extensible KV cache leaves of the budget."""
+        shares = self.of_peak * peak_bytes, self.of_budget * budget_bytes
+        return round(max(self.floor_bytes, *shares)) if self.is_extensible else 0
+
+    def is_before_kv_cache(self, phase: str | None) -> bool:
+        """True for a phase of a start in which a smaller KV cache frees no memory."""
+        later = ("warm-up", "cuda graphs") if self.is_extensible else ()
+        return phase in (*_BEFORE_KV_CACHE, *later)
+
+
 @dataclass(frozen=True, slots=True)
 class RehearsedMemory:
     """The memory that vLLM's startup would find on that GPU; bytes of one rank.
 
-    `kv_cache_bytes` = requested − weights − buffers − activation peak − non-torch − CUDA graphs;
-    below zero the engine would not start: `kv_cache_tokens`, `max_concurrency` and `kv_blocks`
+    `kv_cache_bytes` = requested − weights − buffers − activation peak − non-torch − CUDA graphs (if
+    it is extensible, requested is at most what is free, and `spare_bytes` are subtracted); below
+    zero the engine would not start: `kv_cache_tokens`, `max_concurrency` and `kv_blocks`
     (vLLM's division of the KV cache) are None, and `problem` is vLLM's reason.
     `encoder_tokens` are the embeddings that the profile made; `outputs` describes their storage.
     `merge_peak_bytes` is the peak of writing a step full of embeddings into those of the text, on
@@ -184,7 +218,7 @@ class RehearsedMemory:
     profile's encoder ran without them.
     `buffers_bytes` is what startup keeps besides the weights, with the allocator's rounding and
     `stack_bytes`, which CUDA keeps for kernels' stacks.
-    `spare_bytes` of the requested memory stay free if the KV cache has a set size.
+    `spare_bytes` of the requested memory stay free if the KV cache is extensible or of a set size.
     vLLM finds `free_bytes` at its first look (None: all), without what the ranks took
     `before_snapshot`; `refusal` is its error if it requests more.
     Non-torch and CUDA graphs are allowances, see `assumptions`, except
@@ -192,6 +226,7 @@ class RehearsedMemory:
     """
 
     vllm: str
+    division: Division
     runner: str
     sampler: str
     attention: str
@@ -287,8 +322,19 @@ class RehearsedMemory:
     @property
     def most_utilization(self) -> float:
         """The highest `gpu_memory_utilization` in hundredths with which nothing runs out."""
+        if self.division.is_extensible and not self.refusal:
+            return 1.0
         room = self._free_bytes - self.needed_outside_bytes
         return floor_utilization(room, self.total_bytes)
+
+    @property
+    def proposed_utilization(self) -> float:
+        """The highest `gpu_memory_utilization` in hundredths to propose."""
+        return min(self.division.most_utilization, self.most_utilization)
+
+    def card_bytes(self, lacking_bytes: int) -> int:
+        """Memory of a GPU that has so many bytes more for vLLM, by default."""
+        return round((self.requested_bytes + lacking_bytes) / self.division.utilization)
 
     @property
     def prefill(self) -> PromptsPeak | None:

@@ -72,8 +72,8 @@ class ModelInfo:
     images are cut into tiles, in one of a list of layouts. `encoder_decoder`: items are not part
     of the context, and vLLM does not cache processed ones. `device` is where it computes; without
     `starts_engines` no engine starts there, as with a build for GPUs on a machine without one.
-    `server` has its limits on files. `unavailable`: facts that mmcalib could not read from this
-    release, and why; they stay unknown.
+    `server` has its limits on files. `counted_by`: the processor that counts tokens. `unavailable`:
+    facts that mmcalib could not read from this release, and why; they stay unknown.
     """
 
     architecture: str
@@ -87,6 +87,7 @@ class ModelInfo:
     device: str
     starts_engines: bool
     versions: dict[str, str]
+    counted_by: str = ""
     text_layers: int = 0
     tiles_images: bool = False
     encoder_decoder: bool = False

@@ -37,6 +37,7 @@ def memory_figures(result: RehearsedMemory, gpu: Gpu) -> Memory:
     return Memory.from_value(
         result,
         phases=phases,
+        mode="extensible" if result.division.is_extensible else "profiled",
         max_concurrency=None if most is None else round(most, 2),
         label="rehearsed",
         kv_cache_range_bytes=(room - high, room - low) if gpu.unified else None,

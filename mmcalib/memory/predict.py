@@ -27,12 +27,8 @@ from mmcalib.memory.worst_steps import (
     worst_step_configs,
 )
 from mmcalib.progress import Progress
-from mmcalib.releases.constants import (
-    GPU_MEMORY_UTILIZATION,
-    SMALL_GPU_BATCHED_TOKENS,
-    VLLM_SLACK_BYTES,
-)
-from mmcalib.remedies.memory import MOST_UTILIZATION, UTILIZATION, Remedy, read_problem, set_value
+from mmcalib.releases.constants import SMALL_GPU_BATCHED_TOKENS, VLLM_SLACK_BYTES
+from mmcalib.remedies.memory import UTILIZATION, Remedy, read_problem, set_value
 from mmcalib.results.calibration import Evidence
 from mmcalib.results.memory import TrafficFigures
 from mmcalib.text import flag, gib, plural, remaining
@@ -55,7 +51,7 @@ def reject_too_small(
     try:
         best = prediction.rehearsals.rehearse(args)
         if best.kv_cache_tokens is None and utilization is None and not best.refusal:
-            args[UTILIZATION] = min(MOST_UTILIZATION, best.most_utilization)
+            args[UTILIZATION] = best.proposed_utilization
             best = prediction.rehearsals.rehearse(args)
         modalities = best.budget.max_items_per_prompt if best.budget else {}
         # vLLM does not load the encoder of a modality that is off.
@@ -183,7 +179,7 @@ class RehearsalJudge(MemoryJudge):
             return f"-- {flag(UTILIZATION)} {share:g} keeps all detail, rehearsed"
         if longest := self._fitting_context(decision, rehearsed):
             return f"--max-model-len {longest} keeps all detail, rehearsed"
-        whole = gib(round((rehearsed.requested_bytes + lacking) / GPU_MEMORY_UTILIZATION))
+        whole = gib(rehearsed.card_bytes(lacking))
         return f"a GPU with about {whole} keeps all detail (computed), or mmcalib plan"
 
     def _fitting_utilization(self, decision: Decision) -> float | None:
@@ -197,7 +193,7 @@ class RehearsalJudge(MemoryJudge):
                 return args.get(UTILIZATION)
             share = (answer.requested_bytes + lacking) / answer.total_bytes + _ERROR
             share = math.ceil(100 * share) / 100
-            if share > min(MOST_UTILIZATION, answer.most_utilization):
+            if share > answer.proposed_utilization:
                 return None
             args[UTILIZATION] = share
         return None
@@ -390,7 +386,7 @@ def fix_kv_cache(
     graphs = f", graphs of {len(pool.capture_sizes)} sizes" if pool.capture_sizes else ""
     detail = (
         f"KV cache {gib(pool.kv_cache_memory_bytes)} of the {gib(pool.left_bytes)} left, "
-        f"{rehearsed.kv_cache_tokens:,} tokens{graphs}; vLLM then ignores gpu_memory_utilization"
+        f"{rehearsed.kv_cache_tokens:,} tokens{graphs}; {pool.effect}"
     )
     return PinnedPool(pool, Check(FIXED_KV_CACHE, "pass", detail), rehearsed)
 
@@ -404,7 +400,7 @@ def pool_evidence(pool: FixedKvCache, gpu: str) -> Iterator[Evidence]:
         value=pool.kv_cache_memory_bytes,
         label="rehearsed",
         reason=f"--pin-kv-cache: memory left on {gpu}, minus {VLLM_SLACK_BYTES >> 20} MiB as vLLM "
-        f"suggests{spared}; vLLM then ignores gpu_memory_utilization",
+        f"suggests{spared}; {pool.effect}",
     )
     if pool.capture_sizes:
         yield Evidence(

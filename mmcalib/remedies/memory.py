@@ -20,7 +20,7 @@ from mmcalib.domain.knobs import Knob, merge_nested
 from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.errors import UsageError
 from mmcalib.logs.starts import StartupLog, last_failed, read_starts
-from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION, SMALL_GPU_BATCHED_TOKENS
+from mmcalib.releases.constants import SMALL_GPU_BATCHED_TOKENS
 from mmcalib.text import GIB, flag, gib, serve_option
 
 UTILIZATION: Final = "gpu_memory_utilization"
@@ -209,8 +209,6 @@ def _parse_kept(text: str) -> tuple[str, int | None]:
     return name, int(least)
 
 
-# For a GPU that serves nothing else; driver and display need some hundred MiB.
-MOST_UTILIZATION: Final = 0.95
 # What rehearsals promised too much of (a published start had 793 blocks, rehearsed 826 and 830).
 _ROUNDED: Final = 0.97
 # Contexts that mmcalib proposes are whole thousands.
@@ -293,8 +291,8 @@ def drop_hints(engine_args: Mapping[str, Any]) -> Iterator[Remedy]:
 
 def _utilization(now: Situation) -> Iterator[Remedy]:
     """The least share of the GPU that may suffice, then the most; or the most that starts."""
-    memory, share = now.memory, now.engine_args.get(UTILIZATION, GPU_MEMORY_UTILIZATION)
-    most = min(MOST_UTILIZATION, memory.most_utilization)
+    memory, most = now.memory, now.memory.proposed_utilization
+    share = now.engine_args.get(UTILIZATION, memory.division.utilization)
     enough = math.ceil(100 * (memory.requested_bytes + now.lacking_bytes) / memory.total_bytes + 1)
     for value in sorted({min(most, enough / 100), most}):
         free = max(0, round((share - value) * memory.total_bytes) + memory.outside_bytes)

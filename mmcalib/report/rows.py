@@ -259,6 +259,8 @@ def rehearsed_rows(memory: Memory) -> list[tuple[str, str, str]]:
             found.append(("   kernels' stacks", gib(memory.stack_bytes), label))
         if field == "activation_peak_bytes":
             found += [(f"   {p}", gib(size), label) for p, size in sorted(memory.phases.items())]
+        if field == "cudagraph_bytes" and memory.mode == "extensible":
+            found.append(("left free", _minus(memory.spare_bytes), "computed"))
     if memory.kv_cache_range_bytes:
         least, most = map(gib, memory.kv_cache_range_bytes)
         found.append(("KV cache, as the host's use varies", f"{least} to {most}", "assumed"))

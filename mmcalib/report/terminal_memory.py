@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Final
 
@@ -64,9 +64,10 @@ def print_rehearsals(
     rank = f", one rank of {ranks}" if ranks > 1 else ""
     encoder = f", encoder {first.encoder_attention}" if first.encoder_attention else ""
     title = f"{first.model} on {first.gpu} ({size}), vLLM {first.vllm}, rehearsed"
+    mode = ", extensible KV cache" if first.memory.mode == "extensible" else ""
     engine = (
         f"model runner {first.runner}, {first.dtype}, attention {first.attention}{encoder}, "
-        f"sampler {first.sampler}{rank}"
+        f"sampler {first.sampler}{mode}{rank}"
     )
     print_section(console, title, line(engine, "dim"))
     for one, name in zip(rehearsals, names, strict=True):
@@ -99,9 +100,11 @@ def _rehearsals_table(rehearsals: Sequence[Rehearsal], names: Sequence[str]) -> 
     heads = names if len(names) > 1 else ["" for _ in names]
     columns = [Column(), *(Column(head, justify="right") for head in heads), Column()]
     table = plain_table(columns)
-    for row in zip(*(rows.rehearsed_rows(one.memory) for one in rehearsals), strict=False):
-        what, _, label = row[0]
-        sizes = [Text(size) for _, size, _ in row]
+    every = [{row[0]: row for row in rows.rehearsed_rows(one.memory)} for one in rehearsals]
+    # Not all have each row; the longest has the order.
+    for what in dict.fromkeys(chain(*sorted(every, key=len, reverse=True))):
+        sizes = [Text(found[what][1] if what in found else "—") for found in every]
+        label = next(found[what][2] for found in every if what in found)
         style = "bold" if what.startswith("KV cache") else ""
         table.add_row(Text(what), *sizes, Text(label, style="dim"), style=style)
     budgets = [one.budget for one in rehearsals]

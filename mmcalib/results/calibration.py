@@ -244,6 +244,7 @@ class CalibrationDocument(DocumentPart):
     cache: ProcessorCache | None = Field(default=None, description="Null without requests")
     preprocessing: Preprocessing | None = Field(default=None, description="Null: no file was timed")
     server: Server
+    counted_by: str = Field(default="", description="Processor that counted tokens")
     needed: dict[str, int] = Field(
         default_factory=dict, description="vLLM variables that would admit the excluded items"
     )

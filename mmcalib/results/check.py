@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
@@ -152,7 +152,8 @@ class Summary(DocumentPart):
     no: int
     unknown: int
     given: int = Field(description="Answers for items given by size, without a file")
+    counted_by: str = Field(description="Processor that counted their tokens")
 
     @classmethod
-    def of(cls, tally: Tally, *, all_fit: bool, share: float) -> Self:
-        return cls.from_value(tally, kind="summary", all_fit=all_fit, share=share, **tally.answers)
+    def of(cls, tally: Tally, **more: Any) -> Self:
+        return cls.from_value(tally, kind="summary", **more, **tally.answers)

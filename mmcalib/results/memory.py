@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class Memory(DocumentPart):
     """Memory of one GPU. KV cache = requested − weights − buffers − activation peak − non-torch −
-    CUDA graphs. Null: unknown.
+    CUDA graphs − spare (if extensible). Null: unknown.
     """
 
     total_bytes: int | None = Field(default=None, description="As torch reports it")
@@ -39,6 +39,10 @@ class Memory(DocumentPart):
     activation_peak_bytes: int | None = Field(default=None, description="Highest profiled phase")
     non_torch_bytes: int | None = Field(default=None, description="Assumed in a rehearsal")
     cudagraph_bytes: int | None = Field(default=None, description="Assumed in a rehearsal")
+    spare_bytes: int = Field(default=0, description="Left free beside the KV cache")
+    mode: Literal["profiled", "extensible"] | None = Field(
+        default=None, description="KV cache sized before warm-up, or last (extensible)"
+    )
     kv_cache_bytes: int | None = Field(default=None, description="Negative: vLLM would not start")
     kv_cache_tokens: int | None = None
     kv_bytes_per_token: int | None = Field(default=None, description="Without recurrent state")

@@ -35,11 +35,12 @@ from mmcalib.processes import CGROUP, MEMINFO, free_bytes
 from mmcalib.progress import Progress
 from mmcalib.releases.constants import (
     CPU_INDEX,
-    GPU_MEMORY_UTILIZATION,
     INSTALL_CPU,
     INSTALL_CUDA,
+    MOST_CONTEXT_BYTES,
     TESTED,
     TESTED_RANGE,
+    divide,
 )
 from mmcalib.results.doctor import Backend, Diagnosis, Folder, Host, Hub, Need, Package, PresentGpu
 from mmcalib.results.part import CheckResult
@@ -145,8 +146,10 @@ def _gpu_check(report: EnvironmentReport, gpu: Gpu | None) -> Check:
     if total is None or free is None:
         return Check(ids.GPU, "pass", f"{gpu.name}, {gib(gpu.total_bytes)}")
     detail = f"{gpu.name}, {gib(free)} of {gib(total)} free"
-    if free < GPU_MEMORY_UTILIZATION * total:
-        detail += f"; vLLM asks for {GPU_MEMORY_UTILIZATION:.0%} and would not start"
+    division = divide(installed_version("vllm") or "")
+    least = division.utilization * total - MOST_CONTEXT_BYTES * division.is_extensible
+    if free < least:
+        detail += f"; vLLM asks for {division.utilization:.0%} and would not start"
         share = max(0.0, int(100 * free / total) / 100)
         remedy = f"nvidia-smi (lists other processes), or --gpu-memory-utilization {share:.2f}"
         return Check(ids.GPU, "warn", detail, remedy)

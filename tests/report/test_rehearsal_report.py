@@ -18,7 +18,7 @@ from mmcalib.report.terminal_memory import print_rehearsals, print_traffic
 from mmcalib.results.memory import Memory, Rehearsal, TrafficFigures
 from tests.report.golden import check_golden
 from tests.report.serving import MIB, figures
-from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
+from tests.workflows.rehearsals import BUDGET, GIB, LATE, rehearsed
 
 
 def one(folder: Path, config: str = "", **changes: object) -> Rehearsal:
@@ -53,6 +53,14 @@ def test_two_side_by_side_and_one_that_would_not_start(tmp_path: Path) -> None:
     assert row.index("10.50 GiB") < row.index("-1.00 GiB")
     assert page.count("Largest at the peak of") == 2
     assert page.count("→ mmcalib plan --gpu L4") == 1
+
+
+def test_figures_stand_in_the_row_of_their_name(tmp_path: Path) -> None:
+    late = one(tmp_path, "late.yaml", division=LATE, spare_bytes=GIB // 4, phases=())
+    page = shown(one(tmp_path, "a.yaml"), late, verbose=False)
+    lines = {line.partition("  ")[0]: line.split() for line in page.splitlines()}
+    assert lines["left free"][2:6] == ["—", "−", "0.25", "GiB"]
+    assert lines["KV cache"].count("10.50") == 2
 
 
 def test_the_verdict_comes_first_and_assumptions_are_for_verbose(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from mmcalib.releases import models, platform, runner
 from mmcalib.releases.constants import UNIFIED_NON_TORCH_BYTES
 from mmcalib.releases.engine import serve_config
 from mmcalib.releases.release import REHEARSED_RELEASES, version_of
+from mmcalib.remedies.memory import UTILIZATION
 from mmcalib.text import GIB, MIB, gib
 
 # Least squares through vLLM's estimates since 0.19 (benchmarks/memory_allowances.toml): the pool
@@ -285,22 +286,18 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
     """Start vLLM's worker on the imaginary GPU, and read its memory. Raises vLLM's exceptions."""
     start_s = time.perf_counter()
     config = _config(request.engine_args)
-    graphs = Graphs(count_graphs(config))
+    graphs, division = Graphs(count_graphs(config)), runner.divide_gpu(config, request.engine_args)
     captured, mode = models.capture_sizes(config), models.graph_mode(config)
     models.disable_compilation(config)
     machine.beside_bytes = request.beside_bytes
     with start_worker(machine, config) as started:
-        if graphs.count and platform.subtracts_graphs() and runner.estimates_graphs(started.worker):
+        if graphs.count and (division.is_extensible or runner.subtracts_graphs(started.worker)):
             graphs = estimate_graphs(started, graphs.count, mode)
         available = started.available_bytes
         # The user's KV cache size; None if unset, or without this option.
         set_bytes = getattr(config.cache_config, "kv_cache_memory_bytes", None)
         if set_bytes is None:
             available -= graphs.nbytes
-        kv = plan_kv_cache(config, started.worker, available)
-        if graphs.short_bytes:
-            problem = _too_many_sequences(config, graphs, captured)
-            kv = KvCache(kv.bytes_per_token, None, None, problem)
         activation = started.profile.peak_bytes - started.profile.start_bytes
         requested = int(started.worker.requested_memory)
         budget = runner.read_budget(config, started.worker.model_runner, _largest_clip)
@@ -309,17 +306,34 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
         steps = tuple(encode_steps(started, request.steps))
         found = list(allocations_after_pool(started, graphs))
         unknown = [one for one in found if isinstance(one, str)]
-        # Last, because a profile needs this memory.
-        kv = fill_cache(started, kv, mode)
+        after_pool = tuple(one for one in found if isinstance(one, memory.Allocation))
         kept_bytes = requested - available - graphs.nbytes - started.non_torch_bytes - activation
         free, spare = machine.machine.gpu.free_at_start, 0
+        refusal = runner.refuse_start(started.worker, free)
         nccl = machine.gpu.free_at_start - free
+        if division.is_extensible:
+            # Sized after all of these, by what is free.
+            more, before = max(0, requested - free), sum(one.nbytes for one in after_pool)
+            left = available - more - before
+            spare = division.reserve_bytes(activation, left)
+            requested, kept_bytes = requested - more, kept_bytes + before
+            available, after_pool = left - spare, ()
+            is_shared = machine.gpu.free_bytes is not None
+            is_shared &= request.engine_args.get(UTILIZATION) is None
+            refusal = f"other processes use the GPU, and {UTILIZATION} is not set" * is_shared
+        kv = plan_kv_cache(config, started.worker, available)
+        if graphs.short_bytes:
+            problem = _too_many_sequences(config, graphs, captured)
+            kv = KvCache(kv.bytes_per_token, None, None, problem)
+        # Last, because a profile needs this memory.
+        kv = fill_cache(started, kv, mode)
         if set_bytes is not None:
             # vLLM uses the user's size regardless of other memory.
             loaded = machine.machine.allocator.allocated_bytes + machine.machine.local_bytes
             kept_bytes, spare = loaded, max(0, kept_bytes - loaded)
         return memory.RehearsedMemory(
             vllm=version_of("vllm"),
+            division=division,
             runner="V2" if runner.uses_v2_runner(started.worker) else "V1",
             sampler=models.sampler_name(),
             attention=models.attention_backends(started.worker.vllm_config),
@@ -343,14 +357,14 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
             capture_sizes=captured,
             outputs=outputs,
             merge_peak_bytes=merge,
-            kept_bytes=started.kept_bytes + graphs.unreserved_bytes,
+            kept_bytes=started.kept_bytes + graphs.unreserved_bytes * (not division.is_extensible),
             spare_bytes=spare,
             stack_bytes=started.stack_bytes,
             steps=steps,
             free_bytes=free,
-            refusal=runner.refuse_start(started.worker, free),
+            refusal=refusal,
             before_snapshot=(memory.Allocation("NCCL", nccl, "assumed"),) if nccl else (),
-            after_pool=tuple(one for one in found if isinstance(one, memory.Allocation)),
+            after_pool=after_pool,
             # With the width of the encoder's outputs, because the decoder's may be smaller.
             encoder_cache_bytes=(
                 budget.encoder_cache_size * outputs.bytes_per_token if budget and outputs else 0

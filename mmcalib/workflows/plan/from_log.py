@@ -15,7 +15,7 @@ from mmcalib.files import open_document
 from mmcalib.logs.starts import StartupLog, last_failed, read_starts
 from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
-from mmcalib.releases.constants import CONTEXT_BYTES, find_unsafe_settings
+from mmcalib.releases.constants import CONTEXT_BYTES, MOST_CONTEXT_BYTES, find_unsafe_settings
 from mmcalib.remedies.log import LogAnswer, answer_log
 from mmcalib.remedies.memory import NOTHING_KEPT, Kept
 from mmcalib.text import GIB, describe_releases, gib
@@ -60,8 +60,6 @@ _LINE_BYTES: Final = 100_000
 _MOST_BYTES: Final = 1 << 28
 # Logs round to 0.01 GiB, and drivers leave slightly different totals.
 _SIZE_TOLERANCE: Final = 0.005
-# The CUDA context takes up to 0.60 GiB (`CONTEXT_BYTES`): more is another process's.
-_MOST_CONTEXT_BYTES: Final = 640 << 20
 # What a log's weights may differ from the rehearsed ones, and by how much a model is another one.
 _SAME_WEIGHTS, _OTHER_MODEL = 0.03, 0.15
 _SAME_CACHE: Final = 0.05
@@ -172,7 +170,7 @@ def with_free_of_log(gpu: Gpu, log: StartupLog) -> Gpu:
     if free is None or total is None or not _same_size(gpu.total_bytes, total):
         return gpu
     nccl = gpu.nccl_bytes if log.engine_args.get("tensor_parallel_size", 1) != 1 else 0
-    if gpu.free_bytes is not None or total - free <= _MOST_CONTEXT_BYTES + nccl:
+    if gpu.free_bytes is not None or total - free <= MOST_CONTEXT_BYTES + nccl:
         return gpu
     return replace(gpu, free_bytes=free + CONTEXT_BYTES + nccl)
 

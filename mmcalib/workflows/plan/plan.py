@@ -17,7 +17,7 @@ from mmcalib.derive.demand import Demand, ObservedOom, Shortfall, compare_oom
 from mmcalib.derive.limits import LIMIT, Count
 from mmcalib.derive.policy import COSTS
 from mmcalib.domain.knobs import Knob
-from mmcalib.domain.memory import Budget, RehearsedMemory, floor_utilization
+from mmcalib.domain.memory import Budget, Division, RehearsedMemory, floor_utilization
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.vllm_config import add_config_hints, loading_args, open_model, text_only_error
@@ -32,7 +32,6 @@ from mmcalib.models.cut import read_config, text_sections
 from mmcalib.models.gpus import Gpu, resolve_gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Progress, Silent
-from mmcalib.releases.constants import GPU_MEMORY_UTILIZATION
 from mmcalib.remedies import memory as r
 from mmcalib.remedies.log import stated_remedies
 from mmcalib.results.part import CheckResult
@@ -114,11 +113,12 @@ def plan(
         elif search.outcome.reached or search.outcome.starts:
             verdict = "reached" if search.outcome.reached else "under-reserved"
         best = _combine(search, trials) if verdict == "reached" else None
+        observed = describe_oom(trials.oom, base.division) if trials.oom else None
         return Plan(
             goal=f"{target}, and does not run out of memory" if trials.oom else str(target),
             kept=list(keep),
             verdict=verdict,
-            reserved=reserve_result(judged, best, trials.oom),
+            reserved=reserve_result(judged, best, observed),
             memory=memory_figures(base, device),
             lacking_bytes=now.lacking_bytes,
             tried=[_tried(remedies, result, trials) for remedies, result in search.tried],
@@ -213,7 +213,7 @@ def _combine(search: r.SearchResult, trials: Trials) -> Combination | None:
 
 
 def reserve_result(
-    judged: Judged | None, best: Combination | None = None, oom: ObservedOom | None = None
+    judged: Judged | None, best: Combination | None = None, oom: str | None = None
 ) -> CheckResult | None:
     """Return the reserve check for the report; `best` is the remedy if it fails."""
     if judged is None:
@@ -221,7 +221,7 @@ def reserve_result(
     result = CheckResult.from_value(judged.check)
     if judged.holds:
         return result
-    detail = f"{describe_oom(oom)}. {result.detail}" if oom else result.detail
+    detail = f"{oom}. {result.detail}" if oom else result.detail
     remedy = best.flags if best else result.remedy
     return result.model_copy(update={"detail": detail, "remedy": remedy})
 
@@ -230,10 +230,9 @@ def _least(best: r.Outcome, resolved: ResolvedModel, config: Mapping[str, Any]) 
     """Name the least hardware, or the checkpoints, with which the goal may be reached."""
     if best.memory is None:
         return ""
-    whole = (best.memory.requested_bytes + best.lacking_bytes) / GPU_MEMORY_UTILIZATION
     quantized = [name for name in quantized_twins(config) if name != resolved.id]
     others = "".join(f", or --model {name}" for name in quantized)
-    return f"a GPU with about {gib(round(whole))}{others}"
+    return f"a GPU with about {gib(best.memory.card_bytes(best.lacking_bytes))}{others}"
 
 
 _REMEDY: Final = (
@@ -373,7 +372,7 @@ class Trials:
         judged = self.judge(remedies, before)
         if judged is None:
             return
-        if oom and not oom.before_kv_cache and judged.lacking_bytes:
+        if oom and not before.division.is_before_kv_cache(oom.phase) and judged.lacking_bytes:
             room = before.requested_bytes - judged.lacking_bytes
             share = floor_utilization(room, before.total_bytes)
             less = before.requested_bytes - round(share * before.total_bytes)
@@ -420,10 +419,10 @@ def observe_oom(trials: Trials, log: StartupLog) -> ObservedOom | None:
     return max(observed, key=lambda one: one.lacking_bytes)
 
 
-def describe_oom(oom: ObservedOom) -> str:
+def describe_oom(oom: ObservedOom, division: Division) -> str:
     """Say which step took the memory, and how much was outside PyTorch."""
     words = f"the log's server ran out of memory{f' ({oom.phase})' if oom.phase else ''}"
-    if oom.before_kv_cache and oom.spare_bytes > oom.lacking_bytes:
+    if division.is_before_kv_cache(oom.phase) and oom.spare_bytes > oom.lacking_bytes:
         words += f", though its rehearsal leaves {gib(oom.spare_bytes)} free then: "
         words += "another process used that GPU"
     if oom.step_bytes is not None:

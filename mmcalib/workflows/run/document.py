@@ -141,6 +141,7 @@ def build_calibration(
         preprocessing=timed,
         traffic=memory.traffic,
         server=opened.server,
+        counted_by=opened.counted_by,
         needed=dict(reviewed.environment),
     )
     chats = _conversations(calibration.gate, decision.table, decided.chats)

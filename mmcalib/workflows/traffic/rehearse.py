@@ -127,6 +127,7 @@ def traffic_figures(served: Traffic, trace: Trace, rehearsed: RehearsedMemory) -
     """Return the figures of the traffic against the reserve of the whole model's startup."""
     steps, highest = served.steps, served.highest
     peak_bytes = _most(step.peak_bytes for step in steps)
+    reserved_bytes = rehearsed.activation_peak_bytes + rehearsed.spare_bytes
     if highest is not None:
         origins, encoding = highest.origins[:_LISTED], highest.encoding[:_LISTED]
         highest = replace(highest, origins=origins, encoding=encoding, peak_bytes=peak_bytes)
@@ -134,8 +135,8 @@ def traffic_figures(served: Traffic, trace: Trace, rehearsed: RehearsedMemory) -
         requests=len(trace.requests),
         refused=[f"{origin}: {why}" for origin, why in served.refused],
         steps=len(steps),
-        reserved_bytes=rehearsed.activation_peak_bytes,
-        margin_bytes=rehearsed.activation_peak_bytes - peak_bytes,
+        reserved_bytes=reserved_bytes,
+        margin_bytes=reserved_bytes - peak_bytes,
         outside_bytes=rehearsed.outside_for_steps_bytes,
         requested_bytes=rehearsed.requested_bytes,
         total_bytes=rehearsed.total_bytes,

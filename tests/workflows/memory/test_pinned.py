@@ -16,7 +16,7 @@ from mmcalib.memory.worst_steps import RehearseAll
 from mmcalib.options.run import RunOptions
 from mmcalib.workflows.run.session import Job
 from tests.workflows.memory.test_reserved import FOUR, predicted
-from tests.workflows.rehearsals import deepstack, rehearsed
+from tests.workflows.rehearsals import LATE, deepstack, rehearsed
 
 MIB = 1 << 20
 
@@ -44,6 +44,10 @@ def test_it_is_rehearsed_as_it_is_written() -> None:
         "KV cache 10.35 GiB of the 10.50 GiB left, 301,000 tokens, graphs of 2 sizes; vLLM then "
         "ignores gpu_memory_utilization"
     )
+    late = fix_kv_cache(predicted(FOUR, replace(after, division=LATE)), FOUR, ask)
+    assert late is not None
+    said = "ignores gpu_memory_utilization, and no longer sizes an extensible KV cache"
+    assert said in late.check.detail
     size, sizes = pool_evidence(found.pool, "L4")
     assert (size.setting, size.value) == ("kv_cache_memory_bytes", 10_602 * MIB)
     assert "vLLM then ignores gpu_memory_utilization" in size.reason

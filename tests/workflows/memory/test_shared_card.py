@@ -12,11 +12,11 @@ from mmcalib.errors import UsageError
 from mmcalib.memory.checks import outside_check
 from mmcalib.memory.figures import memory_figures
 from mmcalib.models.gpus import find_gpu, with_free_memory
-from mmcalib.releases.constants import CONTEXT_BYTES
+from mmcalib.releases.constants import CONTEXT_BYTES, divide
 from mmcalib.remedies.memory import Goal
 from mmcalib.report.rows import rehearsed_rows
 from mmcalib.text import GIB
-from tests.workflows.rehearsals import rehearsed
+from tests.workflows.rehearsals import LATE, rehearsed
 
 
 def e4b(share: float, **changes: Any) -> RehearsedMemory:
@@ -97,3 +97,32 @@ def test_what_nccl_took_is_shown_with_its_label() -> None:
 def test_other_sizes_are_refused(given: str) -> None:
     with pytest.raises(UsageError, match=r"L4 has 22\.03 GiB"):
         with_free_memory(find_gpu("L4"), given)
+
+
+def late(**changes: Any) -> RehearsedMemory:
+    """The same GPU without neighbours, and an extensible KV cache that leaves 0.25 GiB."""
+    free = round(21.81 * GIB)
+    at = {"division": LATE, "after_pool": (), "free_bytes": free, "requested_bytes": free}
+    return e4b(1.0, **{**at, "kv_cache_bytes": 11 * GIB, "spare_bytes": GIB // 4, **changes})
+
+
+def test_an_extensible_kv_cache_leaves_a_reserve_and_nothing_comes_after_it() -> None:
+    (check,) = outside_check(late())
+    assert check.status == "pass"
+    assert "leaves 0.25 GiB free" in check.detail
+    assert (late().starts, late().most_utilization) == (True, 1.0)
+    rows = rehearsed_rows(memory_figures(late(), find_gpu("L4")))
+    assert ("left free", "− 0.25 GiB", "computed") in rows
+    # Beside other processes vLLM wants a share.
+    (check,) = outside_check(late(refusal="not set", free_bytes=round(17.06 * GIB)))
+    assert (check.status, check.remedy) == ("fail", "--gpu-memory-utilization 0.77")
+
+
+def test_the_reserve_is_the_most_of_three_and_smaller_caches_do_not_help_before() -> None:
+    old, sizes = divide("0.33.0"), ((1, 5, 0.2), (0.1, 5, 0.1465), (0.1, 20, 0.4))
+    for peak, budget, left in sizes:
+        found = LATE.reserve_bytes(round(peak * GIB), budget * GIB)
+        assert found == pytest.approx(left * GIB, rel=1e-3)
+        assert old.reserve_bytes(round(peak * GIB), budget * GIB) == 0
+    assert (LATE.is_before_kv_cache("cuda graphs"), old.is_before_kv_cache("cuda graphs")) == (1, 0)
+    assert all(one.is_before_kv_cache("weights") for one in (LATE, old))
