@@ -426,8 +426,8 @@ def _rank(
     plain = last.rounding == "none" and last.setting == last.default_table.setting
     least = min(most, max(most * _NEARLY_AS_LARGE, default))
     name, usual = "max_num_batched_tokens", builder.budgets.opened.serve_defaults
-    suffices = rated[-1][1] >= least and not judge.rejects(last, reserved=True)
-    own = plain and most > 0 and (most <= default or suffices)
+    own = plain and 0 < most <= default
+    own = own or (plain and rated[-1][1] >= least > 0 and not judge.rejects(last, reserved=True))
 
     def order(pair: tuple[Decision, int]) -> tuple[int, int]:
         decision, tokens = pair
