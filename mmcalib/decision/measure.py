@@ -175,8 +175,9 @@ def count_embeds(host: EngineHost, setting: Setting, shapes: Shapes) -> VllmCoun
     return VllmCounts.concatenate(parts, shapes) if parts else None
 
 
-# Copies of an item that are compared with it, and the sides of the smallest against its own.
-_COPIES, _SMALLEST = 33, 1 / 64
+# Copies of an item that are compared with it, and the sides of the smallest and of a larger one
+# against its own.
+_COPIES, _SMALLEST, _LARGER = 33, 1 / 64, 4.0
 
 
 def find_same_cost(
@@ -184,19 +185,23 @@ def find_same_cost(
 ) -> Shape | None:
     """Return the smallest copy that takes as many tokens; the `dummy` if all copies do.
 
-    None if that has more than half of the pixels or samples, or if vLLM cannot count them.
+    None if that has more than half of the pixels or samples, if a larger copy takes more (then the
+    model enlarges the small ones), or if vLLM cannot count them.
     """
+    larger = scaled(shape, _LARGER)
     edges: tuple[float, float] = 1.0, _SMALLEST
     found: Shape | None = None
     # The second time between the copies at both sides of the first step down.
     for _ in range(2):
         steps = np.geomspace(*edges, _COPIES).tolist()
         copies = [shape, *(scaled(shape, by) for by in steps)]
-        shapes = Shapes.from_shapes(shape.modality, copies)
+        shapes = Shapes.from_shapes(shape.modality, [*copies, larger])
         counts = count_embeds(host, setting, shapes)
         if counts is None or len(counts) < len(shapes):
             return None
         embeds = dict(zip(counts.shapes, counts.embeds.tolist(), strict=True))
+        if embeds[larger] > embeds[shape]:
+            return None
         fewer = [embeds[copy] < embeds[shape] for copy in copies]
         if True not in fewer:
             break

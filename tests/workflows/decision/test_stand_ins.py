@@ -134,3 +134,17 @@ def test_the_size_at_which_tokens_stop_growing_is_found_by_counting() -> None:
     assert weight(found) == pytest.approx(147 * 110 * 784, rel=0.01)
     blind = Uncounted(opened())
     assert find_same_cost(blind, Setting(), huge, None) is None  # type: ignore[arg-type]
+
+
+class Enlarging(Counting):
+    """Enlarges small items to 256 tokens, except tiny ones."""
+
+    def count(self, request: CountEmbeds) -> EmbedCounts:
+        found = super().count(request)
+        some = (embeds or 0 for embeds in found.embeds)
+        return replace(found, embeds=tuple(n if n < 9 else max(n, 256) for n in some))
+
+
+def test_an_item_that_the_model_enlarges_loses_no_detail() -> None:
+    host = Enlarging(opened())
+    assert find_same_cost(host, Setting(), ImageShape(320, 240), None) is None  # type: ignore[arg-type]
