@@ -18,22 +18,19 @@ from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.errors import UsageError
 from mmcalib.workflows.judging import OPTION_RULES, judge
+from tests.builders import budget
 from tests.workflows.rehearsals import peaks, rehearsed
 
 GIB = 2**30
 IMAGE, VIDEO = Dummy(16_384, 0, {}), Dummy(114_688, 0, {})
 # Qwen2.5-VL-3B with image 2 and video 1, and with images alone.
-BUDGET = Budget(
-    encoder_compute_budget=114_688,
-    encoder_cache_size=114_688,
-    max_tokens_per_item={"image": 16_384, "video": 114_688},
+BUDGET = budget(
+    114_688,
+    {"image": 16_384, "video": 114_688},
     max_items_per_prompt={"image": 2, "video": 1},
-    profiled_modality="video",
-    profiled_items=1,
     dummies={"image": IMAGE, "video": VIDEO},
     max_model_len=128_000,
     max_num_batched_tokens=8192,
-    max_num_seqs=256,
 )
 KNOWN = OptionFacts(vocab_size=151_936)
 MEMORY = rehearsed(

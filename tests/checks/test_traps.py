@@ -18,10 +18,11 @@ from mmcalib.derive.demand import Shortfall, WorstStep
 from mmcalib.derive.effects import Effect, Footprint, ItemOutcome
 from mmcalib.derive.limits import ProfileReserve
 from mmcalib.derive.processor_cache import CacheFloor
-from mmcalib.domain.knobs import DEFAULT, AreaCap, FrameSampling
+from mmcalib.domain.knobs import DEFAULT, FrameSampling
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.model import ModelInfo, Server
 from mmcalib.domain.shapes import ImageShape, Modality, VideoShape
+from tests import builders
 from tests.derive.costed import table_of
 
 OPTIONS = {
@@ -42,14 +43,7 @@ PARSED = {
     "enforce_eager": False,
 }
 
-KNOB = AreaCap(
-    modality="image",
-    path=("images_kwargs", "size", "longest_edge"),
-    value=12_845_056,
-    token_px=784,
-    least_name="shortest_edge",
-    least_px=3136,
-)
+KNOB = builders.area_cap()
 FPS = FrameSampling(path=("video", "fps"), value=2, steps=(0.5, 1, 2))
 OPENED = ModelInfo(
     architecture="Qwen2_5_VLForConditionalGeneration",
@@ -74,19 +68,9 @@ def budget(
     cache: int | None = None,
 ) -> Budget:
     tokens = cache or max(2048, *most.values())
-    profiled = max(most, key=lambda m: most[m])
-    return Budget(
-        encoder_compute_budget=tokens,
-        encoder_cache_size=tokens,
-        max_tokens_per_item=dict(most),
-        max_items_per_prompt=dict.fromkeys(most, 1),
-        profiled_modality=profiled,
-        profiled_items=tokens // most[profiled],
-        dummies=dict(dummies or {}),
-        max_model_len=max_model_len,
-        max_num_batched_tokens=2048,
-        max_num_seqs=128,
-    )
+    limits = {"max_num_batched_tokens": 2048, "max_num_seqs": 128}
+    given = {"dummies": dict(dummies or {}), "max_model_len": max_model_len, **limits}
+    return builders.budget(tokens, most, **given)
 
 
 def from_file(text: str, *flags: str, values: Any = PARSED, refusal: str = "") -> dict[str, Check]:

@@ -26,16 +26,13 @@ from mmcalib.domain.shapes import AudioShape, EncodedItem, ImageShape, VideoShap
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import FindGrammar, ListServeOptions
 from mmcalib.engine.vllm_config import refusal_text, rejected_flags_error
-from mmcalib.errors import MmcalibError, UsageError, VllmRefused
+from mmcalib.errors import UsageError, VllmRefused
 from mmcalib.gate.admission import Admission
-from mmcalib.logs.starts import read_starts
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import examine_sound, examine_whole
-from mmcalib.memory.rehearse import rehearse
 from mmcalib.models.gpus import resolve_gpu
 from mmcalib.results.check import CheckedItem
 from tests.engine.conftest import QWEN, Lab, folder_of
-from tests.logs.test_starts import LOGS, PACKED, wrapped
 from tests.schemas import CALIBRATION, ROOT
 
 RECIPES = ROOT / "docs" / "how-to" / "ci-and-pipelines.md"
@@ -144,36 +141,6 @@ def words_that_help(case: Case) -> object:
         resolve_gpu("Radeon AI PRO R9700")
     named = "--capability" in caught.value.hint
     return (heic.answer, heic.remedy), (tga.answer, tga.tokens), named
-
-
-def gone_quantization(case: Case) -> object:
-    flags = ("Qwen/Qwen2.5-VL-7B-Instruct", "--quantization", "bitsandbytes")
-    with pytest.raises(MmcalibError) as caught:
-        rehearse(flags=flags, gpu="L4")
-    return str(caught.value)
-
-
-def spend_log(case: Case) -> object:
-    (found,) = check(Calibration.load(CALIBRATION), requests=[case.folder / "litellm_trunc.jsonl"])
-    assert isinstance(found, CheckedItem)
-    return found.admission.answer, found.admission.reason
-
-
-def packed_log(case: Case) -> object:
-    plain, packed = (
-        read_starts((case.folder / name).read_text().splitlines())
-        for name in ("plain.log", "docker.json.log")
-    )
-    return plain == packed, bool(plain[-1].model and plain[-1].kv_cache_bytes)
-
-
-def wrapped_log(case: Case) -> object:
-    found = []
-    for name in ("0.11.0-tp4", "0.32.0-coloured"):
-        lines = re.sub(r"\x1b\[[0-9;]*m", "", (LOGS / f"{name}.log").read_text()).splitlines()
-        ways = [wrapped(lines, 80), wrapped(lines, 120), PACKED["80 columns"](lines)]
-        found += [read_starts(way) == read_starts(lines) for way in ways]
-    return all(found)
 
 
 def meeting(case: Case) -> object:
@@ -300,18 +267,6 @@ CASES: dict[str, Row] = {
         (("no", "convert it to JPEG"), ("fits", 391), False),
         (),
     ),
-    "heic-amd-and-quantization-words: bitsandbytes": (
-        gone_quantization,
-        "the installed vLLM has no quantization method bitsandbytes",
-        (*NEEDS_VLLM, pytest.mark.slow),
-    ),
-    "litellm-truncated": (
-        spend_log,
-        ("no", "base64 was truncated by LiteLLM (raise MAX_STRING_LENGTH_PROMPT_IN_DB)"),
-        (),
-    ),
-    "log-as-json-lines": (packed_log, (True, True), ()),
-    "log-wrapped-by-a-terminal": (wrapped_log, True, ()),
     "meeting-recording-as-sound": (meeting, (20.0, "fits", WHISPER_TOKENS), ()),
     "mp4-trimmed-by-edit-list": (trimmed, (242, "fits"), ()),
     "offline-multi-modal-data": (
@@ -379,9 +334,4 @@ def test_a_public_case_has_its_right_value(
     find: Callable[[Case], object],
     right: object,
 ) -> None:
-    assert find(Case(cases / name.partition(":")[0], tmp_path, request)) == right
-
-
-def test_every_case_is_in_the_table(cases: Path) -> None:
-    folders = {path.name for path in cases.iterdir() if path.is_dir()}
-    assert folders == {name.partition(":")[0] for name in CASES}
+    assert find(Case(cases / name, tmp_path, request)) == right

@@ -8,19 +8,13 @@ from hypothesis import strategies as st
 
 from mmcalib.derive.costs import CostColumns, CostTable, ItemCost
 from mmcalib.derive.counting import VllmCount, VllmCounts
-from mmcalib.domain.knobs import DEFAULT, AreaCap, CropCap, FrameSampling, Setting, TileCap
+from mmcalib.domain.knobs import DEFAULT, CropCap, FrameSampling, Setting, TileCap
 from mmcalib.domain.shape_columns import Shapes
 from mmcalib.domain.shapes import MODALITIES, ImageShape, Shape
+from tests.builders import area_cap
 
 UNIT = 28 * 28
-AREA = AreaCap(
-    modality="image",
-    path=("images_kwargs", "size", "longest_edge"),
-    value=16384 * UNIT,
-    token_px=UNIT,
-    least_name="shortest_edge",
-    least_px=4 * UNIT,
-)
+AREA = area_cap()
 TILES = TileCap(path=("max_dynamic_patch",), value=12)
 FRAMES = FrameSampling(path=("video", "fps"), value=2, steps=(0.25, 0.5, 1, 2))
 CROPS = CropCap(

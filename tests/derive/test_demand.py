@@ -28,6 +28,7 @@ from mmcalib.derive.demand import (
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
+from tests import builders
 from tests.derive.costed import table
 from tests.workflows.rehearsals import rehearsed
 
@@ -62,10 +63,7 @@ GIB = 1 << 30
 
 def budget(cache: int, item: int, seqs: int, modality: Modality = "image") -> Budget:
     items = max(1, min(cache // item, seqs))
-    return Budget(
-        cache, cache, {modality: item}, {modality: 1}, modality, items, {},
-        32_768, cache, seqs,
-    )  # fmt: skip
+    return builders.budget(cache, {modality: item}, profiled_items=items, max_num_seqs=seqs)
 
 
 def beside(cache: int, width: int, reserved: int = 0) -> Shortfall:
@@ -188,7 +186,7 @@ def sound(seconds: float) -> ItemCost:
 
 
 def encoder_budget(tokens: int, dummies: dict[Modality, Dummy], seqs: int = 256) -> Budget:
-    return Budget(tokens, tokens, {}, {}, None, 0, dummies, 32_768, tokens, seqs)
+    return builders.budget(tokens, dummies=dummies, max_num_seqs=seqs)
 
 
 LISTENER = encoder_budget(2250, {"audio": Dummy(750, PADDED, {})})

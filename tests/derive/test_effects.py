@@ -16,24 +16,15 @@ from mmcalib.derive.effects import (
 )
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.shapes import ImageShape
+from tests import builders
 
 STAMP = ImageShape(64, 64)
 CAP = ("mm_processor_kwargs", "max_pixels")
 
 
 def budget(**changed: Any) -> Budget:
-    plain = Budget(
-        encoder_compute_budget=6345,
-        encoder_cache_size=6345,
-        max_tokens_per_item={"image": 1269},
-        max_items_per_prompt={"image": 4},
-        profiled_modality="image",
-        profiled_items=5,
-        dummies={},
-        max_model_len=4096,
-        max_num_batched_tokens=6345,
-        max_num_seqs=8,
-    )
+    limits = {"max_items_per_prompt": {"image": 4}, "max_model_len": 4096, "max_num_seqs": 8}
+    plain = builders.budget(6345, {"image": 1269}, **limits)
     return replace(plain, **changed)
 
 

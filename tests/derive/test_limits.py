@@ -12,6 +12,7 @@ from mmcalib.derive.costs import ItemCost
 from mmcalib.derive.limits import Count, compute_reserve
 from mmcalib.domain.memory import Budget, Clip, Dummy
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from tests import builders
 
 TOKENS = st.integers(0, 200_000)
 
@@ -109,19 +110,11 @@ def budget(
     seqs: int = 256,
     clip: Clip | None = None,
 ) -> Budget:
-    return Budget(
-        encoder_compute_budget=encoder_tokens,
-        encoder_cache_size=encoder_tokens,
-        max_tokens_per_item=most,
-        max_items_per_prompt=dict.fromkeys(most, 1),
-        profiled_modality=profiled,
-        profiled_items=items,
-        dummies={profiled: Dummy(dummy, 0, {})} if profiled and dummy else {},
-        max_model_len=128_000,
-        max_num_batched_tokens=8192,
-        max_num_seqs=seqs,
-        largest_clip=clip,
-    )
+    profile = {"profiled_modality": profiled, "profiled_items": items}
+    dummies = {profiled: Dummy(dummy, 0, {})} if profiled and dummy else {}
+    sizes = {"max_model_len": 128_000, "max_num_batched_tokens": 8192, "max_num_seqs": seqs}
+    given = {**profile, "dummies": dummies, **sizes, "largest_clip": clip}
+    return builders.budget(encoder_tokens, most, **given)
 
 
 def test_the_size_hint_trap_fails() -> None:

@@ -30,16 +30,10 @@ from mmcalib.remedies.memory import (
     parse_kept,
     with_remedy,
 )
+from tests.builders import area_cap
 from tests.workflows import rehearsals
 
-AREA = knobs.AreaCap(
-    modality="image",
-    path=("images_kwargs", "size", "longest_edge"),
-    value=12_845_056,
-    token_px=784,
-    least_name="shortest_edge",
-    least_px=3_136,
-)
+AREA = area_cap()
 TWO = replace(
     rehearsals.BUDGET,
     max_tokens_per_item={"image": 16_384, "video": 114_688},
@@ -322,14 +316,7 @@ CROPS = ("images_kwargs", "pan_and_scan_max_num_crops")
 GEMMA3 = knobs.CropCap(path=CROPS, value=0, steps=(0, 2, 3, 4), switch="do_pan_and_scan")
 GEMMA3_ON = replace(GEMMA3, value=4)
 INTERNVL2 = knobs.TileCap(path=("images_kwargs", "max_dynamic_patch"), value=12)
-CLIP = knobs.AreaCap(
-    modality="video",
-    path=("videos_kwargs", "size", "longest_edge"),
-    value=602_112,
-    token_px=784,
-    least_name="shortest_edge",
-    least_px=100_352,
-)
+CLIP = area_cap("video", 768, 128)
 FPS = knobs.FrameSampling(path=("video", "fps"), value=2, steps=(0.5, 1, 2))
 GEMMA4 = knobs.TokenCap(
     path=("images_kwargs", "max_soft_tokens"), value=280, steps=(70, 140, 280, 560, 1120)

@@ -25,6 +25,7 @@ from mmcalib.engine.messages import (
     TextCounts,
 )
 from mmcalib.errors import VllmRefused
+from tests.builders import area_cap
 
 EDGE = 28
 UNIT = EDGE * EDGE
@@ -36,15 +37,7 @@ TOKEN_BYTES = 1176 * 4
 
 
 def area_knob(modality: Modality) -> AreaCap:
-    scope = f"{modality}s_kwargs"
-    return AreaCap(
-        modality=modality,
-        path=(scope, "size", "longest_edge"),
-        value=TOKENS[modality] * UNIT,
-        token_px=UNIT,
-        least_name="shortest_edge",
-        least_px=4 * UNIT,
-    )
+    return area_cap(modality, TOKENS[modality])
 
 
 KNOBS = (area_knob("image"), area_knob("video"))

@@ -16,23 +16,13 @@ from mmcalib.domain.memory import (
 )
 from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import divide
+from tests.builders import budget
 
 GIB = 1 << 30
 # Bytes of one cached embedding of Qwen3-VL-8B.
 WIDTH = 32_768
 
-BUDGET = Budget(
-    encoder_compute_budget=16_384,
-    encoder_cache_size=16_384,
-    max_tokens_per_item={"image": 16_384},
-    max_items_per_prompt={"image": 1},
-    profiled_modality="image",
-    profiled_items=1,
-    dummies={},
-    max_model_len=32_768,
-    max_num_batched_tokens=8_192,
-    max_num_seqs=256,
-)
+BUDGET = budget(16_384, {"image": 16_384}, max_num_batched_tokens=8_192)
 PEAK = LiveTensor(890 << 20, "aten.addmm.default", (65_536, 6_840), "bfloat16", "visual.mlp.up")
 
 
