@@ -53,38 +53,47 @@ class _Remaining(TimeRemainingColumn):
 
 
 class StepTimes:
-    """The steps of this job and their seconds, beside those of the last such job, from `file`."""
+    """Seconds of this job's steps by title, beside those of the last such job, from `file`."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
-        self._past, self._now = list[tuple[str, float]](), list[tuple[str, float]]()
+        self._past, self._now = dict[str, float](), dict[str, float]()
         with suppress(OSError, ValueError, TypeError, RecursionError):
-            self._past = [(str(t), float(s)) for t, s in read_json(file, MIB)] if file else []
-        # The place among the past steps, and when it was reached.
-        self._at, self._since = 0, time.monotonic()
+            for title, seconds in read_json(file, MIB) if file else []:
+                self._past[title] = self._past.get(title, 0.0) + float(seconds)
+        self._place, self._title, self._since = 1, "", time.monotonic()
+        self._repeated = set[str]()
 
     @contextmanager
     def step(self, title: str) -> Iterator[str]:
         """Time the step; yield its title with its place, such as `step 5 of 12: reading`."""
-        started, first = time.monotonic(), self._at + bool(self._now)
-        ahead = [n for n, (past, _) in enumerate(self._past) if n >= first and past == title]
-        if ahead:
-            self._at, self._since = ahead[0], started
-        place = f"{self._at + 1} of {len(self._past)}" if self._past else len(self._now) + 1
-        yield f"step {place}: {title}" if self._file else title
-        self._now.append((title, time.monotonic() - started))
+        self._title, self._since = title, (started := time.monotonic())
+        if self._now.setdefault(title, 0.0):
+            self._repeated.add(title)
+        if title in (past := list(self._past or self._now)):
+            self._place = 1 + past.index(title)
+        of = f" of {len(past)}" if self._past else ""
+        yield f"step {self._place}{of}: {title}" if self._file else title
+        self._now[title] += time.monotonic() - started
+        self._title = ""
 
     def left(self) -> str:
         """The job's time left, such as `2 min left`; empty without a past job."""
-        left_s = sum(s for _, s in self._past[self._at :]) - (time.monotonic() - self._since)
-        words = f"{left_s / 60:.0f} min" if left_s >= 100 else f"{max(0.0, left_s):.0f} s"
+        spent = {**self._now}
+        if self._title:
+            spent[self._title] += time.monotonic() - self._since
+        # Of the titles before this place, only those that come again and again are to come.
+        again = self._repeated
+        coming = [t for n, t in enumerate(self._past, 1) if n >= self._place or t in again]
+        left_s = sum(max(0.0, self._past[t] - spent.get(t, 0.0)) for t in coming)
+        words = f"{left_s / 60:.0f} min" if left_s >= 100 else f"{left_s:.0f} s"
         return f"{words} left" if self._past else ""
 
     def save(self) -> None:
         """Keep the times of the finished job, if it showed any."""
         if self._file and self._now:
             with suppress(OutputError):
-                write_text(self._file, json.dumps(self._now))
+                write_text(self._file, json.dumps([*self._now.items()]))
 
 
 class _Step:

@@ -80,6 +80,23 @@ def test_the_second_run_says_how_many_steps_are_left_and_how_long(tmp_path: Path
     assert steps()[1] == "step 2 of 2: replaying, 0 s left"
 
 
+def test_a_step_that_comes_again_keeps_its_place(tmp_path: Path) -> None:
+    """A run rehearses before and after it simulates, more often than the last time."""
+    file = tmp_path / "steps.json"
+    file.write_text('[["rehearsing", 20], ["serving", 5], ["rehearsing", 30], ["probing", 7]]')
+    times, shown = StepTimes(file), []
+    for title in ("rehearsing", "serving", "rehearsing", "rehearsing", "probing"):
+        with times.step(title) as line:
+            shown.append(f"{line}, {times.left()}")
+    assert shown == [
+        "step 1 of 3: rehearsing, 62 s left",
+        "step 2 of 3: serving, 12 s left",
+        "step 1 of 3: rehearsing, 62 s left",
+        "step 1 of 3: rehearsing, 62 s left",
+        "step 3 of 3: probing, 57 s left",
+    ]
+
+
 def test_a_step_ends_where_what_it_looks_at_has_failed() -> None:
     page, seen = io.StringIO(), []
 
