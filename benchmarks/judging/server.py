@@ -28,7 +28,9 @@ ANSWER_S = 600.0
 KV_CACHE_BYTES = 1 << 30
 _SERVE = Path(__file__).with_name("serve.py")
 _LAST_LINES = 15
-_JSON = {"Content-Type": "application/json"}
+# The server closes a connection after an error, so none is used again.
+_CLOSE = {"Connection": "close"}
+_JSON = {**_CLOSE, "Content-Type": "application/json"}
 _MOST_SAID_CHARS = 600
 
 
@@ -57,7 +59,8 @@ class Server:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.model, self._log = str(checkpoint), log
-        self._pool = urllib3.HTTPConnectionPool("127.0.0.1", port, timeout=ANSWER_S, retries=False)
+        how: dict[str, Any] = {"timeout": ANSWER_S, "retries": False, "headers": _CLOSE}
+        self._pool = urllib3.HTTPConnectionPool("127.0.0.1", port, **how)
         # Every CPU computes in float32, in which media take twice the bytes that the file is for.
         command = [
             *(sys.executable, "-P", str(_SERVE), "serve", self.model),
