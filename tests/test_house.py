@@ -58,7 +58,7 @@ CEILINGS = {
     "modules": 230,
     "product lines": 48_262,
     "test files": 184,
-    "test lines": 40_821,
+    "test lines": 40_824,
     "benchmark lines": 7_138,
     "words of docs": 19_480,
     "words of CHANGELOG": 300,
