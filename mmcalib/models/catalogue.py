@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any, Literal, TypeAlias, get_args
@@ -46,6 +46,8 @@ class Geometry:
     modalities: tuple[str, ...]
     cannot_promise: tuple[str, ...]
     sections: Mapping[str, Facts]
+    # What stands for facts that are not here.
+    assumed: str = ""
 
     def facts(self) -> Iterator[tuple[str, Fact]]:
         """Yield every fact with its dotted name, such as `config.vision_config.depth`."""
@@ -156,6 +158,41 @@ def suggest_model(unknown: str, architecture: str | None = None) -> str:
     near = longer or difflib.get_close_matches(base, pool, n=1, cutoff=least)
     like = next((one for one, name in names.items() if name in near[:1]), None)
     return f"mmcalib list models shows the bundled ones, such as {like}" if like else ""
+
+
+@cache
+def _usual_quantizations() -> list[dict[str, Any]]:
+    """Return the quantization that builds usually have, by a pattern of "id architecture"."""
+    file = resources.files("mmcalib.models") / "quantizations.json"
+    usual: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    return usual
+
+
+def assume_build(model_id: str) -> Geometry | None:
+    """Return the bundled model that this id names, with the usual quantization of its ending.
+
+    None if the rest of the name is not exactly that of one bundled model, or no quantization is
+    usual for the ending.
+    """
+    build = model_id.lower()
+    name = _WEIGHTS.sub("", build.rpartition("/")[2])
+    twins = [one for one in bundled_models() if one.id.lower().rpartition("/")[2] == name]
+    if len(twins) != 1 or build.endswith(name):
+        return None
+    key = f"{build} {twins[0].architecture}"
+    usual = next((one for one in _usual_quantizations() if re.fullmatch(one["builds"], key)), None)
+    if usual is None:
+        return None
+    config = {
+        **twins[0].sections["config"],
+        "quantization_config": Fact(usual["config"], "inferred", usual["source"]),
+    }
+    return replace(
+        twins[0],
+        id=model_id,
+        sections={**twins[0].sections, "config": config},
+        assumed=f"{twins[0].id} with {usual['words']}",
+    )
 
 
 def quantized_twins(config: Mapping[str, Any]) -> list[str]:

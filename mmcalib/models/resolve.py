@@ -20,7 +20,7 @@ from typing import Literal
 import platformdirs
 
 from mmcalib.errors import ModelError
-from mmcalib.models.catalogue import find_model, suggest_model
+from mmcalib.models.catalogue import assume_build, find_model, suggest_model
 from mmcalib.models.checkpoint import checkpoint_files, materialise
 from mmcalib.models.fetch import FetchRequest
 from mmcalib.processes import STDERR, Worker, safe_environment
@@ -200,7 +200,7 @@ def resolve(
         return ResolvedModel(model, str(_with_config(model, fetched)), "hub", ())
     except HubUnavailable as reason:
         why = str(reason)
-    geometry = find_model(model)
+    geometry = find_model(model) or assume_build(model)
     if geometry is None:
         hint = _suggestion(model, env, architecture) or "mmcalib list models shows the bundled ones"
         raise ModelError(
@@ -213,6 +213,8 @@ def resolve(
     name = f"{geometry.id.replace('/', '--')}-{digest}"
     folder = materialise(geometry, cache_dir / "geometry" / name)
     note = f"using the bundled geometry, not the hub: {why}"
+    if geometry.assumed:
+        note = f"{model} is assumed to be {geometry.assumed}: its own config is not here ({why})"
     doubts = (f"bundled geometry: {doubt}" for doubt in geometry.cannot_promise)
     return ResolvedModel(geometry.id, str(folder), "bundled", (note, *doubts))
 

@@ -1,3 +1,4 @@
+import json
 import socket
 import time
 from pathlib import Path
@@ -117,7 +118,7 @@ def test_a_path_that_ends_in_a_cached_model_is_answered_with_its_id(tmp_path: Pa
         ("/cache/Qwen/Qwen2___5-VL-7B-Instruct/", None, "--model Qwen/Qwen2.5-VL-7B-Instruct"),
         ("me/Qwen3.6-35B-A3B-FP8-dynamic", None, "Qwen3.6-35B-A3B, the same name with other w"),
         ("me/gemma-4-31B-it-AWQ-4bit", None, "google/gemma-4-31B-it, the same name with other w"),
-        ("/m/Qwen3.5-35B-A3B-GPTQ-Int4", None, "Qwen/Qwen3.5-35B-A3B, the same name with other w"),
+        ("/m/Qwen3.5-9B-GPTQ-Int4", None, "Qwen/Qwen3.5-9B, the same name with other w"),
         ("Qwen/Qwen3.7-35B-A3B", None, "such as Qwen/Qwen3.6-35B-A3B"),
         ("Qwen/Qwen2.5-VL-5B-Instruct", None, ""),
         ("OpenGVLab/InternVL2-3B", None, ""),
@@ -166,6 +167,55 @@ def test_the_bundled_geometry_comes_last_and_says_so(tmp_path: Path) -> None:
     assert any("weights are dummy" in note for note in found.notes)
     again = resolve(QWEN, cache_dir=tmp_path / "c", env=env(tmp_path), hub=NoHub())
     assert again.path == found.path
+
+
+@pytest.mark.parametrize(
+    ("build", "twin", "method", "words"),
+    [
+        ("QuantTrio/Qwen3-VL-8B-Instruct-AWQ", "Qwen/Qwen3-VL-8B-Instruct", "awq", "groups of 128"),
+        ("x/gemma-4-31B-it-AWQ-4bit", "google/gemma-4-31B-it", "compressed-tensors", "of 32"),
+        (
+            "Qwen/Qwen3-VL-4B-Instruct-FP8",
+            "Qwen/Qwen3-VL-4B-Instruct",
+            "compressed-tensors",
+            "128 ×",
+        ),
+        ("x/Gemma-3-4B-it-FP8-Dynamic", "google/gemma-3-4b-it", "compressed-tensors", "a channel"),
+        ("AIDC-AI/Ovis2-8B-GPTQ-Int4", "AIDC-AI/Ovis2-8B", "gptq", "groups of 128"),
+        ("x/Qwen3.6-35B-A3B-GPTQ-Int4", "Qwen/Qwen3.6-35B-A3B", "gptq", "only experts"),
+        ("unsloth/Qwen3.8-27B-NVFP4", "Qwen/Qwen3.8-27B", "compressed-tensors", "NVFP4"),
+    ],
+)
+def test_a_build_that_nobody_has_is_assumed_from_its_twin(
+    tmp_path: Path, build: str, twin: str, method: str, words: str
+) -> None:
+    found = resolve(build, cache_dir=tmp_path / "c", env=env(tmp_path), hub=NoHub())
+    assert (found.id, found.source) == (build, "bundled")
+    assert found.notes[0].startswith(f"{build} is assumed to be {twin} with ")
+    assert words in found.notes[0]
+    config = json.loads((Path(found.path) / "config.json").read_text())
+    assert config.pop("quantization_config")["quant_method"] == method
+    geometry = find_model(twin)
+    assert geometry is not None
+    assert config == geometry.values("config")
+
+
+@pytest.mark.parametrize(
+    ("build", "nearest"),
+    [
+        ("nvidia/Qwen3-VL-8B-Instruct-NVFP4", "--model Qwen/Qwen3-VL-8B-Instruct, the same name"),
+        ("me/Qwen3-VL-8B-Instruct-EXL3", "--model Qwen/Qwen3-VL-8B-Instruct, the same name"),
+        ("me/gemma-4-26B-A4B-it-AWQ", "--model google/gemma-4-26B-A4B-it, the same name"),
+        ("me/Qwen3-VL-8B-Instruct-MTP-AWQ", "such as Qwen/Qwen3-VL-8B-Instruct"),
+    ],
+)
+def test_no_build_is_assumed_without_a_usual_quantization_or_a_twin(
+    tmp_path: Path, build: str, nearest: str
+) -> None:
+    """NVIDIA's differ from each other; experts of 704 have no groups of 128."""
+    with pytest.raises(ModelError, match="not bundled") as caught:
+        resolve(build, cache_dir=tmp_path, env=env(tmp_path), hub=NoHub())
+    assert nearest in caught.value.hint
 
 
 def test_nobody_has_it(tmp_path: Path) -> None:
