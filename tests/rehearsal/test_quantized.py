@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,10 @@ pytest.importorskip("torch")
 from mmcalib.child.rehearsal.device import NoFakeImplementation
 from mmcalib.child.rehearsal.patches.flashinfer import ALTERNATIVES_HINT, StubPackages
 from mmcalib.domain.memory import RehearsedMemory
+from mmcalib.engine.messages import Rehearse
 from mmcalib.errors import EngineError
+from mmcalib.models.catalogue import Geometry, assume_build, find_model
+from mmcalib.models.checkpoint import materialise
 from mmcalib.releases.release import VLLM_0_33
 from tests.rehearsal.conftest import Theatre
 from tests.upstream import since
@@ -273,6 +277,27 @@ def test_a_published_checkpoint_takes_what_its_server_printed(h100: Theatre) -> 
         speculative_config={"method": "mtp", "num_speculative_tokens": 3},
     )
     assert found.weights_bytes / 2**30 == pytest.approx(28.95, abs=0.1)
+
+
+def rehearsed_as(theatre: Theatre, build: Geometry | None, folder: Path) -> RehearsedMemory:
+    assert build is not None
+    arguments = {"model": str(materialise(build, folder)), **ARGS, "enforce_eager": True}
+    return theatre.host.ask(Rehearse(arguments, theatre.gpu), "rehearsing")
+
+
+@pytest.mark.parametrize(
+    ("build", "gib"),
+    [("Qwen/Qwen2.5-VL-7B-Instruct-AWQ", 6.67), ("Qwen/Qwen3-VL-8B-Instruct-FP8", 10.10)],
+)
+def test_a_build_assumed_by_its_name_takes_what_the_published_one_takes(
+    theatres: Callable[[str], Theatre], tmp_path: Path, build: str, gib: float
+) -> None:
+    theatre = theatres("RTX-3090")
+    known = rehearsed_as(theatre, find_model(build), tmp_path / "known")
+    assumed = rehearsed_as(theatre, assume_build(build), tmp_path / "assumed")
+    assert known.weights_bytes / 2**30 == pytest.approx(gib, abs=0.01)
+    assert assumed.weights_bytes == pytest.approx(known.weights_bytes, rel=0.01)
+    assert assumed.kv_cache_bytes == pytest.approx(known.kv_cache_bytes, rel=0.01)
 
 
 @pytest.mark.parametrize("gpu", ["A100-80G", "RTX-5090"])
