@@ -136,8 +136,8 @@ _LEAST_RATIO = 0.75
 def suggest_model(unknown: str, architecture: str | None = None) -> str:
     """Return what to type instead of an unknown id or path; empty if no bundled model is like it.
 
-    The same name comes first, then the same name with other weights. Any other has the
-    architecture if it is known, and the sizes in the name.
+    The same name comes first, also of a build that can be assumed, then the same name with other
+    weights. Any other has the architecture if it is known, and the sizes in the name.
     """
     wanted = unknown.lower().replace("___", ".").rstrip("/").rpartition("/")[2]
     names = {
@@ -149,8 +149,11 @@ def suggest_model(unknown: str, architecture: str | None = None) -> str:
     twins = [one for one, name in names.items() if _WEIGHTS.sub("", name) == base]
     if twins:
         twin = min(twins, key=lambda one: (names[one] != wanted, len(one)))
-        other = names[twin] != wanted
-        return f"--model {twin}" + (", the same name with other weights" if other else "")
+        if names[twin] == wanted:
+            return f"--model {twin}"
+        if assume_build(unknown.rstrip("/")):
+            return f"--model {unknown.rstrip('/').rpartition('/')[2]}"
+        return f"--model {twin}, the same name with other weights"
     of_size = [name for name in names.values() if sizes <= set(_SIZE.findall(name))]
     longer = [name for name in of_size if wanted and wanted in name]
     pool = of_size or (list(names.values()) if architecture else [])
