@@ -19,7 +19,7 @@ DATA: Mapping[str, tuple[str, str]] = {
     "mmcalib/checks/checks.txt": ("codes, names and explanations of checks", "mmcalib"),
     "mmcalib/corpus/profiles/*.yaml": ("profiles of traffic, each with its source", "mmcalib"),
     "mmcalib/models/gpus.json": ("sizes of GPUs, each with where it was read", "mmcalib"),
-    "mmcalib/models/quantizations.json": ("quantization of builds, each with its source", "mmcalib"),
+    "mmcalib/models/quantizations.json": ("usual quantizations, with their sources", "mmcalib"),
     FACTS: ("geometries of models, [below](#geometries-of-models)", "mmcalib"),
     "mmcalib/report/html/templates/*.j2": ("page, style and script of the report", "mmcalib"),
     "mmcalib/report/templates/*.j2": ("the report as text", "mmcalib"),
