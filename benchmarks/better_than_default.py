@@ -30,6 +30,8 @@ from calibrations import calibrated, kept, retentions  # noqa: E402
 from empty_media import write_image  # noqa: E402
 from pages import page  # noqa: E402
 
+from mmcalib.results.memory import Memory, TrafficFigures  # noqa: E402
+
 # A clip of 12 seconds takes 16,000 tokens.
 CONTEXT_TOKENS, CLIPS_CONTEXT_TOKENS = 8_192, 32_768
 GPUS = ("L4", "L40S", "A100-80G", "H100-80G")
@@ -142,11 +144,28 @@ MODELS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Figures of one configuration; no tokens where it does not start."""
+    """Figures of one configuration; no tokens where it does not start. `requests_rejected` and what
+    follows are of its simulated traffic: what is left of the reserve in the highest step, whether
+    the GPU has the memory, and what load costs.
+    """
 
     kv_cache_tokens: int | None
     max_concurrency: float | None
     batch: int | None
+    requests_rejected: int | None = None
+    reserve_left_bytes: int | None = None
+    holds: bool = False
+    preemptions: int | None = None
+    steps: int | None = None
+
+    @property
+    def reserve_left_gib(self) -> float | None:
+        left = self.reserve_left_bytes
+        return None if left is None else left / 2**30
+
+    @property
+    def serves(self) -> bool:
+        return self.holds and not self.requests_rejected
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +203,12 @@ def measured(corpus: str, model: str, gpus: Sequence[str], scratch: Path) -> Ite
             continue
         failed = tuple(check.name for check in found.checks if check.status == "fail")
         worse = [c.detail for c in found.checks if c.code == "MM071" and c.status != "pass"]
+        served = found.traffic
         default, tuned = (
-            Side(memory.kv_cache_tokens, memory.max_concurrency, budget.max_num_batched_tokens)
-            for memory, budget in (
-                (found.memory.default, found.budget.default),
-                (found.memory.calibrated, found.budget.calibrated),
+            _side(memory, budget.max_num_batched_tokens, traffic)
+            for memory, budget, traffic in (
+                (found.memory.default, found.budget.default, served and served.default),
+                (found.memory.calibrated, found.budget.calibrated, served and served.calibrated),
             )
         )
         mean, worst = retentions(found)
@@ -196,18 +216,34 @@ def measured(corpus: str, model: str, gpus: Sequence[str], scratch: Path) -> Ite
         yield replace(row, worse="".join(worse[:1]))
 
 
+def _side(memory: Memory, batch: int | None, load: TrafficFigures | None) -> Side:
+    side = Side(memory.kv_cache_tokens, memory.max_concurrency, batch)
+    if load is None:
+        return side
+    return replace(
+        side,
+        requests_rejected=len(load.refused),
+        reserve_left_bytes=load.margin.nbytes,
+        holds=load.status != "fail",
+        preemptions=load.preemptions,
+        steps=load.steps,
+    )
+
+
 def page_of(rows: Sequence[Row]) -> str:
     """The report in Markdown."""
     counted = [row for row in rows if row.calibrated is not None]
     worse = [row for row in counted if row.worse]
     starts = [row for row in counted if row.default and row.default.kv_cache_tokens is None]
+    passed = [row for row in counted if row.verdict == "pass"]
     gains = sorted(
         row.calibrated.kv_cache_tokens / row.default.kv_cache_tokens
-        for row in counted
+        for row in passed
         if row.default
         and row.calibrated
         and row.default.kv_cache_tokens
         and row.calibrated.kv_cache_tokens
+        and row.default.serves
         and row.retention == 1
     )
     return page(
@@ -215,6 +251,7 @@ def page_of(rows: Sequence[Row]) -> str:
         {"figure": _figure},
         rows=rows,
         counted=counted,
+        passed=passed,
         worse=worse,
         starts=starts,
         gains=gains,
@@ -223,10 +260,10 @@ def page_of(rows: Sequence[Row]) -> str:
     )
 
 
-def _figure(value: float | None) -> str:
+def _figure(value: float | None, missing: str = "does not start") -> str:
     if value is None:
-        return "does not start"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+        return missing
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
 
 
 def main() -> int:

@@ -69,9 +69,10 @@ class ChatRequest:
     """A chat request in OpenAI's format; its messages were checked when they were read.
 
     `fields` are those that affect the length of the prompt or answer, `others` the rest of the
-    body. `endpoint` is where it was sent, if not to chat completions. With `row`, mmcalib built it
-    from a data set's row, so nobody sent it in this form. If its text is `given` by length, its
-    words only stand for others. `loose` items are no request.
+    body. `endpoint` is where it was sent, if not to chat completions, and `sent` its fields there,
+    with only its system messages. With `row`, mmcalib built it from a data set's row, so nobody
+    sent it in this form. If its text is `given` by length, its words only stand for others. `loose`
+    items are no request.
     """
 
     messages: list[Message]
@@ -81,6 +82,7 @@ class ChatRequest:
     row: bool = field(default=False, compare=False)
     given: RequestText | None = field(default=None, compare=False)
     loose: bool = field(default=False, compare=False)
+    sent: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of_body(cls, body: Mapping[str, Any], endpoint: str = "", *, row: bool = False) -> Self:

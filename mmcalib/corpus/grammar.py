@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from mmcalib.corpus.chat import TEXT_FIELDS, ChatRequest, medium_of
-from mmcalib.corpus.lines import OPENAI_ROLES, BadRequest, UnknownPart
+from mmcalib.corpus.lines import MESSAGES_FIELDS, OPENAI_ROLES, BadRequest, UnknownPart
 from mmcalib.domain.model import EMBEDS_BYTES, Server, describe_excess
 from mmcalib.text import MIB, decode_base64
 
@@ -197,14 +197,17 @@ class Grammar:
             doubts = [*doubts, *(f"this calibration does not know {name}" for name in names)]
             return min(doubts, default="")
         body = {**fields, "messages": request.messages}
-        # vLLM converts the body of another endpoint to a chat request before it validates it.
-        if not request.endpoint:
+        # vLLM makes a chat of what it takes at /v1/messages, and validates that too.
+        made_chat = not request.endpoint or (bool(request.sent) and self._sent is not None)
+        if request.sent and self._sent is not None:
+            self._validate(self._sent, request.sent, "")
+        if made_chat:
             self._validate(self._body, body, "")
             match body:
                 case {"tool_choice": {"function": {"name": name}}, "tools": [*tools]}:
                     if name not in (tool["function"]["name"] for tool in tools):
                         raise BadRequest(f"tool_choice names {name}, which tools do not contain")
-        for message in () if request.endpoint else request.messages:
+        for message in request.messages if made_chat else ():
             self._validate_parts(message)
         schema = self._grammar["schema"]["properties"]
         names = fields.keys() & _KNOWN_VALUES["properties"].keys()
@@ -213,7 +216,7 @@ class Grammar:
         valid = "content" in self._grammar and self._values.is_valid(values)
         modelled = values.keys() if valid and self._compiles(values) else set()
         known = _ANSWER_ONLY | request.fields.keys() | modelled
-        if (bias := fields.get("logit_bias")) and not request.endpoint:
+        if (bias := fields.get("logit_bias")) and made_chat:
             known |= self._validate_bias(bias)
         # If roles match, vLLM repeats the last message in its answer, so it must be text only
         # (vllm/entrypoints/openai/chat_completion/serving.py:1132, 0.32).
@@ -226,7 +229,12 @@ class Grammar:
             idle = name in _IDLE_IF_EMPTY and not fields[name]
             if not idle and fields[name] not in (None, schema[name].get("default")):
                 doubts.append(f"{name} is not modelled")
-        if request.endpoint:
+        given = {name for name, value in request.sent.items() if value is not None}
+        if more := sorted(given - MESSAGES_FIELDS):
+            doubts.append(f"{more[0]} of {request.endpoint} is not modelled")
+        elif request.sent.get("messages"):
+            doubts.append("a system message after others, which vLLM moves for some templates")
+        elif not made_chat:
             doubts.append(f"other fields of {request.endpoint} are not modelled")
         return next(iter(doubts), "")
 
@@ -330,6 +338,12 @@ class Grammar:
     @cached_property
     def _body(self) -> Any:
         return _validator(self._grammar["schema"])
+
+    @cached_property
+    def _sent(self) -> Any:
+        """Validates the fields of /v1/messages; None for older calibrations."""
+        schema = self._grammar.get("messages")
+        return _validator(schema) if schema else None
 
     @cached_property
     def _parts(self) -> dict[str, Any]:

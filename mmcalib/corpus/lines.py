@@ -15,6 +15,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
@@ -116,8 +117,10 @@ def parse_line(line: bytes, origin: str = "", *, as_sent: bool = False) -> Parse
         raise BadRequest("not a chat request: not a JSON object")
     if sent_to and sent_to not in _CHAT_ENDPOINTS:
         raise BadRequest(f"sent to the endpoint {sent_to}, which {NOT_MODELLED}")
-    endpoint = ""
+    endpoint, sent = "", dict[str, Any]()
     if sent_to == "messages" or (not sent_to and _is_anthropic(body)):
+        every = body["messages"] if isinstance(body.get("messages"), list) else []
+        sent = {**body, "messages": [one for one in every if _mapping(one).get("role") == "system"]}
         body, endpoint = _chat_of_anthropic(body), "/v1/messages"
     elif sent_to == "responses" or ("messages" not in body and _is_responses(body)):
         body, endpoint = _chat_of_responses(body), "/v1/responses"
@@ -128,7 +131,8 @@ def parse_line(line: bytes, origin: str = "", *, as_sent: bool = False) -> Parse
     for name, flag in _UNTRUSTED.items():
         if body.get(name) or (name == "chat_template" and body.get(name) is not None):
             raise BadRequest(f"vLLM rejects {name} in a request without {flag}")
-    return ChatRequest.of_body({**body, "messages": messages}, endpoint, row=row), sent_s
+    request = ChatRequest.of_body({**body, "messages": messages}, endpoint, row=row)
+    return replace(request, sent=sent), sent_s
 
 
 def _open_envelopes(line: dict[str, Any]) -> tuple[dict[str, Any], str, float | None]:
@@ -343,6 +347,15 @@ def _is_anthropic(body: Mapping[str, Any]) -> bool:
     return bool(parts) and (given or any(only))
 
 
+# Fields of /v1/messages that vLLM copies to the chat; `metadata` has no effect.
+_COPIED = ("model", "max_tokens", "temperature", "top_p", "top_k", "stream", "cache_salt")
+MESSAGES_FIELDS = frozenset(
+    (*_COPIED, "messages", "system", "stop_sequences", "tools", "tool_choice", "metadata")
+)
+_TOOL_FIELDS = ("name", "description", "strict", "defer_loading")
+_CHOICES = {"any": "required", "none": "none", "auto": "auto"}
+
+
 def _chat_of_anthropic(body: dict[str, Any]) -> dict[str, Any]:
     """Convert a body of /v1/messages to a chat, as vLLM's `to_chat_completion_request` does for
     templates that want the system first (vllm/entrypoints/anthropic/serving.py, 0.32).
@@ -350,38 +363,73 @@ def _chat_of_anthropic(body: dict[str, Any]) -> dict[str, Any]:
     system, chat = _parts_of(body.get("system")), list[Message]()
     messages = body.get("messages")
     for message in messages if isinstance(messages, list) else ():
-        parts, role = _parts_of(message), _mapping(message).get("role")
+        role, content = _mapping(message).get("role"), _mapping(message).get("content")
+        if role not in ("user", "assistant", "system") or not _is_anthropic_content(content):
+            raise BadRequest("vLLM's /v1/messages takes user, assistant and system, with content")
         if role == "system":
-            system += parts
-            continue
-        shown, calls, thoughts = list[object](), list[object](), ""
-        for part in parts:
-            match part:
-                case {"type": "tool_result"}:
-                    inner, call = _parts_of(part), {"tool_call_id": str(part.get("tool_use_id"))}
-                    chat.append({"role": "tool", **call, "content": _texts_of(inner, "\n")})
-                    if images := [_image_of(one) for one in inner if one.get("type") == "image"]:
-                        chat.append({"role": "user", "content": images})
-                case {"type": "tool_use"}:
-                    arguments = json.dumps(part.get("input") or {})
-                    calls.append(_tool_call(part.get("id"), part.get("name"), arguments))
-                case {"type": "image"}:
-                    shown.append(_image_of(part))
-                case {"type": "text"}:
-                    shown += [part] if part.get("text") else []
-                case {"type": "thinking" | "redacted_thinking" | "tool_reference"}:
-                    thoughts += str(part.get("thinking") or "")
-                case _:
-                    kind = part.get("type")
-                    raise BadRequest(f"vLLM's /v1/messages takes no part of type {kind}")
-        turn = {"content": shown, "tool_calls": calls, "reasoning": thoughts}
-        if role != "user" or shown:
-            chat.append({"role": role, **{name: value for name, value in turn.items() if value}})
-    if words := _texts_of(system, ""):
+            system += _parts_of(message)
+        elif isinstance(content, str):
+            chat.append({"role": role, "content": content})
+        else:
+            chat += _turns_of_anthropic(role, content)
+    if words := "".join(t for t in _texts_of(system) if not t.startswith(_BILLING)):
         chat.insert(0, {"role": "system", "content": words})
-    is_off = _mapping(body.get("tool_choice")).get("type") == "none"
-    more = {"max_tokens": body.get("max_tokens"), **_tools(body)}
-    return {"messages": chat, **more, **({"tool_choice": "none"} if is_off else {})}
+    fields = {name: body[name] for name in _COPIED if name in body}
+    if "stop_sequences" in body:
+        fields["stop"] = body["stop_sequences"]
+    if tools := body.get("tools"):
+        fields["tools"] = [_tool_of_anthropic(tool) for tool in tools if isinstance(tool, dict)]
+    choice = _mapping(body.get("tool_choice"))
+    if tools or choice.get("type") not in (None, "auto", "none"):
+        named = {"type": "function", "function": {"name": choice.get("name")}}
+        fields["tool_choice"] = _CHOICES.get(str(choice.get("type", "auto")), named)
+    return {"messages": chat, **fields}
+
+
+def _is_anthropic_content(content: object) -> bool:
+    """True for a string or objects, whose text is a string."""
+    parts = content if isinstance(content, list) else [{"text": content or ""}]
+    texts = [one.get("text") or "" if isinstance(one, dict) else None for one in parts]
+    return content is not None and all(isinstance(text, str) for text in texts)
+
+
+def _turns_of_anthropic(role: str, parts: list[dict[str, Any]]) -> list[Message]:
+    chat, shown, calls, thoughts = list[Message](), list[dict[str, Any]](), list[object](), ""
+    for part in parts:
+        match part:
+            case {"type": "tool_result"} if role == "user":
+                inner, call = _parts_of(part), {"tool_call_id": str(part.get("tool_use_id"))}
+                if any(one.get("type") == "tool_reference" for one in inner):
+                    raise BadRequest(f"a tool_reference {NOT_MODELLED}")
+                chat.append({"role": "tool", **call, "content": "\n".join(_texts_of(inner))})
+                if images := [_image_of(one) for one in inner if one.get("type") == "image"]:
+                    chat.append({"role": "user", "content": images})
+            case {"type": "tool_use"}:
+                arguments = json.dumps(part.get("input") or {})
+                calls.append(_tool_call(part.get("id"), part.get("name"), arguments))
+            case {"type": "image"}:
+                shown += [_image_of(part)] if part.get("source") else []
+            case {"type": "text"}:
+                shown += [text_part(part["text"])] if part.get("text") else []
+            case {"type": "thinking" | "redacted_thinking" | "tool_reference"}:
+                thoughts += str(part.get("thinking") or "")
+            case {"type": "tool_result" as kind}:
+                raise BadRequest(f"a {kind} of the assistant {NOT_MODELLED}")
+            case _:
+                kind = part.get("type")
+                raise BadRequest(f"vLLM's /v1/messages takes no part of type {kind}")
+    alone = len(shown) == 1 and shown[0]["type"] == "text"
+    content = shown[0]["text"] if alone else shown
+    turn = {"content": content, "tool_calls": calls, "reasoning": thoughts}
+    if role != "user" or shown:
+        chat.append({"role": role, **{name: value for name, value in turn.items() if value}})
+    return chat
+
+
+def _tool_of_anthropic(tool: Mapping[str, Any]) -> dict[str, Any]:
+    function = {name: tool[name] for name in _TOOL_FIELDS if tool.get(name) is not None}
+    schema = {"type": "object", **_mapping(tool.get("input_schema"))}
+    return {"type": "function", "function": {**function, "parameters": schema}}
 
 
 def _tool_call(name: object, function: object, arguments: object) -> dict[str, Any]:
@@ -390,10 +438,10 @@ def _tool_call(name: object, function: object, arguments: object) -> dict[str, A
 
 
 def _tools(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tools of /v1/messages or /v1/responses as a chat has them."""
-    tools, own = body.get("tools"), ("type", "input_schema", "cache_control")
+    """Return the tools of /v1/responses as a chat has them."""
+    tools = body.get("tools")
     functions = [
-        {"parameters": tool.get("input_schema"), **{k: v for k, v in tool.items() if k not in own}}
+        {name: value for name, value in tool.items() if name != "type"}
         for tool in (tools if isinstance(tools, list) else ())
         if isinstance(tool, dict)
     ]
@@ -408,10 +456,12 @@ def _image_of(part: Mapping[str, Any]) -> dict[str, Any]:
     return url_part("image_url", f"data:{kind};base64,{data}")
 
 
-def _texts_of(parts: list[dict[str, Any]], glue: str) -> str:
-    """Join the text of parts, but not the hash that Claude Code sends as one."""
-    texts = [str(one.get("text") or "") for one in parts if one.get("type") == "text"]
-    return glue.join(text for text in texts if not text.startswith("x-anthropic-billing-header"))
+# Claude Code sends a hash that begins so; vLLM drops it from the system's text.
+_BILLING = "x-anthropic-billing-header"
+
+
+def _texts_of(parts: list[dict[str, Any]]) -> list[str]:
+    return [str(one.get("text") or "") for one in parts if one.get("type") == "text"]
 
 
 def _chat_of_responses(body: Mapping[str, Any]) -> dict[str, Any]:

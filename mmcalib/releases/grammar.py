@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from mmcalib.domain.shapes import Modality
@@ -49,7 +50,10 @@ Accepts = Callable[[Mapping[str, Any]], bool]
 
 
 def request_grammar(model_config: Any) -> dict[str, Any]:
-    """Return the schema of chat requests and of each content part that the chat parser accepts."""
+    """Return the schema of chat requests, of each content part that the chat parser accepts, and
+    of the fields of /v1/messages.
+    """
+    from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.renderers import chat_utils
 
@@ -68,7 +72,15 @@ def request_grammar(model_config: Any) -> dict[str, Any]:
     for kind in chat_utils.MM_PARSER_MAP:
         parser = getattr(getattr(chat_utils, validators.get(kind, ""), None), "__self__", None)
         parts[kind] = _strip_texts(parser.json_schema()) if parser else {}
-    return {"schema": schema, "parts": parts}
+
+    def takes(tokens: Any) -> bool:
+        with suppress(ValueError):
+            return bool(AnthropicMessagesRequest(model="m", messages=[], max_tokens=tokens))
+        return False
+
+    messages = _strip_texts(AnthropicMessagesRequest.model_json_schema())
+    messages["properties"]["max_tokens"] |= _range(takes, whole=True)
+    return {"schema": schema, "parts": parts, "messages": messages}
 
 
 def placeholders(model_config: Any, modalities: Sequence[Modality]) -> dict[Modality, str]:

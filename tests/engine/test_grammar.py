@@ -358,11 +358,67 @@ def test_a_body_of_messages_is_the_chat_that_vllm_makes() -> None:
         with pytest.raises(BadRequest, match=f"/v1/messages takes no part of type {kind}"):
             parse_line(json.dumps({"url": "https://h/v1/messages", "body": body}).encode())
     ours, _ = parse_line(json.dumps(ANTHROPIC).encode())
-    for message in made["messages"]:
-        # vLLM's renderer makes the same text of both.
-        if message["role"] in ("user", "assistant") and isinstance(message.get("content"), str):
-            message["content"] = [{"type": "text", "text": message["content"]}]
     assert ours.messages == made["messages"]
     assert (ours.answer_tokens, ours.endpoint) == (made["max_tokens"], "/v1/messages")
     (tool,) = made["tools"]
     assert ours.fields["tools"][0]["function"].items() <= tool["function"].items()
+
+
+IMAGE = {"type": "image", "source": {"type": "url", "url": URL}}
+CALL = {"type": "tool_use", "id": "1", "name": "f", "input": {}}
+
+
+def result(content: object) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": "1", "content": content}
+
+
+# What people send to /v1/messages, and mistakes in it.
+CONTENTS: list[object] = [
+    *("", "a", 5, None, [], [WORDS], [WORDS, WORDS], [IMAGE], [WORDS, IMAGE], [IMAGE, WORDS]),
+    *([result("b")], [result(None)], [result([WORDS, IMAGE])], [CALL], [WORDS, CALL]),
+    *([{"type": "text"}], [{"type": "text", "text": 5}], [{"type": "text", "text": ""}]),
+    *([{"type": "image"}], [{"type": "thinking", "thinking": "t"}, WORDS], ["a"], [{}]),
+    [{"type": "document", "source": {"type": "text", "data": "a"}}],
+]
+SHAPES: dict[str, list[object]] = {
+    "max_tokens": [1, 0, -1, "5", 2.5, None, "many"],
+    "model": ["m", 5, None],
+    "system": ["s", [WORDS], "", [], 5, [{"type": "text", "text": "x-anthropic-billing-header"}]],
+    "temperature": [0, 1.5, 2.5, -1, "hot"],
+    "top_p": [0.5, 0, 1, 2],
+    "top_k": [-1, 0, 5, -2, 1.5],
+    "stop_sequences": [[], ["a"], "a", [5], ["a"] * 100, [""]],
+    "stream": [True, False, "maybe"],
+    "metadata": [{"user_id": "u"}, "u"],
+    "cache_salt": ["s", "", "s" * 2000],
+    "tools": [[], [{"name": "f", "input_schema": {}}], [{"name": "f"}], [{"name": 5}], "f"],
+    "tool_choice": [{"type": one} for one in ("none", "auto", "any", "tool", "other")],
+    "thinking": [{"type": "disabled"}, {"type": "enabled", "budget_tokens": 5}],
+}
+
+
+def test_a_body_of_messages_fits_only_where_vllm_makes_that_chat(found: dict[str, Any]) -> None:
+    """And one of the usual fields is never left open."""
+    base = {"model": "m", "max_tokens": 9, "messages": [USER]}
+    roles = ("user", "assistant", "system", "tool")
+    turns = [[USER, {"role": role, "content": one}] for role in roles for one in CONTENTS]
+    bodies = [{**base, "messages": [*turn, USER]} for turn in turns]
+    for name, values in SHAPES.items():
+        bodies += [{**base, name: value} for value in values]
+    bodies += [{n: v for n, v in base.items() if n != name} for name in base]
+    grammar, answers = Grammar(found, tools=True), dict[str, int]()
+    for body, made in zip(bodies, answer_of("-c", _CONVERT, json.dumps(bodies)), strict=True):
+        said = answer(grammar, {"url": "/v1/messages", "body": body})
+        answers[said] = answers.get(said, 0) + 1
+        if made is None:
+            assert said != "fits", body
+        if said == "fits":
+            ours, _ = parse_line(json.dumps({"url": "/v1/messages", "body": body}).encode())
+            assert ours.messages == made["messages"], body
+            mine = {**ours.others, **ours.fields}
+            assert mine.get("tools", []) == made.get("tools", []), body
+            # vLLM reads the number in a text.
+            for name in mine.keys() & {"stop", "max_tokens", "top_k"}:
+                assert str(mine[name]) == str(made[name]), body
+    assert answers["fits"] > 50
+    assert answers["unknown"] < 30
