@@ -18,9 +18,8 @@ from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import AudioShape, Modality
 from mmcalib.errors import MmcalibError
 from mmcalib.gate.admission import ChatText, Gate, ShapeCost, fit_chat
-from mmcalib.memory.figures import budget_figures, memory_figures
 from mmcalib.memory.predict import pool_evidence
-from mmcalib.memory.rehearse import Predicted
+from mmcalib.memory.rehearse import Predicted, budget_figures, memory_figures
 from mmcalib.proof.prove import Proof, measured_memory, startup_figures
 from mmcalib.proof.start import Started
 from mmcalib.results.calibration import (

@@ -24,13 +24,13 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.vllm_config import configured_context, loading_args, open_model
 from mmcalib.errors import MmcalibError
 from mmcalib.files import Scratch
-from mmcalib.memory.figures import rehearsal_document
 from mmcalib.memory.rehearse import (
     EngineArgs,
     MemoryPrediction,
     Predicted,
     Rehearsals,
     arguments_key,
+    rehearsal_document,
 )
 from mmcalib.models.cut import cut_checkpoint
 from mmcalib.models.gpus import AUTO, Gpu, resolve_gpu
