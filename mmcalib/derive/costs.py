@@ -203,7 +203,8 @@ class CostColumns(Sequence[ItemCost]):
         return replace(self, columns=columns)
 
     def replace_costs(self, others: Mapping[Shape, ItemCost | None]) -> CostColumns:
-        """Replace the costs of these shapes, or remove those that are None."""
+        """Replace the costs of these shapes of its modality, or remove those that are None."""
+        others = {s: cost for s, cost in others.items() if s.modality == self.modality}
         if not others:
             return self
         places = ((self.shapes.position(shape), cost) for shape, cost in others.items())

@@ -131,24 +131,21 @@ def traffic_figures(served: Traffic, trace: Trace, rehearsed: RehearsedMemory) -
     if highest is not None:
         origins, encoding = highest.origins[:_LISTED], highest.encoding[:_LISTED]
         highest = replace(highest, origins=origins, encoding=encoding, peak_bytes=peak_bytes)
-    return TrafficFigures(
+    return TrafficFigures.from_value(
+        served,
+        rehearsed,
         requests=len(trace.requests),
         refused=[f"{origin}: {why}" for origin, why in served.refused],
         steps=len(steps),
         reserved_bytes=reserved_bytes,
         margin_bytes=reserved_bytes - peak_bytes,
         outside_bytes=rehearsed.outside_for_steps_bytes,
-        requested_bytes=rehearsed.requested_bytes,
-        total_bytes=rehearsed.total_bytes,
         preemptions=sum(step.preempted for step in steps),
         encoder_waits=sum(step.held_up for step in steps),
         encoded_items=sum(step.encoded for step in steps),
         reused_items=served.reused,
-        cached_tokens=served.cached_tokens,
         concurrency=_most(step.scheduled for step in steps),
-        kv_blocks=served.kv_blocks,
         most_kv_blocks=_most(step.kv_blocks for step in steps),
-        cache_tokens=served.cache_tokens,
         most_cache_tokens=_most(step.cache_tokens for step in steps),
         cache_logical_bytes=_most(step.logical_bytes for step in steps),
         cache_alive_bytes=_most(step.alive_bytes for step in steps),
