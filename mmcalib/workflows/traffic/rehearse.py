@@ -201,7 +201,7 @@ class BackgroundTraffic:
     def wait_for_figures(
         self, args: EngineArgs, started: RehearsedMemory | None
     ) -> TrafficFigures | None:
-        """Wait for the figures, None if vLLM would not start. Raises MmcalibError if it dies."""
+        """Wait for the figures, None if vLLM would not start. Raises MmcalibError if that fails."""
         served = self.start(args).result()
         if served is None or started is None:
             return None
@@ -209,7 +209,9 @@ class BackgroundTraffic:
 
     def _serve(self, args: EngineArgs) -> Traffic | None:
         started = self.prediction.find_result(args)
-        if not isinstance(started, RehearsedMemory) or started.kv_blocks is None:
+        if isinstance(started, MmcalibError):
+            raise started
+        if started is None or started.kv_blocks is None:
             return None
         rehearsals = self.process.rehearsals
         return serve_trace(rehearsals, self.model_path, args, started, self.trace, Arrivals())
@@ -226,23 +228,21 @@ def finish_serving(
     gpu, before, after = predicted.gpu.name, predicted.default, predicted.calibrated
     if after is None or after.kv_blocks is None:
         return None, []
+    served, default, problem = None, None, "vLLM would not start"
     try:
         served = serving.wait_for_figures(args, after)
     except MmcalibError as error:
-        detail, remedy = f"not rehearsed: {error.message}", "mmcalib rehearse --requests FILE"
-        return None, [Check(LOAD_ON.of(gpu), "skip", detail, f"{remedy} --verbose")]
+        problem = error.message
     if served is None:
-        return None, []
-    default, problem = None, ""
+        remedy = "mmcalib rehearse --requests FILE --verbose"
+        return None, [Check(LOAD_ON.of(gpu), "skip", f"not rehearsed: {problem}", remedy)]
+    problem = "its startup could not be rehearsed"
     try:
-        default = serving.wait_for_figures(default_args, before)
+        if before is not None:
+            default = serving.wait_for_figures(default_args, before)
+            problem = "" if default else f"vLLM would not start: {before.problem}"
     except MmcalibError as error:
         problem = error.message
-    else:
-        if before is None:
-            problem = "its startup could not be rehearsed"
-        elif default is None:
-            problem = f"vLLM would not start: {before.problem}"
     document = ServedTraffic(
         gpu=gpu,
         calibrated=served,
