@@ -76,20 +76,14 @@ def measure_blanks(
             costs, pending = _cost_by_count(blanks, costs, counts, before.get(modality))
         left = entries.shapes.take(np.flatnonzero(pending))
         _process(blanks, [shape for shape in left if shape not in blanks.answers])
-        blanks.costs[modality] = costs.replace_costs(_processed_costs(blanks.answers, entries))
+        processed: dict[Shape, ItemCost | None] = {}
+        for shape, answer in blanks.answers.items():
+            if shape.modality == modality:
+                entry = entries.count_of(shape)
+                items = shape, entry.count, entry.exemplars[0]
+                processed[shape] = item_cost(*items, answer.cost, "blank") if answer.cost else None
+        blanks.costs[modality] = costs.replace_costs(processed)
     return blanks
-
-
-def _processed_costs(
-    answers: Mapping[Shape, Measured], entries: ShapeCounts
-) -> dict[Shape, ItemCost | None]:
-    costs: dict[Shape, ItemCost | None] = {}
-    for shape, answer in answers.items():
-        if shape.modality == entries.shapes.modality:
-            entry = entries.count_of(shape)
-            items = shape, entry.count, entry.exemplars[0]
-            costs[shape] = item_cost(*items, answer.cost, "blank") if answer.cost else None
-    return costs
 
 
 def item_cost(shape: Shape, count: int, exemplar: str, cost: Cost, basis: Basis) -> ItemCost:
