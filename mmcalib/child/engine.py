@@ -205,8 +205,8 @@ def run_burst(llm: Any, request: m.Replay, prompting: processors.PromptSettings)
         outputs = {o.request_id: o for o in llm.wait_for_completion(use_tqdm=False)}
     for request_id, prompt in queued.items():
         has_answer = request_id in outputs and outputs[request_id].finished
-        error = "" if has_answer else "the engine did not answer"
-        answers.append(m.PromptOutcome(prompt.origin, error, watch.item_tokens[request_id]))
+        problem = "" if has_answer else "the engine did not answer"
+        answers.append(m.PromptOutcome(prompt.origin, problem, watch.item_tokens[request_id]))
     return m.BurstResult(
         tuple(answers),
         time.perf_counter() - started,

@@ -77,7 +77,7 @@ def test_a_model_that_cannot_chat_is_asked_nothing_and_only_a_limit_is_to_be_rai
         ),
         ("unknown role", "correct these requests, or --validate startup"),
     ):
-        refused = BurstResult((PromptOutcome("r.jsonl:1", words, 0, ()),), 1.0, 0)
+        refused = BurstResult((PromptOutcome("r.jsonl:1", words, ()),), 1.0, 0)
         assert replay.replay_check(found, refused, 8000).remedy == cure
 
 
