@@ -25,9 +25,8 @@ sys.path.insert(0, str(ROOT))
 from PIL import Image  # noqa: E402
 
 from mmcalib.census.cache import Cache  # noqa: E402
-from mmcalib.census.counter import count_corpus  # noqa: E402
+from mmcalib.census.counter import Prober, count_corpus  # noqa: E402
 from mmcalib.census.pool import LocalPool  # noqa: E402
-from mmcalib.census.prober import Prober  # noqa: E402
 from mmcalib.corpus.folder import FolderSource  # noqa: E402
 from mmcalib.domain.items import Item  # noqa: E402
 from mmcalib.domain.shapes import ImageShape  # noqa: E402

@@ -55,11 +55,11 @@ SHORT = {
 }
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
-    "modules": 230,
-    "product lines": 48_262,
+    "modules": 227,
+    "product lines": 48_076,
     "test files": 184,
-    "test lines": 40_824,
-    "benchmark lines": 7_138,
+    "test lines": 40_823,
+    "benchmark lines": 7_137,
     "words of docs": 19_480,
     "words of CHANGELOG": 300,
     "lines of README": 120,

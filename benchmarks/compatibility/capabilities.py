@@ -170,7 +170,7 @@ class _Trials:
             raise EngineError(answer.error)
         if answer.item_tokens != tokens:
             raise EngineError(f"{answer.item_tokens} tokens, measured {tokens}")
-        return f"answered, {answer.prompt_tokens} tokens"
+        return f"answered, {sum(tokens)} media tokens"
 
     def _args(self) -> dict[str, object]:
         return {

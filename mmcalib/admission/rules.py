@@ -15,7 +15,7 @@ import numpy as np
 
 from mmcalib.checks.facts import Decision
 from mmcalib.decision.texts import Texts
-from mmcalib.derive.costs import CostColumns, ItemCost, Mismatch
+from mmcalib.derive.costs import ItemCost, Mismatch
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import AreaCap
 from mmcalib.domain.model import Cost, ModelInfo
@@ -369,7 +369,14 @@ def list_costs(
     modalities = {}
     for modality in decision.counts:
         proven = rules.get(modality)
-        listed, rest = _split_listed(table.columns_of(modality), wrong, proven)
+        every = table.columns_of(modality)
+        is_listed = np.ones(len(every), dtype=bool)
+        if proven is not None and len(every) > (_LISTED if proven.exact else _BOUNDED):
+            # The proven rule gives or bounds the costs of the others.
+            is_listed[np.argsort(-every.tokens, kind="stable")[_LISTED:]] = False
+            rows = every.shapes.positions(list(wrong))
+            is_listed[rows[rows >= 0]] = True
+        listed, rest = every.take(is_listed), every.take(~is_listed)
         most = heapq.nlargest(_EXEMPLARS, listed, key=lambda cost: cost.tokens)
         paths = {cost.shape: cost.exemplar for cost in most}
         entries = [_known_cost(e, wrong.get(e.shape), paths.get(e.shape, "")) for e in listed]
@@ -394,18 +401,6 @@ def list_costs(
         grammar=texts.grammar,
         encoder_decoder=encoder_decoder,
     )
-
-
-def _split_listed(
-    every: CostColumns, mismatches: Mapping[Shape, Mismatch], proven: ProvenRule | None
-) -> tuple[CostColumns, CostColumns]:
-    """Split shapes into those to list and the rest, whose costs the proven rule gives or bounds."""
-    listed = np.ones(len(every), dtype=bool)
-    if proven is not None and len(every) > (_LISTED if proven.exact else _BOUNDED):
-        listed[np.argsort(-every.tokens, kind="stable")[_LISTED:]] = False
-        rows = every.shapes.positions(list(mismatches))
-        listed[rows[rows >= 0]] = True
-    return every.take(listed), every.take(~listed)
 
 
 def _known_cost(cost: ItemCost, mismatch: Mismatch | None, exemplar: str) -> c.KnownCost:

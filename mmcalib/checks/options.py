@@ -9,7 +9,6 @@ from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, Taken, computed_size, yaml_line
 from mmcalib.checks.facts import CheckFacts
 from mmcalib.derive.limits import MIN_RESERVE_RATIO
-from mmcalib.domain.memory import Budget
 from mmcalib.releases import constants
 from mmcalib.text import GIB, gib
 
@@ -72,7 +71,7 @@ def check_tower_parallel(facts: CheckFacts) -> Iterator[Check]:
     if args.get(_TP_MODE) != "data" or ranks < 2:
         return
     # On the rank with most of the profile's items.
-    profiled = math.ceil(budget.profiled_items / ranks) * _profiled_embeds(budget)
+    profiled = math.ceil(budget.profiled_items / ranks) * budget.profiled_embeds
     counts = facts.configuration.items_per_prompt
     largest = max((budget.largest_item(m) for m, n in counts.items() if n), default=0)
     detail = (
@@ -93,14 +92,6 @@ def check_tower_parallel(facts: CheckFacts) -> Iterator[Check]:
         "mm-encoder-tp-mode: weights, or a batch whose part on one rank holds any item",
         taken=None if more is None else Taken("a largest item on one rank", more),
     )
-
-
-def _profiled_embeds(budget: Budget) -> int:
-    """Tokens of each profiled item."""
-    if budget.profiled_modality is None:
-        return 0
-    dummy = budget.dummies.get(budget.profiled_modality)
-    return dummy.embeds if dummy else budget.largest_item(budget.profiled_modality)
 
 
 def check_prompt_logprobs(facts: CheckFacts) -> Iterator[Check]:

@@ -194,7 +194,8 @@ def run_burst(llm: Any, request: m.Replay, prompting: processors.PromptSettings)
             if error := _enqueue(llm, prompt, prompting):
                 admitted.append(_rejected(prompt, error))
                 continue
-            admitted.append(m.PromptOutcome(prompt.origin, "", *watch.added))
+            tokens = watch.item_tokens[watch.last_added]
+            admitted.append(m.PromptOutcome(prompt.origin, "", tokens))
             llm.llm_engine.abort_request([watch.last_added])
         for prompt in request.prompts:
             if error := _enqueue(llm, prompt, prompting):
@@ -203,16 +204,9 @@ def run_burst(llm: Any, request: m.Replay, prompting: processors.PromptSettings)
             queued[watch.last_added] = prompt
         outputs = {o.request_id: o for o in llm.wait_for_completion(use_tqdm=False)}
     for request_id, prompt in queued.items():
-        output = outputs.get(request_id)
-        has_answer = output is not None and output.finished
-        answers.append(
-            m.PromptOutcome(
-                prompt.origin,
-                "" if has_answer else "the engine did not answer",
-                len(output.prompt_token_ids or ()) if output else 0,
-                watch.item_tokens[request_id],
-            )
-        )
+        has_answer = request_id in outputs and outputs[request_id].finished
+        problem = "" if has_answer else "the engine did not answer"
+        answers.append(m.PromptOutcome(prompt.origin, problem, watch.item_tokens[request_id]))
     return m.BurstResult(
         tuple(answers),
         time.perf_counter() - started,
@@ -228,9 +222,8 @@ def _peak(llm: Any, start_bytes: int | None) -> int | None:
 
 
 def _rejected(prompt: m.ReplayPrompt, error: Exception) -> m.PromptOutcome:
-    return m.PromptOutcome(
-        prompt.origin, refusal_reason(error), 0, (), exhausted_resource(error) == "memory"
-    )
+    no_memory = exhausted_resource(error) == "memory"
+    return m.PromptOutcome(prompt.origin, refusal_reason(error), (), no_memory)
 
 
 def _enqueue(

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import IO, Literal, cast
 
 from mmcalib.corpus.chat import PART_OF, ChatRequest, Prompt, text_part, url_part
-from mmcalib.corpus.rows import MOST_SENT_BYTES, guess_modality
 from mmcalib.corpus.source import Source, is_hidden
+from mmcalib.corpus.tables import MOST_SENT_BYTES, guess_modality
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.errors import MmcalibError
 from mmcalib.media.sniff import HEAD_BYTES, MEDIA_EXTENSIONS, is_media

@@ -43,8 +43,18 @@ def size_cache(
     if opened.encoder_decoder:
         # vLLM sets mm_processor_cache_gb to 0 for them (vllm/config/model.py, 0.32).
         return UnsizedCache("vLLM caches no processed items of encoder-decoder models")
+
+    def is_served(request: Sequence[int]) -> bool:
+        """Return whether vLLM serves it; rejected requests leave nothing in the cache."""
+        shapes = [accesses.items[index][0] for index in request]
+        carried = Counter(shape.modality for shape in shapes)
+        return all(shape in table.costs for shape in shapes) and all(
+            modality in counts and count <= counts[modality].value
+            for modality, count in carried.items()
+        )
+
     # One byte per request: a million lists of items would take a hundred bytes each.
-    served = bytearray(_is_served(r, accesses, table, counts) for r in accesses.requests())
+    served = bytearray(map(is_served, accesses.requests()))
     if not any(served):
         why = "the limits admit no request" if accesses.ends else "no request order given"
         hint = "" if accesses.ends else "; --requests gives one"
@@ -80,15 +90,3 @@ def _cap_cache(floor: CacheFloor, policy: Policy) -> CappedCache | None:
     least = round_up_gib(floor.nbytes)
     gib = max(min(allowed, PROCESSOR_CACHE_GIB), least) if least <= allowed else 0.0
     return CappedCache(gib, floor, allowed, policy.ram_budget_bytes is not None)
-
-
-def _is_served(
-    request: Sequence[int], accesses: Accesses, table: CostTable, counts: Mapping[Modality, Count]
-) -> bool:
-    """Return whether vLLM serves the request; rejected ones leave nothing in its cache."""
-    shapes = [accesses.items[index][0] for index in request]
-    carried = Counter(shape.modality for shape in shapes)
-    return all(shape in table.costs for shape in shapes) and all(
-        modality in counts and count <= counts[modality].value
-        for modality, count in carried.items()
-    )

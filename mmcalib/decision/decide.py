@@ -309,13 +309,11 @@ class MemoryJudge:
         """Return what the user could set to make a rejected configuration serve, as shown."""
         return ""
 
-    def kv_tokens(self, decision: Decision) -> int | None:
-        """Return tokens of the KV cache: 0 if vLLM would not start, None if unknown."""
+    def kv_tokens(self, decision: Decision | None) -> int | None:
+        """Return tokens of the KV cache, without a decision by default: 0 if vLLM would not start,
+        None if unknown.
+        """
         return None
-
-    def default_kv_tokens(self) -> int:
-        """Return tokens of the KV cache with vLLM's defaults."""
-        return 0
 
     def serves_worse(self, decision: Decision) -> bool:
         """Return whether requests exceed the reserve, or are preempted more than by default."""
@@ -421,7 +419,7 @@ def _rank(
         if tokens is None:
             return [rated[0][0] if rated else decision]
         rated.append((decision, tokens))
-    most, default = max(tokens for _, tokens in rated), judge.default_kv_tokens()
+    most, default = max(tokens for _, tokens in rated), judge.kv_tokens(None) or 0
     last = rated[-1][0]
     plain = last.rounding == "none" and last.setting == last.default_table.setting
     least = min(most, max(most * _NEARLY_AS_LARGE, default))
@@ -444,7 +442,7 @@ def _first_that_serves(
     builder: DecisionBuilder, judge: MemoryJudge, ranked: Iterable[Decision]
 ) -> Decision | None:
     """Return the first that serves no less than the defaults, best without its reserve spent."""
-    least, tight = judge.default_kv_tokens(), None
+    least, tight = judge.kv_tokens(None) or 0, None
     for one in ranked:
         tokens = judge.kv_tokens(one) or least
         if tokens < least or judge.rejects(one) or judge.serves_worse(one):

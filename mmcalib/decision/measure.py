@@ -76,20 +76,14 @@ def measure_blanks(
             costs, pending = _cost_by_count(blanks, costs, counts, before.get(modality))
         left = entries.shapes.take(np.flatnonzero(pending))
         _process(blanks, [shape for shape in left if shape not in blanks.answers])
-        blanks.costs[modality] = costs.replace_costs(_processed_costs(blanks.answers, entries))
+        processed: dict[Shape, ItemCost | None] = {}
+        for shape, answer in blanks.answers.items():
+            if shape.modality == modality:
+                entry = entries.count_of(shape)
+                items = shape, entry.count, entry.exemplars[0]
+                processed[shape] = item_cost(*items, answer.cost, "blank") if answer.cost else None
+        blanks.costs[modality] = costs.replace_costs(processed)
     return blanks
-
-
-def _processed_costs(
-    answers: Mapping[Shape, Measured], entries: ShapeCounts
-) -> dict[Shape, ItemCost | None]:
-    costs: dict[Shape, ItemCost | None] = {}
-    for shape, answer in answers.items():
-        if shape.modality == entries.shapes.modality:
-            entry = entries.count_of(shape)
-            items = shape, entry.count, entry.exemplars[0]
-            costs[shape] = item_cost(*items, answer.cost, "blank") if answer.cost else None
-    return costs
 
 
 def item_cost(shape: Shape, count: int, exemplar: str, cost: Cost, basis: Basis) -> ItemCost:
@@ -250,9 +244,12 @@ def measure(
         pairs = dict(zip(chosen, prepared, strict=True))
         good = {one: file for one, file in pairs.items() if isinstance(file, str)}
         bad = {one: file for one, file in pairs.items() if isinstance(file, Skipped)}
-        first = _lightest(list(good))
+        # One file of each modality is loaded before the timed ones: it pays for imports.
+        first: dict[Modality, tuple[Shape, str]] = {}
+        for shape, path in sorted(good, key=lambda one: weight(one[0])):
+            first.setdefault(shape.modality, (shape, path))
         task.total(shapes + len(first) + len(good))
-        subjects = [File(one[0].modality, good[one]) for one in (*first, *good)]
+        subjects = [File(one[0].modality, good[one]) for one in (*first.values(), *good)]
         answers = _measure_files(host, setting, subjects, task)[len(first) :]
         real: list[tuple[tuple[Shape, str], Measured | Skipped]] = [
             *zip(good, answers, strict=True),
@@ -284,14 +281,6 @@ def _measure_files(
     raise last
 
 
-def _lightest(chosen: Sample) -> Sample:
-    """Return one file of each modality to load before the timed ones: it pays for imports."""
-    lightest: dict[Modality, tuple[Shape, str]] = {}
-    for shape, path in sorted(chosen, key=lambda one: weight(one[0])):
-        lightest.setdefault(shape.modality, (shape, path))
-    return list(lightest.values())
-
-
 def remeasure(
     host: EngineHost, default: CostTable, setting: Setting, changed: Iterable[Shape]
 ) -> CostTable:
@@ -310,14 +299,8 @@ def remeasure(
         else:
             items = shape, before.count, before.exemplar
             costs[shape] = item_cost(*items, answer.cost, "blank")
-    columns = {one.modality: _replace_costs(one.mark_unchanged(), costs) for one in every}
+    columns = {one.modality: one.mark_unchanged().replace_costs(costs) for one in every}
     return CostTable(setting, columns, tuple(refusals))
-
-
-def _replace_costs(costs: CostColumns, changed: Mapping[Shape, ItemCost | None]) -> CostColumns:
-    return costs.replace_costs(
-        {s: cost for s, cost in changed.items() if s.modality == costs.modality}
-    )
 
 
 def _refusal(shape: Shape, count: int, exemplar: str, answer: Measured) -> Refusal:
@@ -367,7 +350,7 @@ def _table(
             entry = counts[shape.modality].count_of(shape)
             refusals.append(_refusal(shape, entry.count, entry.exemplars[0], measured))
     refusals.sort(key=lambda refusal: shape_order(refusal.shape))
-    columns = {modality: _replace_costs(one, changed) for modality, one in blanks.costs.items()}
+    columns = {modality: one.replace_costs(changed) for modality, one in blanks.costs.items()}
     more = compared, failed, blanks.witnesses, out_of_reach, tuple(resampled)
     return CostTable(setting, columns, tuple(refusals), tuple(mismatches), *more), unreadable
 
@@ -383,14 +366,11 @@ def _one_fewer(blank: ItemCost, path: str, entry: ShapeCount) -> ItemCost | None
 def _mismatch(shape: Shape, path: str, real: Cost, blank: ItemCost | None) -> Mismatch:
     if blank is None:
         return Mismatch(path, shape, real.tokens, 0, "vLLM rejects a blank of its shape")
-    why = f"loaded as {_join(real.sampled)}, but its header gives {_join(blank.sampled)}"
+    loaded, given = ("×".join(map(str, one.sampled)) for one in (real, blank))
+    why = f"loaded as {loaded}, but its header gives {given}"
     if real.sampled == blank.sampled:
         why = "same size, different content"
     return Mismatch(path, shape, real.tokens, blank.tokens, why)
-
-
-def _join(sampled: tuple[int, ...]) -> str:
-    return "×".join(str(number) for number in sampled)
 
 
 # Shapes that a value should not change but that are counted anyway, to verify that.

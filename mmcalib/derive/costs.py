@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import linear_regression
-from typing import Any, Literal, get_args, overload
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -81,7 +81,7 @@ class ColumnField:
 
 
 @dataclass(frozen=True, eq=False)
-class CostColumns(Sequence[ItemCost]):
+class CostColumns:
     """A row for each shape, ascending, with the fields of `ItemCost`, built on access: counts and
     bytes take eight bytes, tokens and embeds four. `entries` are positions in the `census`; rows in
     `own` have their own exemplar and processor seconds. Settings share equal columns.
@@ -122,15 +122,9 @@ class CostColumns(Sequence[ItemCost]):
     def __len__(self) -> int:
         return len(self.shapes)
 
-    @overload
-    def __getitem__(self, at: int) -> ItemCost: ...
-    @overload
-    def __getitem__(self, at: slice) -> CostColumns: ...
-    def __getitem__(self, at: int | slice) -> ItemCost | CostColumns:
-        rows = range(len(self))[at]
-        if isinstance(rows, range):
-            return self.take(np.arange(len(self))[at])
-        return next(self._make_rows(slice(rows, rows + 1)))
+    def __getitem__(self, at: int) -> ItemCost:
+        row = range(len(self))[at]
+        return next(self._make_rows(slice(row, row + 1)))
 
     def __iter__(self) -> Iterator[ItemCost]:
         for start in range(0, len(self), BATCH_ROWS):
@@ -203,7 +197,8 @@ class CostColumns(Sequence[ItemCost]):
         return replace(self, columns=columns)
 
     def replace_costs(self, others: Mapping[Shape, ItemCost | None]) -> CostColumns:
-        """Replace the costs of these shapes, or remove those that are None."""
+        """Replace the costs of these shapes of its modality, or remove those that are None."""
+        others = {s: cost for s, cost in others.items() if s.modality == self.modality}
         if not others:
             return self
         places = ((self.shapes.position(shape), cost) for shape, cost in others.items())

@@ -123,11 +123,7 @@ def compute_reserve(budget: Budget, counts: Mapping[Modality, int]) -> ProfileRe
     """Compare the profile, dummies included, with the worst step: prompts of largest items."""
     limit = budget.encoder_budget_tokens
     per_sequence = sum(count * budget.largest_item(m) for m, count in counts.items())
-    profiled = 0
-    if budget.profiled_modality is not None:
-        dummy = budget.dummies.get(budget.profiled_modality)
-        embeds = dummy.embeds if dummy else budget.max_tokens_per_item[budget.profiled_modality]
-        profiled = budget.profiled_items * embeds
+    profiled = budget.profiled_items * budget.profiled_embeds
     requested, clip = budget.max_num_seqs * per_sequence, budget.largest_clip
     larger = clip is not None and clip.embeds > budget.max_tokens_per_item.get("video", 0)
     clip_text = str(clip) if larger and counts.get("video") and requested < limit else ""

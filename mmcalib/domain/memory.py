@@ -69,6 +69,14 @@ class Budget:
         """Tokens that one step may encode: the scheduler applies both limits."""
         return min(self.encoder_compute_budget, self.encoder_cache_size)
 
+    @property
+    def profiled_embeds(self) -> int:
+        """Embeds of each item of the profile; 0 if it has none."""
+        if self.profiled_modality is None:
+            return 0
+        dummy = self.dummies.get(self.profiled_modality)
+        return dummy.embeds if dummy else self.max_tokens_per_item[self.profiled_modality]
+
     def largest_item(self, modality: Modality) -> int:
         """The most tokens that an admissible item of the modality takes; 0 without a budget. For
         video vLLM reports only its dummy; a real one may be larger, up to what one step encodes.

@@ -217,7 +217,7 @@ class ShapeCount:
 COUNT_FIELDS = (("count", "i8"), ("exemplars", "i8"))
 
 
-class ShapeCounts(Sequence[ShapeCount]):
+class ShapeCounts:
     """Counts ascending by shape; `rows` has each `count`, and the number of its list in `paths`."""
 
     __slots__ = ("paths", "rows", "shapes")
@@ -228,13 +228,7 @@ class ShapeCounts(Sequence[ShapeCount]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    @overload
-    def __getitem__(self, at: int) -> ShapeCount: ...
-    @overload
-    def __getitem__(self, at: slice) -> ShapeCounts: ...
-    def __getitem__(self, at: int | slice) -> ShapeCount | ShapeCounts:
-        if isinstance(at, slice):
-            return ShapeCounts(self.shapes[at], self.rows[at], self.paths)
+    def __getitem__(self, at: int) -> ShapeCount:
         return ShapeCount(self.shapes[at], self.counts[at].item(), self.exemplar_paths(at))
 
     def __iter__(self) -> Iterator[ShapeCount]:

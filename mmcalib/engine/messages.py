@@ -311,7 +311,6 @@ class PromptOutcome:
 
     origin: str
     error: str
-    prompt_tokens: int
     item_tokens: tuple[int, ...]
     out_of_memory: bool = False
 

@@ -119,13 +119,9 @@ class RehearsalJudge(MemoryJudge):
             return f"the largest step would take {gib(short.nbytes)} more than {gpu} has reserved"
         return ""
 
-    def kv_tokens(self, decision: Decision) -> int | None:
-        rehearsed = self._rehearse(decision.engine_args)
+    def kv_tokens(self, decision: Decision | None) -> int | None:
+        rehearsed = self._rehearse(self.default if decision is None else decision.engine_args)
         return None if rehearsed is None else rehearsed.kv_cache_tokens or 0
-
-    def default_kv_tokens(self) -> int:
-        rehearsed = self._rehearse(self.default)
-        return 0 if rehearsed is None else rehearsed.kv_cache_tokens or 0
 
     def serves_worse(self, decision: Decision) -> bool:
         before, after = (self._rehearse(args) for args in (self.default, decision.engine_args))

@@ -47,8 +47,6 @@ class RequestWatch:
     def __init__(self, llm: Any) -> None:
         self.item_tokens: dict[str, tuple[int, ...]] = {}
         self.last_added = ""
-        # Tokens of the prompt and of its items.
-        self.added: tuple[int, tuple[int, ...]] = (0, ())
         self.largest_encoder_step_tokens = 0
         self._embeds: dict[str, list[int]] = {}
         self._client = llm.llm_engine.engine_core
@@ -68,7 +66,6 @@ class RequestWatch:
         public_id = getattr(request, "external_req_id", None) or request.request_id
         self.last_added = public_id
         self.item_tokens[public_id] = tuple(p.length for p in positions)
-        self.added = len(request.prompt_token_ids or ()), self.item_tokens[public_id]
         self._embeds[request.request_id] = [p.get_num_embeds() for p in positions]
         return self._add(request)
 

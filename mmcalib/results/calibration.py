@@ -372,10 +372,10 @@ class ComparedRun(DocumentPart):
         refused = run.needed or (run.traffic and run.traffic.calibrated.refused)
         return cls.from_value(
             memory,
+            run,
             model=run.model.id,
             gpu=gpu,
             folder=folder,
-            verdict=run.verdict,
             starts=memory.kv_cache_tokens is not None if memory.label == "rehearsed" else None,
             max_model_len=run.engine_config.get("max_model_len"),
             detail_kept=kept / run.corpus.items,

@@ -134,10 +134,7 @@ class Offender(DocumentPart):
 
     @classmethod
     def of(cls, checked: CheckedItem) -> Self:
-        fields = ("kind", "origin", "session", "turn", "shapes")
-        return cls.from_value(
-            checked.admission, **{name: getattr(checked, name) for name in fields}
-        )
+        return cls.from_value(checked.admission, checked)
 
 
 class Summary(DocumentPart):

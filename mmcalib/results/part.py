@@ -17,10 +17,11 @@ class DocumentPart(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
     @classmethod
-    def from_value(cls, value: object, **more: Any) -> Self:
-        """Copy the value's fields of the same names; `more` overrides them."""
-        shared = (n for n in cls.model_fields if n not in more and hasattr(value, n))
-        return cls(**{name: getattr(value, name) for name in shared}, **more)
+    def from_value(cls, *values: object, **more: Any) -> Self:
+        """Copy each field from the first value with one of its name; `more` overrides them."""
+        pairs = [(name, value) for value in reversed(values) for name in cls.model_fields]
+        shared = {n: value for n, value in pairs if n not in more and hasattr(value, n)}
+        return cls(**{name: getattr(value, name) for name, value in shared.items()}, **more)
 
 
 def first_error(error: ValidationError, *behind: str | int) -> str:

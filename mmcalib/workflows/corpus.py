@@ -17,10 +17,9 @@ from typing import Any
 from mmcalib.census.accesses import Accesses, find_first_equal
 from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.census import Census
-from mmcalib.census.counter import CorpusCount, count_corpus
+from mmcalib.census.counter import CorpusCount, Prober, count_corpus
 from mmcalib.census.executor import TIMEOUT_S, Executor, FunctionRef
 from mmcalib.census.pool import LocalPool
-from mmcalib.census.prober import Prober
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.configs.read import find_configuration, read_configuration
 from mmcalib.corpus.archives import stop_readers

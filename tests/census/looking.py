@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mmcalib.census.counter import Prober
 from mmcalib.census.executor import ProbeFunction, ProbeResult, ProbeTask
-from mmcalib.census.prober import Prober
 from mmcalib.census.worker import probe_task
 from mmcalib.domain.items import Item, ProbedMedia, decode_line
 from mmcalib.media.probe import probe

@@ -14,8 +14,8 @@ import pytest
 
 from mmcalib.census import cache as cache_module
 from mmcalib.census.cache import Cache
+from mmcalib.census.counter import Prober
 from mmcalib.census.executor import ProbeResult, ProbeTask
-from mmcalib.census.prober import Prober
 from mmcalib.census.worker import probe_task
 from mmcalib.domain.items import ByteSource, Item
 from mmcalib.progress import Silent

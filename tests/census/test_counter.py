@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from mmcalib.census.counter import CorpusCount
+from mmcalib.census.counter import CorpusCount, Prober
 from mmcalib.census.counter import count_corpus as take_with
 from mmcalib.census.executor import ProbeTask
-from mmcalib.census.prober import Prober
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.corpus.requests import Reading, RequestsSource

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.census.counter import count_corpus
-from mmcalib.census.prober import Prober
+from mmcalib.census.counter import Prober, count_corpus
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mmcalib.checks import catalogue
 from mmcalib.checks.catalogue import CHECKS, check_of_code
 from mmcalib.checks.check import Check, RemedyStyle, Taken
 from mmcalib.checks.facts import CheckFacts, JudgedConfig, OptionFacts
@@ -162,6 +164,9 @@ def test_one_video_is_one_ranks_alone() -> None:
 def test_each_check_has_a_code_and_a_name_of_its_own() -> None:
     assert len(CHECKS) == len({check.pattern for check in CHECKS.values()})
     assert all(re.fullmatch(r"MM\d{3}", code) for code in CHECKS)
+    product = Path(catalogue.__file__).parent.parent.rglob("*.py")
+    used = {name for file in product for name in re.findall(r"\bids\.([A-Z]\w+)", file.read_text())}
+    assert {name for name in used if not hasattr(catalogue, name)} == set()
 
 
 def test_an_unknown_code_names_one_that_is_near() -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from mmcalib.census.counter import count_corpus
-from mmcalib.corpus import rows
+from mmcalib.corpus import tables
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.tables import ParquetSource
 from mmcalib.domain.items import Item, Skipped
@@ -120,7 +120,7 @@ def test_a_wrong_size_is_skipped_with_its_own_reason(tmp_path: Path) -> None:
 def test_large_media_are_read_again_where_they_are_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "MOST_SENT_BYTES", 10)
+    monkeypatch.setattr(tables, "MOST_SENT_BYTES", 10)
     images = [cell(40 + n) for n in range(40)]
     path = table(tmp_path, {"image": images}, row_group_size=7)
     found = items_of(ParquetSource(path))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mmcalib.memory.figures import budget_figures, memory_figures, rehearsal_document
+from mmcalib.memory.rehearse import budget_figures, memory_figures, rehearsal_document
 from mmcalib.models import gpus
 from mmcalib.models.catalogue import find_model
 from mmcalib.models.checkpoint import materialise

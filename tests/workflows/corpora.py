@@ -77,11 +77,10 @@ class PretendGpu(MemoryJudge):
             return "startup reserves too little"
         return self.reason(decision) if self.reason else ""
 
-    def kv_tokens(self, decision: Decision) -> int | None:
+    def kv_tokens(self, decision: Decision | None) -> int | None:
+        if decision is None:
+            return self.default
         return self.tokens(decision) if self.tokens else None
-
-    def default_kv_tokens(self) -> int:
-        return self.default
 
     def serves_worse(self, decision: Decision) -> bool:
         return self.taken is not None and self.taken(decision)

@@ -24,8 +24,13 @@ from mmcalib.engine.vllm_config import add_config_hints, loading_args, open_mode
 from mmcalib.errors import EngineError
 from mmcalib.logs.starts import StartupLog
 from mmcalib.memory.checks import predicted_shortfall
-from mmcalib.memory.figures import memory_figures, rehearsed_adequacy
-from mmcalib.memory.rehearse import MemoryPrediction, Predicted, Rehearsals
+from mmcalib.memory.rehearse import (
+    MemoryPrediction,
+    Predicted,
+    Rehearsals,
+    memory_figures,
+    rehearsed_adequacy,
+)
 from mmcalib.memory.worst_steps import find_remedies, list_demands, rehearse_worst_steps
 from mmcalib.models.catalogue import quantized_twins
 from mmcalib.models.cut import read_config, text_sections

@@ -18,9 +18,8 @@ from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import AudioShape, Modality
 from mmcalib.errors import MmcalibError
 from mmcalib.gate.admission import ChatText, Gate, ShapeCost, fit_chat
-from mmcalib.memory.figures import budget_figures, memory_figures
 from mmcalib.memory.predict import pool_evidence
-from mmcalib.memory.rehearse import Predicted
+from mmcalib.memory.rehearse import Predicted, budget_figures, memory_figures
 from mmcalib.proof.prove import Proof, measured_memory, startup_figures
 from mmcalib.proof.start import Started
 from mmcalib.results.calibration import (
@@ -60,26 +59,19 @@ def _frontier_point(
     decision: Decision, explored: Explored, figures: Memory, beaten: bool
 ) -> FrontierPoint:
     point, budget = explored.point, explored.budget
+    values = point, point.knob, budget, figures
     chosen = (point.knob.name, point.value) in {(p.knob.name, p.value) for p in decision.chosen}
     return FrontierPoint.from_value(
-        point,
+        *values,
         knob=point.knob.name,
-        modality=point.knob.modality,
         share_downscaled=round(point.share_downscaled, 6),
         mean_retention=round(point.mean_retention, 6),
         worst_retention=round(point.worst_retention, 6),
         mean_enlargement=round(point.mean_enlargement, 6),
         process_s=round(point.process_s, 6),
-        encoder_budget_tokens=budget.encoder_budget_tokens,
-        profiled_items=budget.profiled_items,
         adequacy=round(compute_reserve(budget, decision.items_per_prompt).ratio, 4),
         resident_items=budget.encoder_cache_size // point.max_embeds if point.max_embeds else None,
         choice="chosen" if chosen else "beaten" if beaten else "open",
-        bleeds=point.knob.bleeds,
-        activation_peak_bytes=figures.activation_peak_bytes,
-        kv_cache_bytes=figures.kv_cache_bytes,
-        kv_cache_tokens=figures.kv_cache_tokens,
-        max_concurrency=figures.max_concurrency,
         label="computed" if point.counted else "measured",
     )
 

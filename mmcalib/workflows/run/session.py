@@ -35,9 +35,8 @@ from mmcalib.engine.vllm_config import (
 )
 from mmcalib.errors import MmcalibError, UsageError, VllmRefused
 from mmcalib.files import Scratch
-from mmcalib.memory.figures import budget_figures
 from mmcalib.memory.predict import reject_too_small
-from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Rehearsals
+from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Rehearsals, budget_figures
 from mmcalib.models.catalogue import find_model
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel, cache_dir

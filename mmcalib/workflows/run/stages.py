@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -28,7 +28,6 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import Modality, Shape, weight
-from mmcalib.engine.host import EngineHost
 from mmcalib.errors import MmcalibError
 from mmcalib.files import write_text
 from mmcalib.gate.admission import ChatText
@@ -162,10 +161,13 @@ def review(session: Session, decided: Derived) -> Review:
     served, decision = decided.prepared, decided.decision
     rules = prove_rules(session.host, served.opened, decision, session.progress)
     kept = least_kept(decision)
-    same = find_same_costs(session.host, decision, kept)
-    for modality, copy in same.items():
-        largest = largest_item(decision.most_detailed_table.columns_of(modality)).shape
-        kept[modality] = weight(copy) / weight(largest)
+    same, table = dict[Modality, Shape](), decision.most_detailed_table
+    for modality in (m for m in table.modalities() if m not in kept):
+        largest = largest_item(table.columns_of(modality)).shape
+        dummy = decision.plain.dummies.get(modality)
+        # A smaller copy of the largest item that takes as many tokens.
+        if copy := find_same_cost(session.host, table.setting, largest, dummy):
+            same[modality], kept[modality] = copy, weight(copy) / weight(largest)
     needed = required_environment(served.refused, served.opened.server)
     corpus, gpu = replace(served.corpus, skipped=decided.skipped), session.job.gpu
     checks = [
@@ -186,19 +188,6 @@ def review(session: Session, decided: Derived) -> Review:
         compared = compare_apart(path, tokens, "cuda", setting, sample, session.progress, files)
         checks.append(compared_check(compared))
     return Review(decided, rules, needed, tuple(checks), kept)
-
-
-def find_same_costs(
-    host: EngineHost, decision: Decision, ruled: Container[Modality]
-) -> dict[Modality, Shape]:
-    """Find a smaller copy of each modality's largest item that takes as many tokens."""
-    found, table = dict[Modality, Shape](), decision.most_detailed_table
-    for modality in (m for m in table.modalities() if m not in ruled):
-        largest = largest_item(table.columns_of(modality)).shape
-        dummy = decision.plain.dummies.get(modality)
-        if same := find_same_cost(host, table.setting, largest, dummy):
-            found[modality] = same
-    return found
 
 
 def check_decision(

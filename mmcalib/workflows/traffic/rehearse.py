@@ -24,13 +24,13 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.vllm_config import configured_context, loading_args, open_model
 from mmcalib.errors import MmcalibError
 from mmcalib.files import Scratch
-from mmcalib.memory.figures import rehearsal_document
 from mmcalib.memory.rehearse import (
     EngineArgs,
     MemoryPrediction,
     Predicted,
     Rehearsals,
     arguments_key,
+    rehearsal_document,
 )
 from mmcalib.models.cut import cut_checkpoint
 from mmcalib.models.gpus import AUTO, Gpu, resolve_gpu
@@ -131,24 +131,21 @@ def traffic_figures(served: Traffic, trace: Trace, rehearsed: RehearsedMemory) -
     if highest is not None:
         origins, encoding = highest.origins[:_LISTED], highest.encoding[:_LISTED]
         highest = replace(highest, origins=origins, encoding=encoding, peak_bytes=peak_bytes)
-    return TrafficFigures(
+    return TrafficFigures.from_value(
+        served,
+        rehearsed,
         requests=len(trace.requests),
         refused=[f"{origin}: {why}" for origin, why in served.refused],
         steps=len(steps),
         reserved_bytes=reserved_bytes,
         margin_bytes=reserved_bytes - peak_bytes,
         outside_bytes=rehearsed.outside_for_steps_bytes,
-        requested_bytes=rehearsed.requested_bytes,
-        total_bytes=rehearsed.total_bytes,
         preemptions=sum(step.preempted for step in steps),
         encoder_waits=sum(step.held_up for step in steps),
         encoded_items=sum(step.encoded for step in steps),
         reused_items=served.reused,
-        cached_tokens=served.cached_tokens,
         concurrency=_most(step.scheduled for step in steps),
-        kv_blocks=served.kv_blocks,
         most_kv_blocks=_most(step.kv_blocks for step in steps),
-        cache_tokens=served.cache_tokens,
         most_cache_tokens=_most(step.cache_tokens for step in steps),
         cache_logical_bytes=_most(step.logical_bytes for step in steps),
         cache_alive_bytes=_most(step.alive_bytes for step in steps),
@@ -204,7 +201,7 @@ class BackgroundTraffic:
     def wait_for_figures(
         self, args: EngineArgs, started: RehearsedMemory | None
     ) -> TrafficFigures | None:
-        """Wait for the figures, None if vLLM would not start. Raises MmcalibError if it dies."""
+        """Wait for the figures, None if vLLM would not start. Raises MmcalibError if that fails."""
         served = self.start(args).result()
         if served is None or started is None:
             return None
@@ -212,7 +209,9 @@ class BackgroundTraffic:
 
     def _serve(self, args: EngineArgs) -> Traffic | None:
         started = self.prediction.find_result(args)
-        if not isinstance(started, RehearsedMemory) or started.kv_blocks is None:
+        if isinstance(started, MmcalibError):
+            raise started
+        if started is None or started.kv_blocks is None:
             return None
         rehearsals = self.process.rehearsals
         return serve_trace(rehearsals, self.model_path, args, started, self.trace, Arrivals())
@@ -229,23 +228,21 @@ def finish_serving(
     gpu, before, after = predicted.gpu.name, predicted.default, predicted.calibrated
     if after is None or after.kv_blocks is None:
         return None, []
+    served, default, problem = None, None, "vLLM would not start"
     try:
         served = serving.wait_for_figures(args, after)
     except MmcalibError as error:
-        detail, remedy = f"not rehearsed: {error.message}", "mmcalib rehearse --requests FILE"
-        return None, [Check(LOAD_ON.of(gpu), "skip", detail, f"{remedy} --verbose")]
+        problem = error.message
     if served is None:
-        return None, []
-    default, problem = None, ""
+        remedy = "mmcalib rehearse --requests FILE --verbose"
+        return None, [Check(LOAD_ON.of(gpu), "skip", f"not rehearsed: {problem}", remedy)]
+    problem = "its startup could not be rehearsed"
     try:
-        default = serving.wait_for_figures(default_args, before)
+        if before is not None:
+            default = serving.wait_for_figures(default_args, before)
+            problem = "" if default else f"vLLM would not start: {before.problem}"
     except MmcalibError as error:
         problem = error.message
-    else:
-        if before is None:
-            problem = "its startup could not be rehearsed"
-        elif default is None:
-            problem = f"vLLM would not start: {before.problem}"
     document = ServedTraffic(
         gpu=gpu,
         calibrated=served,

@@ -15,7 +15,7 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.files import Scratch
 from mmcalib.memory.checks import no_gpu, not_rehearsed
-from mmcalib.memory.figures import budget_figures, memory_figures
+from mmcalib.memory.rehearse import budget_figures, memory_figures
 from mmcalib.models.gpus import Gpu, resolve_gpu
 from mmcalib.models.resolve import cache_dir
 from mmcalib.options.option import make_options

@@ -11,8 +11,7 @@ from mmcalib.domain.memory import WorkerMemory
 from mmcalib.engine.messages import EngineStarted
 from mmcalib.errors import VllmRefused
 from mmcalib.memory.checks import components, memory_checks
-from mmcalib.memory.figures import memory_figures
-from mmcalib.memory.rehearse import Predicted
+from mmcalib.memory.rehearse import Predicted, memory_figures
 from mmcalib.models import gpus
 from mmcalib.models.cut import Depths
 from mmcalib.proof.prove import measured_memory

@@ -38,8 +38,7 @@ from mmcalib.domain.memory import (
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.errors import VllmRefused
 from mmcalib.memory import checks, worst_steps
-from mmcalib.memory.figures import rehearsal_document
-from mmcalib.memory.rehearse import Predicted
+from mmcalib.memory.rehearse import Predicted, rehearsal_document
 from mmcalib.memory.worst_steps import RehearseAll, check_retention, encoder_steps, find_remedies
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel

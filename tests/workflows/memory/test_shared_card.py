@@ -10,7 +10,7 @@ import pytest
 from mmcalib.domain.memory import GRAPHS, Allocation, PhasePeak, RehearsedMemory
 from mmcalib.errors import UsageError
 from mmcalib.memory.checks import outside_check
-from mmcalib.memory.figures import memory_figures
+from mmcalib.memory.rehearse import memory_figures
 from mmcalib.models.gpus import find_gpu, with_free_memory
 from mmcalib.releases.constants import CONTEXT_BYTES, divide
 from mmcalib.remedies.memory import Goal

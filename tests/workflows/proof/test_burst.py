@@ -53,21 +53,21 @@ def test_what_is_too_heavy_to_answer_is_still_taken_in() -> None:
 
 def test_a_prompt_that_is_not_taken_in_fails_the_check() -> None:
     found = chosen([[LARGE], [SMALL]], step=8000)
-    answered = (PromptOutcome("r.jsonl:1", "", 8010, (8000,)),)
-    good = BurstResult(answered, 1.0, 8000, (PromptOutcome("r.jsonl:2", "", 0, (100,)),))
+    answered = (PromptOutcome("r.jsonl:1", "", (8000,)),)
+    good = BurstResult(answered, 1.0, 8000, (PromptOutcome("r.jsonl:2", "", (100,)),))
     check = replay.replay_check(found, good, 8000)
     assert check.status == "pass"
     assert "1 of the heaviest prompts answered at once, 1 others admitted" in check.detail
-    refused = BurstResult(answered, 1.0, 8000, (PromptOutcome("r.jsonl:2", "too long", 0, ()),))
+    refused = BurstResult(answered, 1.0, 8000, (PromptOutcome("r.jsonl:2", "too long", ()),))
     assert replay.replay_check(found, refused, 8000).detail == "r.jsonl:2: too long"
-    differing = BurstResult(answered, 1.0, 8000, (PromptOutcome("r.jsonl:2", "", 0, (99,)),))
+    differing = BurstResult(answered, 1.0, 8000, (PromptOutcome("r.jsonl:2", "", (99,)),))
     assert "measured (100,), engine (99,)" in replay.replay_check(found, differing, 8000).detail
 
 
 def test_a_model_that_cannot_chat_is_asked_nothing_and_only_a_limit_is_to_be_raised() -> None:
     found = chosen([[LARGE], [SMALL]], step=8000)
     no_template = f"default chat template is no longer allowed, so {NO_CHAT_TEMPLATE}"
-    silent = BurstResult((PromptOutcome("r.jsonl:1", no_template, 0, ()),), 1.0, 0)
+    silent = BurstResult((PromptOutcome("r.jsonl:1", no_template, ()),), 1.0, 0)
     check = replay.replay_check(found, silent, 8000)
     assert (check.status, "no chat template" in check.detail) == ("skip", True)
     for words, cure in (
@@ -77,7 +77,7 @@ def test_a_model_that_cannot_chat_is_asked_nothing_and_only_a_limit_is_to_be_rai
         ),
         ("unknown role", "correct these requests, or --validate startup"),
     ):
-        refused = BurstResult((PromptOutcome("r.jsonl:1", words, 0, ()),), 1.0, 0)
+        refused = BurstResult((PromptOutcome("r.jsonl:1", words, ()),), 1.0, 0)
         assert replay.replay_check(found, refused, 8000).remedy == cure
 
 
