@@ -17,7 +17,14 @@ from mmcalib.census.prompts import PromptCensus
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.source import Source
 from mmcalib.domain.items import Item, Skipped, decode_line, download_mib, drop_data, loaded_bytes
-from mmcalib.domain.shapes import AudioShape, EncodedItem, ImageShape, VideoShape, as_encoded_item
+from mmcalib.domain.shapes import (
+    AudioShape,
+    EncodedItem,
+    ImageShape,
+    VideoShape,
+    as_encoded_item,
+    is_size,
+)
 from mmcalib.errors import CorpusError, MmcalibError
 from mmcalib.files import Scratch
 from mmcalib.media.sniff import AUDIO_EXTENSIONS, IMAGE_EXTENSIONS, VIDEO_EXTENSIONS, extension_of
@@ -252,6 +259,8 @@ class CorpusCounter:
 
 
 def _identity(path: str) -> _Identity:
+    if is_size(path):
+        return path
     try:
         status = os.stat(path)
     except (OSError, ValueError):

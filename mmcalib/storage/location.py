@@ -253,7 +253,7 @@ _SECOND_NS = 1_000_000_000
 
 def item_version(item: Item) -> str:
     """Return size and time of a file, or the source's version; empty if a result cannot name it."""
-    if not is_utf8(item.path):
+    if is_size(item.path) or not is_utf8(item.path):
         return ""
     if item.byte_source is not None:
         return item.byte_source.version
