@@ -279,6 +279,8 @@ _FRAMES: Final[tuple[tuple[set[str], Phase], ...]] = (
     ),
     ({"compile_or_warm_up_model", "warmup_kernels"}, "warm-up"),
     ({"run_busy_loop", "execute_model", "sample_tokens", "_process_engine_step"}, "serving"),
+    # The profile encodes without it.
+    ({"_execute_mm_encoder"}, "serving"),
 )
 _FRAME = re.compile(r'File "[^"]{1,500}", line \d{1,9}, in (\w{1,100})', re.ASCII)
 # Lines that announce the phase after them.
