@@ -174,7 +174,7 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
         ("kv_cache_bytes", "specified by kv_cache_memory", rf"reserved ({_N} ?GiB) mem", _nbytes),
         ("kv_cache_bytes", _ONE, rf"KV cache memory \(({_N} Gi?B)\)", _nbytes),
         ("kv_cache_tokens", "KV cache size:", rf"size: ({_COUNT}) tokens", _count),
-        ("needed_bytes", "KV cache is needed", rf"\(({_N} Gi?B) KV cache is needed", _nbytes),
+        ("needed_bytes", "KV cache is needed", rf"({_N} Gi?B) KV cache is needed", _nbytes),
         ("encoder_budget_tokens", "Encoder cache will be", rf"budget of ({_COUNT}) tok", _count),
         ("profiled_items", "Encoder cache will be", rf"with ({_COUNT}) \w+ items", _count),
         ("profiled_modality", "Encoder cache will be", r"with \d{1,9} (\w{1,20}) items", str),

@@ -101,7 +101,9 @@ def _measure(log: StartupLog, total: int | None) -> _Measured:
     lacking = [max(0, tried - free) for tried, free in pairs if tried and free is not None]
     missing = max(lacking, default=None)
     if lacks_cache:
+        # Without the need of a request, only what a negative figure lacks is known.
         missing = (log.needed_bytes or 0) - (log.kv_cache_bytes or 0)
+        missing = missing if missing >= 0 else None
     elif phase == "start" and log.wanted_bytes and log.free_bytes is not None:
         missing = max(0, log.wanted_bytes - log.free_bytes)
     oom = next((one for one in ooms if one.tried_bytes), None)

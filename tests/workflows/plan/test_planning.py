@@ -302,6 +302,14 @@ def test_no_plan_exceeds_the_sequences_that_the_log_allows(tmp_path: Path) -> No
     assert at.args(())["max_num_seqs"] == 108
 
 
+def test_what_an_error_that_is_cut_short_lacks_is_unknown(tmp_path: Path) -> None:
+    cut = "ValueError: To serve at least one request with the models's max seq len (65536), "
+    whole = f"{cut}9.0 GiB KV cache is needed, which is larger than the available"
+    for error, missing in ((cut, None), (whole, 9 * GIB - round(1.2 * GIB))):
+        found = written(tmp_path, "Available KV cache memory: 1.20 GiB", error)
+        assert found.answer().missing_bytes == missing
+
+
 TWO_SERVERS = (
     "web-1  | non-default args: {'model': 'org/a', 'port': 8000}",
     "web-2  | non-default args: {'model': 'org/b', 'port': 8001}",
