@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from mmcalib.errors import MmcalibError, ModelError, UsageError
-from mmcalib.files import open_document
+from mmcalib.files import encoding_of, open_document
 from mmcalib.logs.starts import StartupLog, last_failed, read_starts
 from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
@@ -56,8 +56,9 @@ _SERVER: Final = frozenset({"host", "port", "model_tag", "api_key"})
 # Defaults differ between releases, and the log's figures hold for the values that its engine used.
 _EFFECTIVE: Final = ("max_model_len", "max_num_batched_tokens", "gpu_memory_utilization")
 # A configuration is one line of about 6,000 characters; a day's log has a few hundred megabytes.
-_LINE_BYTES: Final = 100_000
+_LINE_CHARS: Final = 100_000
 _MOST_BYTES: Final = 1 << 28
+_GZIP: Final = b"\x1f\x8b"
 # Logs round to 0.01 GiB, and drivers leave slightly different totals.
 _SIZE_TOLERANCE: Final = 0.005
 # What a log's weights may differ from the rehearsed ones, and by how much a model is another one.
@@ -224,13 +225,19 @@ def _same_size(one: int, other: int) -> bool:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Yield a log's lines, cut to _LINE_BYTES. Raises OSError, EFBIG for too large a file."""
+    """Yield a log's lines, cut to _LINE_CHARS. Raises OSError, EFBIG for too large a file, and
+    UsageError for a compressed one.
+    """
     remaining = _MOST_BYTES
-    with io.BufferedReader(open_document(path)) as file:
-        while line := file.readline(_LINE_BYTES):
+    with io.BufferedReader(open_document(path)) as raw:
+        head = raw.peek(2)
+        if head.startswith(_GZIP):
+            raise UsageError(f"--log {path}: compressed by gzip", hint=f"gunzip -k {path}")
+        file = io.TextIOWrapper(raw, encoding_of(head), errors="replace", newline="\n")
+        while line := file.readline(_LINE_CHARS):
             remaining -= len(line)
-            yield line.decode("utf-8", errors="replace")
-            while remaining >= 0 and line[-1:] != b"\n" and (line := file.readline(_LINE_BYTES)):
+            yield line
+            while remaining >= 0 and line[-1:] != "\n" and (line := file.readline(_LINE_CHARS)):
                 remaining -= len(line)
             if remaining < 0:
                 why = f"larger than {_MOST_BYTES >> 20} MiB: keep only the startup output"
