@@ -59,8 +59,16 @@ _EFFECTIVE: Final = ("max_model_len", "max_num_batched_tokens", "gpu_memory_util
 _LINE_CHARS: Final = 100_000
 _MOST_BYTES: Final = 1 << 28
 _GZIP: Final = b"\x1f\x8b"
-# Logs round to 0.01 GiB, and drivers leave slightly different totals.
+# Logs round to 0.01 GiB, and drivers leave slightly different totals: older ones up to 229 MiB more
+# than the catalogue's, as its sources say (an RTX 2080; 127 MiB on an RTX 4090).
+_ROUNDING_BYTES: Final = GIB // 100
 _SIZE_TOLERANCE: Final = 0.005
+_OLDER_DRIVER_BYTES: Final = 232 << 20
+# To name before other GPUs of the same size.
+_COMMON: Final = (
+    *("RTX-4090", "RTX-3090", "RTX-5090", "T4", "L4", "A10G", "L40S", "RTX-A6000"),
+    *("A100-40G", "A100-80G", "H100-80G", "H200", "RTX-PRO-6000"),
+)
 # What a log's weights may differ from the rehearsed ones, and by how much a model is another one.
 _SAME_WEIGHTS, _OTHER_MODEL = 0.03, 0.15
 _SAME_CACHE: Final = 0.05
@@ -142,7 +150,7 @@ def find_subject(log: StartupLog | None, gpu: Gpu | None, find: Callable[[], T])
         hints = "; ".join(error.hint for error in missing)
         raise UsageError("; ".join(error.message for error in missing), hint=hints)
     assert gpu is not None
-    return with_free_of_log(gpu, log), found
+    return with_memory_of_log(gpu, log), found
 
 
 def gpu_of_log(log: StartupLog) -> Gpu:
@@ -153,7 +161,9 @@ def gpu_of_log(log: StartupLog) -> Gpu:
         return present
     if total is None:
         raise UsageError("the log does not name its GPU", hint="--gpu NAME")
+    rank = {name: at for at, name in enumerate(_COMMON)}
     candidates = [g for g in gpus.catalogue_gpus() if _same_size(g.total_bytes, total)]
+    candidates.sort(key=lambda gpu: rank.get(gpu.name, len(rank)))
     if len(candidates) == 1:
         return candidates[0]
     size = f"{total / GIB:.2f}GiB"
@@ -165,10 +175,17 @@ def gpu_of_log(log: StartupLog) -> Gpu:
     raise UsageError(f"no known GPU has the log's {size}", hint=hint)
 
 
-def with_free_of_log(gpu: Gpu, log: StartupLog) -> Gpu:
-    """Return the GPU with the memory that the log's server found free next to other processes."""
+def with_memory_of_log(gpu: Gpu, log: StartupLog) -> Gpu:
+    """Return the GPU with the log's total, and what its server found free next to other processes.
+
+    A total that the user gives stays.
+    """
     total, free = log.total_bytes, log.free_bytes
-    if free is None or total is None or not _same_size(gpu.total_bytes, total):
+    if total is None or not _same_size(gpu.total_bytes, total):
+        return gpu
+    if gpu.total_status != "given" and abs(total - gpu.total_bytes) > _ROUNDING_BYTES:
+        gpu = replace(gpu, total_bytes=total, total_status="read", source="the server's log")
+    if free is None:
         return gpu
     nccl = gpu.nccl_bytes if log.engine_args.get("tensor_parallel_size", 1) != 1 else 0
     if gpu.free_bytes is not None or total - free <= MOST_CONTEXT_BYTES + nccl:
@@ -220,8 +237,9 @@ def compare_log(log: StartupLog, weights: int, kv_cache: int, twins: Sequence[st
     return notes
 
 
-def _same_size(one: int, other: int) -> bool:
-    return abs(one - other) <= _SIZE_TOLERANCE * other
+def _same_size(card: int, logged: int) -> bool:
+    most = max(_SIZE_TOLERANCE * logged, _OLDER_DRIVER_BYTES)
+    return -_SIZE_TOLERANCE * logged <= logged - card <= most
 
 
 def _lines(path: Path) -> Iterator[str]:

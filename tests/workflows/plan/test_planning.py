@@ -12,7 +12,14 @@ import pytest
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import ModelError, UsageError, VllmRefused
-from mmcalib.logs.starts import Failure, OutOfMemory, Phase, StartupLog
+from mmcalib.logs.starts import (
+    Failure,
+    OutOfMemory,
+    Phase,
+    StartupLog,
+    last_failed,
+    read_starts,
+)
 from mmcalib.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.memory.rehearse import MemoryPrediction, Predicted
 from mmcalib.models import gpus
@@ -351,14 +358,36 @@ def test_the_memory_that_other_processes_hold_is_read_from_the_log(tmp_path: Pat
     l4 = gpus.find_gpu("L4")
     for free, expected in ((17.06, round(17.06 * GIB) + CONTEXT_BYTES), (21.7, None)):
         log = written(tmp_path, message.format(free=free) + " desired GPU memory utilization").log
-        assert from_log.with_free_of_log(l4, log).free_bytes == expected
+        assert from_log.with_memory_of_log(l4, log).free_bytes == expected
         given = gpus.with_free_memory(l4, "9GiB")
-        assert from_log.with_free_of_log(given, log) == given
+        assert from_log.with_memory_of_log(given, log) == given
     # Of two GPUs: 0.84 GiB are the context and NCCL, not another process.
     taken = CONTEXT_BYTES + l4.nccl_bytes
     for free, expected in ((17.06, round(17.06 * GIB) + taken), (21.2, None)):
         log = written(tmp_path, message.format(free=free) + " desired GPU memory utilization").log
         several = replace(log, engine_args={"tensor_parallel_size": 2})
-        assert from_log.with_free_of_log(l4, several).free_bytes == expected
+        assert from_log.with_memory_of_log(l4, several).free_bytes == expected
     other = gpus.find_gpu("H100-80G")
-    assert from_log.with_free_of_log(other, log) == other
+    assert from_log.with_memory_of_log(other, log) == other
+
+
+OOM = (
+    "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of {} GiB of which"
+)
+
+
+@pytest.mark.parametrize(
+    ("total", "first"),
+    [(f"23.{cents}", "RTX-4090, RTX-3090, ") for cents in (52, 53, 55, 63, 64, 65)]
+    + [("22.03", "L4, A10G, "), ("22.19", "L4, A10G, "), ("14.75", "T4, ")],
+)
+def test_a_gpu_is_known_by_the_total_of_any_driver_the_common_ones_first(
+    total: str, first: str
+) -> None:
+    log = last_failed(read_starts([OOM.format(total)]))
+    with pytest.raises(UsageError, match=f"{total}GiB: {first}") as caught:
+        from_log.gpu_of_log(log)
+    assert caught.value.hint.startswith(f"--gpu {first.split(',')[0]}, ")
+    named = gpus.find_gpu(first.split(",")[0])
+    counted = from_log.with_memory_of_log(named, log).total_bytes
+    assert abs(counted - float(total) * GIB) <= GIB / 100
