@@ -59,6 +59,7 @@ class StartupLog:
     model: str | None = None
     architecture: str | None = None
     platform: str | None = None
+    gpu: str | None = None
     port: int | None = None
     engine_args: dict[str, Value] = field(default_factory=dict)
     unread_args: tuple[str, ...] = ()
@@ -106,7 +107,9 @@ def read_starts(lines: Iterable[str]) -> tuple[StartupLog, ...]:
     router = _Router()
     for line in read_lines(lines):
         router.take(line)
-    return tuple(draft.to_log() for draft in router.drafts if draft.has_facts)
+    gpus = (draft.facts.get("gpu") for draft in router.drafts)
+    gpu = next(filter(None, gpus), None)
+    return tuple(replace(one.to_log(), gpu=gpu) for one in router.drafts if one.has_facts)
 
 
 def last_failed(starts: Sequence[StartupLog]) -> StartupLog:
@@ -150,6 +153,8 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
         ("model", "LLM engine (v", r"with config: model='([^']{1,300})'", str),
         ("architecture", "Resolved architecture:", r"architecture: (\w{1,100})", str),
         ("platform", "Automatically detected platform", r"platform (\w{1,20})", str),
+        # collect_env and nvidia-smi -L, pasted with the log.
+        ("gpu", "GPU 0: ", r"GPU 0: ((?:NVIDIA|Tesla|Quadro) [\w -]{1,60}?) ?(?:\(|GPU \d|$)", str),
         ("port", "server ", r"server (?:\d{1,4} )?on https?://[\w.:\[\]-]{1,80}:(\d{1,5})\b", int),
         ("max_model_len", "Using max model len", rf"max model len ({_COUNT})", _count),
         ("max_model_len", "LLM engine (v", r"\bmax_seq_len=(\d{1,15})\b", _count),
@@ -401,7 +406,7 @@ class _Draft:
 
     @property
     def has_facts(self) -> bool:
-        facts = self.facts.keys() - {"platform", "port"}
+        facts = self.facts.keys() - {"platform", "port", "gpu"}
         return bool(facts or self.engine_args or self.unread or self.failures or self.loaded)
 
     def take(self, line: Line) -> None:

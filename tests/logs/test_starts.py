@@ -319,7 +319,13 @@ def test_the_installed_release_prints_what_is_looked_for() -> None:
     # Of uvicorn and older releases, or made of parts.
     others = {"Application startup complete", "API server version", "odel weights took"}
     others |= {"number of tokens that can be stored in KV cache"}
-    others |= {"process was killed by signal", "non-default args: {", "█  version ", "█  model "}
+    others |= {
+        "GPU 0: ",
+        "process was killed by signal",
+        "non-default args: {",
+        "█  version ",
+        "█  model ",
+    }
     assert {mark for mark in marks - others if mark not in source} == set()
 
 

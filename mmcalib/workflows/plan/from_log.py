@@ -154,8 +154,10 @@ def find_subject(log: StartupLog | None, gpu: Gpu | None, find: Callable[[], T])
 
 
 def gpu_of_log(log: StartupLog) -> Gpu:
-    """Return the GPU with the log's memory, or this machine's. Raises UsageError."""
+    """Return the GPU with the log's memory or name, or this machine's. Raises UsageError."""
     total = log.total_bytes
+    if total is None and log.gpu is not None:
+        return gpus.find_gpu(log.gpu)
     present = gpus.detect_gpu() if gpus.has_gpu() else None
     if present is not None and (total is None or _same_size(present.total_bytes, total)):
         return present
@@ -163,6 +165,7 @@ def gpu_of_log(log: StartupLog) -> Gpu:
         raise UsageError("the log does not name its GPU", hint="--gpu NAME")
     rank = {name: at for at, name in enumerate(_COMMON)}
     candidates = [g for g in gpus.catalogue_gpus() if _same_size(g.total_bytes, total)]
+    candidates = [one for one in candidates if one.torch_name == log.gpu] or candidates
     candidates.sort(key=lambda gpu: rank.get(gpu.name, len(rank)))
     if len(candidates) == 1:
         return candidates[0]

@@ -391,3 +391,13 @@ def test_a_gpu_is_known_by_the_total_of_any_driver_the_common_ones_first(
     named = gpus.find_gpu(first.split(",")[0])
     counted = from_log.with_memory_of_log(named, log).total_bytes
     assert abs(counted - float(total) * GIB) <= GIB / 100
+
+
+def test_the_gpu_of_an_environment_that_is_pasted_with_a_log_is_its_gpu() -> None:
+    pasted = ["GPU models and configuration:", "GPU 0: NVIDIA A10G", "GPU 1: NVIDIA A10G"]
+    # By its name, and of the three of its size.
+    for line in ("Starting to load model org/m...", OOM.format("22.03")):
+        (log,) = read_starts([*pasted, line])
+        assert from_log.gpu_of_log(log).name == "A10G"
+    (card,) = read_starts(["GPU 0: Tesla T4 (UUID: GPU-8b1)", OOM.format("14.75")])
+    assert from_log.gpu_of_log(card).name == "T4"
