@@ -175,6 +175,18 @@ def test_arguments_are_read_as_they_were_set() -> None:
     }
 
 
+@pytest.mark.parametrize("pack", ["as lines", "docker", "loki", "csv"])
+def test_an_export_with_its_newest_line_first_is_read_in_the_order_of_time(pack: str) -> None:
+    first, second = server("org/a", 100, 0.5), server("org/b", 200, 0.7)
+    lines = [*first, *(line.replace(" 11:13:", " 11:14:") for line in second)]
+    newest = PACKED.get(pack, list)(lines[::-1])
+    a, b = read_starts(newest)
+    assert [(one.model, one.kv_cache_bytes, one.outcome) for one in (a, b)] == [
+        ("org/a", -GIB // 2, "failed (kv cache)"),
+        ("org/b", -round(0.7 * GIB), "failed (kv cache)"),
+    ]
+
+
 def test_the_engine_s_last_words_are_no_new_start() -> None:
     last = "Dumping input data for V1 LLM engine (v0.11.0) with config: model='q', max_seq_len=1"
     assert len(read_starts(["Model loading took 1.0 GiB memory and 2.0 seconds", last])) == 1

@@ -121,7 +121,9 @@ def read_server_log(path: Path) -> ServerLog:
         raise UsageError(
             f"--log {path}: no server starts by line {line}", hint=f"--log {path}:{starts[0].line}"
         )
-    return ServerLog(starts, picked[-1] if picked else last_failed(starts))
+    # An export may have its newest start first.
+    chosen = max(picked, key=lambda one: one.line) if picked else last_failed(starts)
+    return ServerLog(starts, chosen)
 
 
 def find_subject(log: StartupLog | None, gpu: Gpu | None, find: Callable[[], T]) -> tuple[Gpu, T]:
