@@ -82,6 +82,11 @@ class _Measured:
     oom: OutOfMemory | None
     missing_bytes: int | None
 
+    @property
+    def states_share(self) -> bool:
+        """Check whether the log tells vLLM's share; otherwise it is the release's default."""
+        return r.UTILIZATION in self.settings or self.log.wanted_bytes is not None
+
 
 def _measure(log: StartupLog, total: int | None) -> _Measured:
     division = divide(log.vllm_version or "", log.engine_args)
@@ -89,8 +94,8 @@ def _measure(log: StartupLog, total: int | None) -> _Measured:
     settings = {**log.engine_args, **{n: v for n, v in printed.items() if v is not None}}
     share = settings.get(r.UTILIZATION)
     if not isinstance(share, int | float) or isinstance(share, bool):
+        settings.pop(r.UTILIZATION, None)
         share = division.utilization
-    settings[r.UTILIZATION] = float(share)
     requested = log.wanted_bytes
     if requested is None and total is not None:
         requested = round(share * total)
@@ -121,7 +126,8 @@ def answer_log(
     levers = _LEVERS if log.failures else ()
     found = (one for lever in levers for one in lever(known) if r.allows(kept, one))
     values = {name: known.settings.get(name) for name in FIGURES}
-    values |= {"total_bytes": known.total_bytes, "requested_bytes": known.requested_bytes}
+    values |= {"total_bytes": known.total_bytes}
+    values["requested_bytes"] = known.requested_bytes if known.states_share else None
     return LogAnswer(
         line=log.line,
         start=str(log),
@@ -135,7 +141,7 @@ def answer_log(
         figures={name: v for name, v in values.items() if isinstance(v, int | float)},
         fixes=tuple(r.propose(r.changed_args(log.engine_args, [one]), one) for one in found),
         least=_least(known) if log.failures else "",
-        notes=tuple(_notes(log)),
+        notes=tuple(_notes(known)),
     )
 
 
@@ -266,7 +272,11 @@ def _least(known: _Measured) -> str:
     return f"a card with about {gib(whole)}{of}, or {flag('tensor_parallel_size')} 2"
 
 
-def _notes(log: StartupLog) -> Iterator[str]:
+def _notes(known: _Measured) -> Iterator[str]:
+    log = known.log
+    if known.requested_bytes is not None and not known.states_share:
+        share = f"{known.division.utilization:g}"
+        yield f"assumed: {flag(r.UTILIZATION)} {share}, vLLM's default; the log states none"
     if any("killed by signal" in one.text for one in log.failures):
         yield "the host's memory ran out, not the GPU's: fewer frames, or --mm-processor-cache-gb 0"
     if log.unread_args:

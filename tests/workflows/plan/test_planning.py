@@ -266,6 +266,11 @@ def test_a_cap_of_images_that_turns_videos_away_is_passed_over() -> None:
     assert refused[0] == "rejects video items"
 
 
+OOM = (
+    "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of {} GiB of which"
+)
+
+
 def written(folder: Path, *lines: str) -> from_log.ServerLog:
     (folder / "server.log").write_text("\n".join(lines))
     return from_log.read_server_log(folder / "server.log")
@@ -315,6 +320,19 @@ def test_what_an_error_that_is_cut_short_lacks_is_unknown(tmp_path: Path) -> Non
     for error, missing in ((cut, None), (whole, 9 * GIB - round(1.2 * GIB))):
         found = written(tmp_path, "Available KV cache memory: 1.20 GiB", error)
         assert found.answer().missing_bytes == missing
+
+
+@pytest.mark.parametrize(("said", "share"), [("", None), ("'gpu_memory_utilization': 0.5", 0.5)])
+def test_a_utilization_that_no_line_states_is_no_figure_of_the_log(
+    said: str, share: float | None, tmp_path: Path
+) -> None:
+    args = f"non-default args: {{'model': 'm', {said}}}"
+    answer = written(tmp_path, "API server version 0.20.0", args, OOM.format("8.00")).answer()
+    assert answer.figures.get("gpu_memory_utilization") == share
+    assert answer.figures.get("requested_bytes") == (share and 4 * GIB)
+    assert [note.split(",")[0] for note in answer.notes] == (
+        [] if share else ["assumed: --gpu-memory-utilization 0.92"]
+    )
 
 
 TWO_SERVERS = (
