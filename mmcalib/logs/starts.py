@@ -51,7 +51,8 @@ class StartupLog:
     `max_model_len` and the two after it are the engine's. Bytes are those of the worker with the
     least room: `needed_bytes` of KV cache are what one request takes, `wanted_bytes` what the
     utilization asks for. `longest_context`, `most_sequences` and `least_batched_tokens` are values
-    that vLLM's error allows.
+    that vLLM's error allows. `phase` is the last one announced, and `is_vllm` says that a line is
+    vLLM's own: other programs run out of PyTorch's memory too.
     """
 
     line: int = 0
@@ -85,7 +86,9 @@ class StartupLog:
     least_batched_tokens: int | None = None
     warmed_sequences: int | None = None
     failures: tuple[Failure, ...] = ()
+    phase: Phase | None = None
     is_ready: bool = False
+    is_vllm: bool = False
 
     @property
     def outcome(self) -> str:
@@ -287,6 +290,8 @@ _FRAMES: Final[tuple[tuple[set[str], Phase], ...]] = (
     # The profile encodes without it.
     ({"_execute_mm_encoder"}, "serving"),
 )
+_MODULES = re.compile(r"\bvllm/(?:v1|engine|entrypoints|executor|worker)/")
+_PROCESSES: Final = ("EngineCore", "APIServer", "VllmWorker", "Worker")
 _FRAME = re.compile(r'File "[^"]{1,500}", line \d{1,9}, in (\w{1,100})', re.ASCII)
 # Lines that announce the phase after them.
 _MILESTONES: Final[tuple[tuple[str, Phase], ...]] = (
@@ -389,6 +394,7 @@ class _Draft:
     phase: Phase | None = None
     loaded: bool = False
     ready: bool = False
+    named: bool = False
 
     def is_over_at(self, line: Line) -> bool:
         """Check whether a line belongs to another start."""
@@ -406,12 +412,20 @@ class _Draft:
 
     @property
     def has_facts(self) -> bool:
-        facts = self.facts.keys() - {"platform", "port", "gpu"}
-        return bool(facts or self.engine_args or self.unread or self.failures or self.loaded)
+        return self.has_own_facts or bool(self.failures)
+
+    @property
+    def has_own_facts(self) -> bool:
+        """Check for a fact or a failure that only vLLM prints."""
+        facts = self.facts.keys() - {"platform", "port", "gpu", "total_bytes"}
+        of_vllm = any(one.oom is None for one in self.failures.values())
+        return bool(facts or self.engine_args or self.unread or self.loaded or of_vllm)
 
     def take(self, line: Line) -> None:
         if line.process is not None and len(self.processes) < _MOST:
             self.processes.setdefault(line.process.partition(" pid=")[0], line.process)
+        self.named |= line.level is not None or (line.process or "").startswith(_PROCESSES)
+        self.named |= "vllm/" in line.text and bool(_MODULES.search(line.text))
         if NON_DEFAULT in line.text:
             for name, value, literal in read_arguments(line.text):
                 if len(self.engine_args) < _MOST:
@@ -485,5 +499,7 @@ class _Draft:
             engine_args=self.engine_args,
             unread_args=tuple(self.unread),
             failures=tuple(self.failures.values()),
+            phase=self.phase,
             is_ready=self.ready,
+            is_vllm=self.named or self.has_own_facts,
         )

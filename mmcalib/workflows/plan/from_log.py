@@ -107,14 +107,14 @@ def read_server_log(path: Path) -> ServerLog:
     if (at := _AT_LINE.fullmatch(str(path))) and not path.exists():
         path, line = Path(at[1]), int(at[2])
     try:
-        starts = read_starts(_lines(path))
+        starts = tuple(one for one in read_starts(_lines(path)) if one.is_vllm)
     except OSError as error:
         hint = "vllm serve ... 2>&1 | tee server.log"
         raise UsageError(f"--log {path}: {error.strerror}", hint=hint) from error
     if not starts:
         raise UsageError(
             f"--log {path}: not the log of a vLLM server",
-            hint="--log FILE with vLLM's startup output or its out-of-memory error",
+            hint="--log FILE with vLLM's startup output, or its error with the lines above it",
         )
     picked = [one for one in starts if line and one.line <= line]
     if line and not picked:
