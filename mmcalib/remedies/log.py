@@ -7,6 +7,7 @@ from them. A remedy never goes beyond a number that the log states.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,7 +25,8 @@ class LogAnswer:
     """The answer from one start of the log alone; `figures` as stated, by name with their unit.
 
     `missing_bytes` are what the failure lacked, as far as the log says. Without `fixes`, `least` is
-    the least that would serve. `others` describes the log's other starts.
+    the least that would serve, or what vLLM's error asks for. `others` describes the log's other
+    starts, and `ending` the end of a start without a failure.
     """
 
     line: int
@@ -40,6 +42,7 @@ class LogAnswer:
     fixes: tuple[r.Proposal, ...]
     least: str
     notes: tuple[str, ...] = ()
+    ending: str = ""
 
 
 # A log's figures, and what they are called.
@@ -140,8 +143,9 @@ def answer_log(
         missing_bytes=known.missing_bytes,
         figures={name: v for name, v in values.items() if isinstance(v, int | float)},
         fixes=tuple(r.propose(r.changed_args(log.engine_args, [one]), one) for one in found),
-        least=_least(known) if log.failures else "",
+        least=_least(known) or next(_asked(log), ""),
         notes=tuple(_notes(known)),
+        ending="" if log.failures else _ending(log),
     )
 
 
@@ -270,6 +274,25 @@ def _least(known: _Measured) -> str:
     if weights := known.log.weights_bytes:
         of = f", of which {gib(weights)} are weights: a quantized checkpoint takes fewer"
     return f"a card with about {gib(whole)}{of}, or {flag('tensor_parallel_size')} 2"
+
+
+_ADVICE = re.compile(r"[Tt]ry ((?:lower|increas|decreas)ing `[^.]{1,120}) when initializing")
+
+
+def _asked(log: StartupLog) -> Iterator[str]:
+    """Yield what vLLM's errors ask for without a number, and the command that finds one."""
+    command = f"mmcalib plan --log FILE --model {log.model or 'MODEL'} --gpu NAME"
+    for advice in (_ADVICE.search(failure.text) for failure in reversed(log.failures)):
+        if advice:
+            words = re.sub(r"`(\w+)`", lambda option: flag(option[1]), advice[1])
+            yield f"{words}, as vLLM's error says; by how much: {command}"
+
+
+def _ending(log: StartupLog) -> str:
+    if log.is_ready:
+        return "this start did not fail; if a request did: --log FILE with the lines of its error"
+    phase = f" ({log.phase})" if log.phase else ""
+    return f"the log ends during startup{phase}, without an error: --log FILE with the lines after"
 
 
 def _notes(known: _Measured) -> Iterator[str]:

@@ -335,6 +335,32 @@ def test_a_utilization_that_no_line_states_is_no_figure_of_the_log(
     )
 
 
+def test_a_start_without_a_failure_says_how_it_ends(tmp_path: Path) -> None:
+    loading = "Starting to load model org/m..."
+    for more, said in (
+        ("Application startup complete.", "this start did not fail; "),
+        ("Model loading took 7.1 GiB", "the log ends during startup (profile), without an error"),
+        ("ValueError: No available memory for the cache blocks.", ""),
+    ):
+        ending = written(tmp_path, loading, more).answer().ending
+        assert ending.startswith(said)
+        assert bool(ending) == bool(said)
+
+
+def test_what_an_error_without_figures_asks_for_is_said_without_a_number(tmp_path: Path) -> None:
+    error = (
+        "RuntimeError: CUDA out of memory occurred when warming up sampler with 1024 dummy "
+        "requests. Please try lowering `max_num_seqs` or `gpu_memory_utilization` when "
+        "initializing the engine."
+    )
+    answer = written(tmp_path, "Starting to load model org/m...", error).answer()
+    assert answer.fixes == ()
+    assert answer.least == (
+        "lowering --max-num-seqs or --gpu-memory-utilization, as vLLM's error says; by how much: "
+        "mmcalib plan --log FILE --model org/m --gpu NAME"
+    )
+
+
 TWO_SERVERS = (
     "web-1  | non-default args: {'model': 'org/a', 'port': 8000}",
     "web-2  | non-default args: {'model': 'org/b', 'port': 8001}",
