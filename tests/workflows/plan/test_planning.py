@@ -266,9 +266,7 @@ def test_a_cap_of_images_that_turns_videos_away_is_passed_over() -> None:
     assert refused[0] == "rejects video items"
 
 
-OOM = (
-    "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of {} GiB of which"
-)
+RAN_OUT = "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of {} GiB of"
 
 
 def written(folder: Path, *lines: str) -> from_log.ServerLog:
@@ -327,7 +325,7 @@ def test_a_utilization_that_no_line_states_is_no_figure_of_the_log(
     said: str, share: float | None, tmp_path: Path
 ) -> None:
     args = f"non-default args: {{'model': 'm', {said}}}"
-    answer = written(tmp_path, "API server version 0.20.0", args, OOM.format("8.00")).answer()
+    answer = written(tmp_path, "API server version 0.20.0", args, RAN_OUT.format("8.00")).answer()
     assert answer.figures.get("gpu_memory_utilization") == share
     assert answer.figures.get("requested_bytes") == (share and 4 * GIB)
     assert [note.split(",")[0] for note in answer.notes] == (
@@ -415,11 +413,6 @@ def test_the_memory_that_other_processes_hold_is_read_from_the_log(tmp_path: Pat
     assert from_log.with_memory_of_log(other, log) == other
 
 
-OOM = (
-    "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of {} GiB of which"
-)
-
-
 @pytest.mark.parametrize(
     ("total", "first"),
     [(f"23.{cents}", "RTX-4090, RTX-3090, ") for cents in (52, 53, 55, 63, 64, 65)]
@@ -428,7 +421,7 @@ OOM = (
 def test_a_gpu_is_known_by_the_total_of_any_driver_the_common_ones_first(
     total: str, first: str
 ) -> None:
-    log = last_failed(read_starts([OOM.format(total)]))
+    log = last_failed(read_starts([RAN_OUT.format(total)]))
     with pytest.raises(UsageError, match=f"{total}GiB: {first}") as caught:
         from_log.gpu_of_log(log)
     assert caught.value.hint.startswith(f"--gpu {first.split(',')[0]}, ")
@@ -440,8 +433,8 @@ def test_a_gpu_is_known_by_the_total_of_any_driver_the_common_ones_first(
 def test_the_gpu_of_an_environment_that_is_pasted_with_a_log_is_its_gpu() -> None:
     pasted = ["GPU models and configuration:", "GPU 0: NVIDIA A10G", "GPU 1: NVIDIA A10G"]
     # By its name, and of the three of its size.
-    for line in ("Starting to load model org/m...", OOM.format("22.03")):
+    for line in ("Starting to load model org/m...", RAN_OUT.format("22.03")):
         (log,) = read_starts([*pasted, line])
         assert from_log.gpu_of_log(log).name == "A10G"
-    (card,) = read_starts(["GPU 0: Tesla T4 (UUID: GPU-8b1)", OOM.format("14.75")])
+    (card,) = read_starts(["GPU 0: Tesla T4 (UUID: GPU-8b1)", RAN_OUT.format("14.75")])
     assert from_log.gpu_of_log(card).name == "T4"
