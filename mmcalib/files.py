@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import json
@@ -93,6 +94,12 @@ def read_document(path: str | Path, most_bytes: int) -> bytes:
             if len(data) > most_bytes:
                 raise OSError(errno.EFBIG, f"it is larger than {most_bytes:,} bytes")
     return bytes(data)
+
+
+def encoding_of(head: bytes) -> str:
+    """Name a text's encoding by its byte order mark: PowerShell's `>` writes UTF-16."""
+    is_utf16 = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return "utf-16" if is_utf16 else "utf-8-sig"
 
 
 # Far above any count of bytes or items.

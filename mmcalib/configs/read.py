@@ -35,7 +35,7 @@ from mmcalib.engine.messages import ListServeOptions, ParseServeConfig, ServeCon
 from mmcalib.engine.vllm_config import refusal_text, rejected_flags_error
 from mmcalib.engine.wheels import BUILDS, installed_version, known_variables
 from mmcalib.errors import ModelError, UsageError, VllmRefused
-from mmcalib.files import read_document
+from mmcalib.files import encoding_of, read_document
 from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
 from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
 from mmcalib.progress import Progress
@@ -386,7 +386,8 @@ def _read(path: Path) -> tuple[str, list[yaml.Node], list[str]]:
         )
     documents, notes = list[yaml.Node](), list[str]()
     try:
-        text = read_document(path, _MAX_BYTES).decode().replace("\r\n", "\n")
+        data = read_document(path, _MAX_BYTES)
+        text = data.decode(encoding_of(data)).replace("\r\n", "\n")
         # Compose without tags, so that YAML constructs no objects yet.
         for root in yaml.compose_all(text, yaml.SafeLoader):
             _expanded_size(root, 0, {}, notes)

@@ -8,6 +8,7 @@ import csv
 import html
 import itertools
 import json
+import operator
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -33,7 +34,7 @@ _SOURCE = re.compile(
 _PROCESS = re.compile(r"\(([A-Za-z][\w.]{0,60}(?: rank=\d{1,6})? pid=\d{1,12}[^()]{0,60})\) ?")
 # `INFO 09-23 18:12:33 [gpu_worker.py:298] `; with DEBUG the path in the package.
 _HEAD = re.compile(
-    r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL) (?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,9})? "
+    r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL) ((?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d{1,9})? "
     r"(?:\[?[\w./]{1,200}\.py:\d{1,6}\] ?)?"
 )
 # What pages and word processors make of quotes and blanks.
@@ -73,10 +74,12 @@ _WIDTH_LINES: Final = 500
 _WIDTHS: Final = range(60, 401)
 _USUAL_WIDTHS: Final = (80, 100, 120, 132, 160)
 _LEAST_FULL: Final = 3
+# Processes print in the same second: an export is newest first if its times fall more often.
+_JITTER: Final = 4
 
 
-def _unpack(text: str) -> Iterator[str]:
-    """Yield the lines inside a line of JSON or CSV; any other unchanged."""
+def _unpack(text: str) -> list[list[str]]:
+    """Return the lines of each record inside a line of JSON or CSV; any other unchanged."""
     inner: list[str] = []
     with contextlib.suppress(ValueError, RecursionError, csv.Error):
         if text.lstrip()[:1] in ("{", "["):
@@ -85,8 +88,7 @@ def _unpack(text: str) -> Iterator[str]:
             inner = [json.loads(field[1])]
         elif _ROW.match(text):
             inner = [max(next(csv.reader([text], strict=True)), key=len)]
-    for one in inner or [text]:
-        yield from one.splitlines()
+    return [one.splitlines() for one in inner or [text]]
 
 
 def _messages(record: object, deepest: int = _DEEPEST) -> Iterator[str]:
@@ -109,13 +111,24 @@ def _plain(text: str) -> str:
     return (text if text.isascii() else text.translate(_TYPOGRAPHY)).rstrip()
 
 
+def _oldest_first(records: Iterator[tuple[int, list[str]]]) -> Iterable[tuple[int, list[str]]]:
+    """Turn around an export whose newest record comes first, as the times of its lines show."""
+    first = list(itertools.islice(records, _WIDTH_LINES))
+    heads = (_HEAD.search(line[:_FRONT_CHARS]) for _, lines in first for line in lines[:1])
+    times = list(itertools.pairwise(head[2] for head in heads if head))
+    falls, rises = (sum(compare(*two) for two in times) for compare in (operator.gt, operator.lt))
+    every = itertools.chain(first, records)
+    return reversed(list(every)) if falls > 1 + _JITTER * rises else every
+
+
 def _unwrap(raw: Iterable[str]) -> Iterator[tuple[int, str]]:
     """Join lines that a terminal broke at its width, even within a word; with their numbers."""
-    lines = (
-        (number, _plain(clean))
+    records = (
+        (number, record)
         for number, text in enumerate(raw, 1)
-        for clean in _unpack(_COLOUR.sub("", text))
+        for record in _unpack(_COLOUR.sub("", text))
     )
+    lines = ((number, _plain(line)) for number, record in _oldest_first(records) for line in record)
     first = list(itertools.islice(lines, _WIDTH_LINES))
     width = max((len(line) for _, line in first), default=0)
     full = sum(len(line) == width for _, line in first)

@@ -51,7 +51,8 @@ class StartupLog:
     `max_model_len` and the two after it are the engine's. Bytes are those of the worker with the
     least room: `needed_bytes` of KV cache are what one request takes, `wanted_bytes` what the
     utilization asks for. `longest_context`, `most_sequences` and `least_batched_tokens` are values
-    that vLLM's error allows.
+    that vLLM's error allows. `phase` is the last one announced, and `is_vllm` says that a line is
+    vLLM's own: other programs run out of PyTorch's memory too.
     """
 
     line: int = 0
@@ -59,6 +60,7 @@ class StartupLog:
     model: str | None = None
     architecture: str | None = None
     platform: str | None = None
+    gpu: str | None = None
     port: int | None = None
     engine_args: dict[str, Value] = field(default_factory=dict)
     unread_args: tuple[str, ...] = ()
@@ -84,7 +86,9 @@ class StartupLog:
     least_batched_tokens: int | None = None
     warmed_sequences: int | None = None
     failures: tuple[Failure, ...] = ()
+    phase: Phase | None = None
     is_ready: bool = False
+    is_vllm: bool = False
 
     @property
     def outcome(self) -> str:
@@ -106,7 +110,9 @@ def read_starts(lines: Iterable[str]) -> tuple[StartupLog, ...]:
     router = _Router()
     for line in read_lines(lines):
         router.take(line)
-    return tuple(draft.to_log() for draft in router.drafts if draft.has_facts)
+    gpus = (draft.facts.get("gpu") for draft in router.drafts)
+    gpu = next(filter(None, gpus), None)
+    return tuple(replace(one.to_log(), gpu=gpu) for one in router.drafts if one.has_facts)
 
 
 def last_failed(starts: Sequence[StartupLog]) -> StartupLog:
@@ -150,6 +156,8 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
         ("model", "LLM engine (v", r"with config: model='([^']{1,300})'", str),
         ("architecture", "Resolved architecture:", r"architecture: (\w{1,100})", str),
         ("platform", "Automatically detected platform", r"platform (\w{1,20})", str),
+        # collect_env and nvidia-smi -L, pasted with the log.
+        ("gpu", "GPU 0: ", r"GPU 0: ((?:NVIDIA|Tesla|Quadro) [\w -]{1,60}?) ?(?:\(|GPU \d|$)", str),
         ("port", "server ", r"server (?:\d{1,4} )?on https?://[\w.:\[\]-]{1,80}:(\d{1,5})\b", int),
         ("max_model_len", "Using max model len", rf"max model len ({_COUNT})", _count),
         ("max_model_len", "LLM engine (v", r"\bmax_seq_len=(\d{1,15})\b", _count),
@@ -174,7 +182,7 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
         ("kv_cache_bytes", "specified by kv_cache_memory", rf"reserved ({_N} ?GiB) mem", _nbytes),
         ("kv_cache_bytes", _ONE, rf"KV cache memory \(({_N} Gi?B)\)", _nbytes),
         ("kv_cache_tokens", "KV cache size:", rf"size: ({_COUNT}) tokens", _count),
-        ("needed_bytes", "KV cache is needed", rf"\(({_N} Gi?B) KV cache is needed", _nbytes),
+        ("needed_bytes", "KV cache is needed", rf"({_N} Gi?B) KV cache is needed", _nbytes),
         ("encoder_budget_tokens", "Encoder cache will be", rf"budget of ({_COUNT}) tok", _count),
         ("profiled_items", "Encoder cache will be", rf"with ({_COUNT}) \w+ items", _count),
         ("profiled_modality", "Encoder cache will be", r"with \d{1,9} (\w{1,20}) items", str),
@@ -279,7 +287,11 @@ _FRAMES: Final[tuple[tuple[set[str], Phase], ...]] = (
     ),
     ({"compile_or_warm_up_model", "warmup_kernels"}, "warm-up"),
     ({"run_busy_loop", "execute_model", "sample_tokens", "_process_engine_step"}, "serving"),
+    # The profile encodes without it.
+    ({"_execute_mm_encoder"}, "serving"),
 )
+_MODULES = re.compile(r"\bvllm/(?:v1|engine|entrypoints|executor|worker)/")
+_PROCESSES: Final = ("EngineCore", "APIServer", "VllmWorker", "Worker")
 _FRAME = re.compile(r'File "[^"]{1,500}", line \d{1,9}, in (\w{1,100})', re.ASCII)
 # Lines that announce the phase after them.
 _MILESTONES: Final[tuple[tuple[str, Phase], ...]] = (
@@ -382,6 +394,7 @@ class _Draft:
     phase: Phase | None = None
     loaded: bool = False
     ready: bool = False
+    named: bool = False
 
     def is_over_at(self, line: Line) -> bool:
         """Check whether a line belongs to another start."""
@@ -399,12 +412,20 @@ class _Draft:
 
     @property
     def has_facts(self) -> bool:
-        facts = self.facts.keys() - {"platform", "port"}
-        return bool(facts or self.engine_args or self.unread or self.failures or self.loaded)
+        return self.has_own_facts or bool(self.failures)
+
+    @property
+    def has_own_facts(self) -> bool:
+        """Check for a fact or a failure that only vLLM prints."""
+        facts = self.facts.keys() - {"platform", "port", "gpu", "total_bytes"}
+        of_vllm = any(one.oom is None for one in self.failures.values())
+        return bool(facts or self.engine_args or self.unread or self.loaded or of_vllm)
 
     def take(self, line: Line) -> None:
         if line.process is not None and len(self.processes) < _MOST:
             self.processes.setdefault(line.process.partition(" pid=")[0], line.process)
+        self.named |= line.level is not None or (line.process or "").startswith(_PROCESSES)
+        self.named |= "vllm/" in line.text and bool(_MODULES.search(line.text))
         if NON_DEFAULT in line.text:
             for name, value, literal in read_arguments(line.text):
                 if len(self.engine_args) < _MOST:
@@ -478,5 +499,7 @@ class _Draft:
             engine_args=self.engine_args,
             unread_args=tuple(self.unread),
             failures=tuple(self.failures.values()),
+            phase=self.phase,
             is_ready=self.ready,
+            is_vllm=self.named or self.has_own_facts,
         )

@@ -7,6 +7,7 @@ from them. A remedy never goes beyond a number that the log states.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,7 +25,8 @@ class LogAnswer:
     """The answer from one start of the log alone; `figures` as stated, by name with their unit.
 
     `missing_bytes` are what the failure lacked, as far as the log says. Without `fixes`, `least` is
-    the least that would serve. `others` describes the log's other starts.
+    the least that would serve, or what vLLM's error asks for. `others` describes the log's other
+    starts, and `ending` the end of a start without a failure.
     """
 
     line: int
@@ -40,6 +42,7 @@ class LogAnswer:
     fixes: tuple[r.Proposal, ...]
     least: str
     notes: tuple[str, ...] = ()
+    ending: str = ""
 
 
 # A log's figures, and what they are called.
@@ -82,6 +85,11 @@ class _Measured:
     oom: OutOfMemory | None
     missing_bytes: int | None
 
+    @property
+    def states_share(self) -> bool:
+        """Check whether the log tells vLLM's share; otherwise it is the release's default."""
+        return r.UTILIZATION in self.settings or self.log.wanted_bytes is not None
+
 
 def _measure(log: StartupLog, total: int | None) -> _Measured:
     division = divide(log.vllm_version or "", log.engine_args)
@@ -89,8 +97,8 @@ def _measure(log: StartupLog, total: int | None) -> _Measured:
     settings = {**log.engine_args, **{n: v for n, v in printed.items() if v is not None}}
     share = settings.get(r.UTILIZATION)
     if not isinstance(share, int | float) or isinstance(share, bool):
+        settings.pop(r.UTILIZATION, None)
         share = division.utilization
-    settings[r.UTILIZATION] = float(share)
     requested = log.wanted_bytes
     if requested is None and total is not None:
         requested = round(share * total)
@@ -101,7 +109,9 @@ def _measure(log: StartupLog, total: int | None) -> _Measured:
     lacking = [max(0, tried - free) for tried, free in pairs if tried and free is not None]
     missing = max(lacking, default=None)
     if lacks_cache:
+        # Without the need of a request, only what a negative figure lacks is known.
         missing = (log.needed_bytes or 0) - (log.kv_cache_bytes or 0)
+        missing = missing if missing >= 0 else None
     elif phase == "start" and log.wanted_bytes and log.free_bytes is not None:
         missing = max(0, log.wanted_bytes - log.free_bytes)
     oom = next((one for one in ooms if one.tried_bytes), None)
@@ -119,7 +129,8 @@ def answer_log(
     levers = _LEVERS if log.failures else ()
     found = (one for lever in levers for one in lever(known) if r.allows(kept, one))
     values = {name: known.settings.get(name) for name in FIGURES}
-    values |= {"total_bytes": known.total_bytes, "requested_bytes": known.requested_bytes}
+    values |= {"total_bytes": known.total_bytes}
+    values["requested_bytes"] = known.requested_bytes if known.states_share else None
     return LogAnswer(
         line=log.line,
         start=str(log),
@@ -132,8 +143,9 @@ def answer_log(
         missing_bytes=known.missing_bytes,
         figures={name: v for name, v in values.items() if isinstance(v, int | float)},
         fixes=tuple(r.propose(r.changed_args(log.engine_args, [one]), one) for one in found),
-        least=_least(known) if log.failures else "",
-        notes=tuple(_notes(log)),
+        least=_least(known) or next(_asked(log), ""),
+        notes=tuple(_notes(known)),
+        ending="" if log.failures else _ending(log),
     )
 
 
@@ -264,7 +276,30 @@ def _least(known: _Measured) -> str:
     return f"a card with about {gib(whole)}{of}, or {flag('tensor_parallel_size')} 2"
 
 
-def _notes(log: StartupLog) -> Iterator[str]:
+_ADVICE = re.compile(r"[Tt]ry ((?:lower|increas|decreas)ing `[^.]{1,120}) when initializing")
+
+
+def _asked(log: StartupLog) -> Iterator[str]:
+    """Yield what vLLM's errors ask for without a number, and the command that finds one."""
+    command = f"mmcalib plan --log FILE --model {log.model or 'MODEL'} --gpu NAME"
+    for advice in (_ADVICE.search(failure.text) for failure in reversed(log.failures)):
+        if advice:
+            words = re.sub(r"`(\w+)`", lambda option: flag(option[1]), advice[1])
+            yield f"{words}, as vLLM's error says; by how much: {command}"
+
+
+def _ending(log: StartupLog) -> str:
+    if log.is_ready:
+        return "this start did not fail; if a request did: --log FILE with the lines of its error"
+    phase = f" ({log.phase})" if log.phase else ""
+    return f"the log ends during startup{phase}, without an error: --log FILE with the lines after"
+
+
+def _notes(known: _Measured) -> Iterator[str]:
+    log = known.log
+    if known.requested_bytes is not None and not known.states_share:
+        share = f"{known.division.utilization:g}"
+        yield f"assumed: {flag(r.UTILIZATION)} {share}, vLLM's default; the log states none"
     if any("killed by signal" in one.text for one in log.failures):
         yield "the host's memory ran out, not the GPU's: fewer frames, or --mm-processor-cache-gb 0"
     if log.unread_args:

@@ -149,6 +149,8 @@ def print_log(answer: LogAnswer, console: Console) -> None:
     """Print what a log answers by itself."""
     of = " of ".join(filter(None, [answer.phase and f"failed ({answer.phase})", answer.model]))
     release = f", vLLM {answer.vllm}" if answer.vllm else ""
+    if answer.ending:
+        console.print(line(answer.ending, "bold"))
     print_section(console, f"{of or 'A server'}{release}: what the log says")
     if answer.others:
         starts = f"{len(answer.others) + 1} starts in this log; this is of {answer.start}"
@@ -170,7 +172,7 @@ def print_log(answer: LogAnswer, console: Console) -> None:
     if answer.failures and not answer.fixes:
         words = "no fix follows from the log alone"
         if answer.least:
-            words = f"the least that would do: {answer.least}"
+            words += f". Next: {answer.least}"
         elif "total_bytes" not in answer.figures:
             words += "; with --gpu NAME, one may"
         console.print(line(words))

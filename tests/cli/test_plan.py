@@ -31,9 +31,12 @@ MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
 GIB, MIB = 1 << 30, 1 << 20
 
 OOM = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
-    "capacity of {total} GiB of which 1.00 GiB is free. Including non-PyTorch memory, this process "
-    "has 21.00 GiB memory in use.\n"
+    "ERROR 01-12 10:00:51 [core.py:866] torch.OutOfMemoryError: CUDA out of memory. Tried to "
+    "allocate 2.00 GiB. GPU 0 has a total capacity of {total} GiB of which 1.00 GiB is free.\n"
+)
+SGLANG = (
+    "[2026-01-12 10:00:20 TP0] Load weight end. type=Qwen2_5_VLForConditionalGeneration, avail "
+    "mem=6.50 GB.\n[2026-01-12 10:00:30 TP0] " + OOM.partition("] ")[2].format(total="22.03")
 )
 
 
@@ -41,6 +44,7 @@ OOM = (
     ("text", "says", "hint"),
     [
         ("nothing of a server\n", "not the log of a vLLM server", ""),
+        (SGLANG, "not the log of a vLLM server", "--log FILE with vLLM's startup output"),
         (OOM.format(total="79.19"), "H100-80G", "--gpu A100-80G"),
         (OOM.format(total="79.19"), "the log names none", "--model MODEL"),
         (OOM.format(total="66.66"), "no known GPU has the log's 66.66GiB", "--capability X.Y"),

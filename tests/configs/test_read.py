@@ -42,6 +42,11 @@ def pairs(words: tuple[str, ...]) -> dict[str, Any]:
     return {words[n]: yaml.safe_load(words[n + 1]) for n in range(0, len(words), 2)}
 
 
+def test_a_file_of_powershell_is_read_as_the_same_in_utf_8(tmp_path: Path) -> None:
+    (tmp_path / "serve.sh").write_text(SHELL, encoding="utf-16")
+    assert read_configuration(tmp_path / "serve.sh").model == MODEL
+
+
 @pytest.mark.parametrize("name", [n for n in FORMS if n != "quoted.yaml"])
 def test_tuned_values_go_into_the_file_and_nothing_else_moves(tmp_path: Path, name: str) -> None:
     found = read(tmp_path, name, FORMS[name])

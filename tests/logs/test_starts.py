@@ -175,6 +175,18 @@ def test_arguments_are_read_as_they_were_set() -> None:
     }
 
 
+@pytest.mark.parametrize("pack", ["as lines", "docker", "loki", "csv"])
+def test_an_export_with_its_newest_line_first_is_read_in_the_order_of_time(pack: str) -> None:
+    first, second = server("org/a", 100, 0.5), server("org/b", 200, 0.7)
+    lines = [*first, *(line.replace(" 11:13:", " 11:14:") for line in second)]
+    newest = PACKED.get(pack, list)(lines[::-1])
+    a, b = read_starts(newest)
+    assert [(one.model, one.kv_cache_bytes, one.outcome) for one in (a, b)] == [
+        ("org/a", -GIB // 2, "failed (kv cache)"),
+        ("org/b", -round(0.7 * GIB), "failed (kv cache)"),
+    ]
+
+
 def test_the_engine_s_last_words_are_no_new_start() -> None:
     last = "Dumping input data for V1 LLM engine (v0.11.0) with config: model='q', max_seq_len=1"
     assert len(read_starts(["Model loading took 1.0 GiB memory and 2.0 seconds", last])) == 1
@@ -319,7 +331,13 @@ def test_the_installed_release_prints_what_is_looked_for() -> None:
     # Of uvicorn and older releases, or made of parts.
     others = {"Application startup complete", "API server version", "odel weights took"}
     others |= {"number of tokens that can be stored in KV cache"}
-    others |= {"process was killed by signal", "non-default args: {", "█  version ", "█  model "}
+    others |= {
+        "GPU 0: ",
+        "process was killed by signal",
+        "non-default args: {",
+        "█  version ",
+        "█  model ",
+    }
     assert {mark for mark in marks - others if mark not in source} == set()
 
 
@@ -371,5 +389,6 @@ def test_a_failure_that_is_repeated_has_the_phase_of_its_traceback() -> None:
         '  File "m.py", line 2100, in _execute_mm_encoder',
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
     ]
-    (failure,) = read_log(lines).failures
-    assert failure.phase == "serving: encoder"
+    for traceback in (lines, lines[1:2] + lines[3:]):
+        (failure,) = read_log(traceback).failures
+        assert failure.phase == "serving: encoder"

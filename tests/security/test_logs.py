@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import importlib.metadata
 import os
 import re
@@ -93,8 +94,17 @@ def test_no_argument_is_more_than_json_carries(value: str) -> None:
 
 @pytest.mark.parametrize("form", ["utf-16", "latin-1", "utf-8-sig"])
 def test_any_encoding_is_some_text(form: str, tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_bytes((ARGS + b"}\n\xff\0").decode("latin-1").encode(form))
-    assert from_log.read_server_log(tmp_path / "a.log").log.model == "m"
+    text = (ARGS + b"}\n\xff\0\nAvailable KV cache memory: 1.0 GiB\n").decode("latin-1")
+    (tmp_path / "a.log").write_bytes(text.encode(form))
+    log = from_log.read_server_log(tmp_path / "a.log").log
+    assert (log.model, log.kv_cache_bytes) == ("m", 1 << 30)
+
+
+def test_a_compressed_log_is_named_with_its_cure(tmp_path: Path) -> None:
+    (tmp_path / "a.log.gz").write_bytes(gzip.compress(ARGS))
+    with pytest.raises(UsageError, match="compressed by gzip") as caught:
+        from_log.read_server_log(tmp_path / "a.log.gz")
+    assert caught.value.hint == f"gunzip -k {tmp_path / 'a.log.gz'}"
 
 
 def test_nothing_unsafe_and_no_file_of_another_machine_is_taken_over(tmp_path: Path) -> None:

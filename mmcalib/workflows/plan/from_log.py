@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from mmcalib.errors import MmcalibError, ModelError, UsageError
-from mmcalib.files import open_document
+from mmcalib.files import encoding_of, open_document
 from mmcalib.logs.starts import StartupLog, last_failed, read_starts
 from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
@@ -56,10 +56,19 @@ _SERVER: Final = frozenset({"host", "port", "model_tag", "api_key"})
 # Defaults differ between releases, and the log's figures hold for the values that its engine used.
 _EFFECTIVE: Final = ("max_model_len", "max_num_batched_tokens", "gpu_memory_utilization")
 # A configuration is one line of about 6,000 characters; a day's log has a few hundred megabytes.
-_LINE_BYTES: Final = 100_000
+_LINE_CHARS: Final = 100_000
 _MOST_BYTES: Final = 1 << 28
-# Logs round to 0.01 GiB, and drivers leave slightly different totals.
+_GZIP: Final = b"\x1f\x8b"
+# Logs round to 0.01 GiB, and drivers leave slightly different totals: older ones up to 229 MiB more
+# than the catalogue's, as its sources say (an RTX 2080; 127 MiB on an RTX 4090).
+_ROUNDING_BYTES: Final = GIB // 100
 _SIZE_TOLERANCE: Final = 0.005
+_OLDER_DRIVER_BYTES: Final = 232 << 20
+# To name before other GPUs of the same size.
+_COMMON: Final = (
+    *("RTX-4090", "RTX-3090", "RTX-5090", "T4", "L4", "A10G", "L40S", "RTX-A6000"),
+    *("A100-40G", "A100-80G", "H100-80G", "H200", "RTX-PRO-6000"),
+)
 # What a log's weights may differ from the rehearsed ones, and by how much a model is another one.
 _SAME_WEIGHTS, _OTHER_MODEL = 0.03, 0.15
 _SAME_CACHE: Final = 0.05
@@ -98,21 +107,23 @@ def read_server_log(path: Path) -> ServerLog:
     if (at := _AT_LINE.fullmatch(str(path))) and not path.exists():
         path, line = Path(at[1]), int(at[2])
     try:
-        starts = read_starts(_lines(path))
+        starts = tuple(one for one in read_starts(_lines(path)) if one.is_vllm)
     except OSError as error:
         hint = "vllm serve ... 2>&1 | tee server.log"
         raise UsageError(f"--log {path}: {error.strerror}", hint=hint) from error
     if not starts:
         raise UsageError(
             f"--log {path}: not the log of a vLLM server",
-            hint="--log FILE with vLLM's startup output or its out-of-memory error",
+            hint="--log FILE with vLLM's startup output, or its error with the lines above it",
         )
     picked = [one for one in starts if line and one.line <= line]
     if line and not picked:
         raise UsageError(
             f"--log {path}: no server starts by line {line}", hint=f"--log {path}:{starts[0].line}"
         )
-    return ServerLog(starts, picked[-1] if picked else last_failed(starts))
+    # An export may have its newest start first.
+    chosen = max(picked, key=lambda one: one.line) if picked else last_failed(starts)
+    return ServerLog(starts, chosen)
 
 
 def find_subject(log: StartupLog | None, gpu: Gpu | None, find: Callable[[], T]) -> tuple[Gpu, T]:
@@ -141,18 +152,23 @@ def find_subject(log: StartupLog | None, gpu: Gpu | None, find: Callable[[], T])
         hints = "; ".join(error.hint for error in missing)
         raise UsageError("; ".join(error.message for error in missing), hint=hints)
     assert gpu is not None
-    return with_free_of_log(gpu, log), found
+    return with_memory_of_log(gpu, log), found
 
 
 def gpu_of_log(log: StartupLog) -> Gpu:
-    """Return the GPU with the log's memory, or this machine's. Raises UsageError."""
+    """Return the GPU with the log's memory or name, or this machine's. Raises UsageError."""
     total = log.total_bytes
+    if total is None and log.gpu is not None:
+        return gpus.find_gpu(log.gpu)
     present = gpus.detect_gpu() if gpus.has_gpu() else None
     if present is not None and (total is None or _same_size(present.total_bytes, total)):
         return present
     if total is None:
         raise UsageError("the log does not name its GPU", hint="--gpu NAME")
+    rank = {name: at for at, name in enumerate(_COMMON)}
     candidates = [g for g in gpus.catalogue_gpus() if _same_size(g.total_bytes, total)]
+    candidates = [one for one in candidates if one.torch_name == log.gpu] or candidates
+    candidates.sort(key=lambda gpu: rank.get(gpu.name, len(rank)))
     if len(candidates) == 1:
         return candidates[0]
     size = f"{total / GIB:.2f}GiB"
@@ -164,10 +180,17 @@ def gpu_of_log(log: StartupLog) -> Gpu:
     raise UsageError(f"no known GPU has the log's {size}", hint=hint)
 
 
-def with_free_of_log(gpu: Gpu, log: StartupLog) -> Gpu:
-    """Return the GPU with the memory that the log's server found free next to other processes."""
+def with_memory_of_log(gpu: Gpu, log: StartupLog) -> Gpu:
+    """Return the GPU with the log's total, and what its server found free next to other processes.
+
+    A total that the user gives stays.
+    """
     total, free = log.total_bytes, log.free_bytes
-    if free is None or total is None or not _same_size(gpu.total_bytes, total):
+    if total is None or not _same_size(gpu.total_bytes, total):
+        return gpu
+    if gpu.total_status != "given" and abs(total - gpu.total_bytes) > _ROUNDING_BYTES:
+        gpu = replace(gpu, total_bytes=total, total_status="read", source="the server's log")
+    if free is None:
         return gpu
     nccl = gpu.nccl_bytes if log.engine_args.get("tensor_parallel_size", 1) != 1 else 0
     if gpu.free_bytes is not None or total - free <= MOST_CONTEXT_BYTES + nccl:
@@ -219,18 +242,25 @@ def compare_log(log: StartupLog, weights: int, kv_cache: int, twins: Sequence[st
     return notes
 
 
-def _same_size(one: int, other: int) -> bool:
-    return abs(one - other) <= _SIZE_TOLERANCE * other
+def _same_size(card: int, logged: int) -> bool:
+    most = max(_SIZE_TOLERANCE * logged, _OLDER_DRIVER_BYTES)
+    return -_SIZE_TOLERANCE * logged <= logged - card <= most
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Yield a log's lines, cut to _LINE_BYTES. Raises OSError, EFBIG for too large a file."""
+    """Yield a log's lines, cut to _LINE_CHARS. Raises OSError, EFBIG for too large a file, and
+    UsageError for a compressed one.
+    """
     remaining = _MOST_BYTES
-    with io.BufferedReader(open_document(path)) as file:
-        while line := file.readline(_LINE_BYTES):
+    with io.BufferedReader(open_document(path)) as raw:
+        head = raw.peek(2)
+        if head.startswith(_GZIP):
+            raise UsageError(f"--log {path}: compressed by gzip", hint=f"gunzip -k {path}")
+        file = io.TextIOWrapper(raw, encoding_of(head), errors="replace", newline="\n")
+        while line := file.readline(_LINE_CHARS):
             remaining -= len(line)
-            yield line.decode("utf-8", errors="replace")
-            while remaining >= 0 and line[-1:] != b"\n" and (line := file.readline(_LINE_BYTES)):
+            yield line
+            while remaining >= 0 and line[-1:] != "\n" and (line := file.readline(_LINE_CHARS)):
                 remaining -= len(line)
             if remaining < 0:
                 why = f"larger than {_MOST_BYTES >> 20} MiB: keep only the startup output"

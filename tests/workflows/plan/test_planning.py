@@ -12,7 +12,14 @@ import pytest
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import ModelError, UsageError, VllmRefused
-from mmcalib.logs.starts import Failure, OutOfMemory, Phase, StartupLog
+from mmcalib.logs.starts import (
+    Failure,
+    OutOfMemory,
+    Phase,
+    StartupLog,
+    last_failed,
+    read_starts,
+)
 from mmcalib.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.memory.rehearse import MemoryPrediction, Predicted
 from mmcalib.models import gpus
@@ -259,6 +266,9 @@ def test_a_cap_of_images_that_turns_videos_away_is_passed_over() -> None:
     assert refused[0] == "rejects video items"
 
 
+RAN_OUT = "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of {} GiB of"
+
+
 def written(folder: Path, *lines: str) -> from_log.ServerLog:
     (folder / "server.log").write_text("\n".join(lines))
     return from_log.read_server_log(folder / "server.log")
@@ -302,6 +312,53 @@ def test_no_plan_exceeds_the_sequences_that_the_log_allows(tmp_path: Path) -> No
     assert at.args(())["max_num_seqs"] == 108
 
 
+def test_what_an_error_that_is_cut_short_lacks_is_unknown(tmp_path: Path) -> None:
+    cut = "ValueError: To serve at least one request with the models's max seq len (65536), "
+    whole = f"{cut}9.0 GiB KV cache is needed, which is larger than the available"
+    for error, missing in ((cut, None), (whole, 9 * GIB - round(1.2 * GIB))):
+        found = written(tmp_path, "Available KV cache memory: 1.20 GiB", error)
+        assert found.answer().missing_bytes == missing
+
+
+@pytest.mark.parametrize(("said", "share"), [("", None), ("'gpu_memory_utilization': 0.5", 0.5)])
+def test_a_utilization_that_no_line_states_is_no_figure_of_the_log(
+    said: str, share: float | None, tmp_path: Path
+) -> None:
+    args = f"non-default args: {{'model': 'm', {said}}}"
+    answer = written(tmp_path, "API server version 0.20.0", args, RAN_OUT.format("8.00")).answer()
+    assert answer.figures.get("gpu_memory_utilization") == share
+    assert answer.figures.get("requested_bytes") == (share and 4 * GIB)
+    assert [note.split(",")[0] for note in answer.notes] == (
+        [] if share else ["assumed: --gpu-memory-utilization 0.92"]
+    )
+
+
+def test_a_start_without_a_failure_says_how_it_ends(tmp_path: Path) -> None:
+    loading = "Starting to load model org/m..."
+    for more, said in (
+        ("Application startup complete.", "this start did not fail; "),
+        ("Model loading took 7.1 GiB", "the log ends during startup (profile), without an error"),
+        ("ValueError: No available memory for the cache blocks.", ""),
+    ):
+        ending = written(tmp_path, loading, more).answer().ending
+        assert ending.startswith(said)
+        assert bool(ending) == bool(said)
+
+
+def test_what_an_error_without_figures_asks_for_is_said_without_a_number(tmp_path: Path) -> None:
+    error = (
+        "RuntimeError: CUDA out of memory occurred when warming up sampler with 1024 dummy "
+        "requests. Please try lowering `max_num_seqs` or `gpu_memory_utilization` when "
+        "initializing the engine."
+    )
+    answer = written(tmp_path, "Starting to load model org/m...", error).answer()
+    assert answer.fixes == ()
+    assert answer.least == (
+        "lowering --max-num-seqs or --gpu-memory-utilization, as vLLM's error says; by how much: "
+        "mmcalib plan --log FILE --model org/m --gpu NAME"
+    )
+
+
 TWO_SERVERS = (
     "web-1  | non-default args: {'model': 'org/a', 'port': 8000}",
     "web-2  | non-default args: {'model': 'org/b', 'port': 8001}",
@@ -343,14 +400,41 @@ def test_the_memory_that_other_processes_hold_is_read_from_the_log(tmp_path: Pat
     l4 = gpus.find_gpu("L4")
     for free, expected in ((17.06, round(17.06 * GIB) + CONTEXT_BYTES), (21.7, None)):
         log = written(tmp_path, message.format(free=free) + " desired GPU memory utilization").log
-        assert from_log.with_free_of_log(l4, log).free_bytes == expected
+        assert from_log.with_memory_of_log(l4, log).free_bytes == expected
         given = gpus.with_free_memory(l4, "9GiB")
-        assert from_log.with_free_of_log(given, log) == given
+        assert from_log.with_memory_of_log(given, log) == given
     # Of two GPUs: 0.84 GiB are the context and NCCL, not another process.
     taken = CONTEXT_BYTES + l4.nccl_bytes
     for free, expected in ((17.06, round(17.06 * GIB) + taken), (21.2, None)):
         log = written(tmp_path, message.format(free=free) + " desired GPU memory utilization").log
         several = replace(log, engine_args={"tensor_parallel_size": 2})
-        assert from_log.with_free_of_log(l4, several).free_bytes == expected
+        assert from_log.with_memory_of_log(l4, several).free_bytes == expected
     other = gpus.find_gpu("H100-80G")
-    assert from_log.with_free_of_log(other, log) == other
+    assert from_log.with_memory_of_log(other, log) == other
+
+
+@pytest.mark.parametrize(
+    ("total", "first"),
+    [(f"23.{cents}", "RTX-4090, RTX-3090, ") for cents in (52, 53, 55, 63, 64, 65)]
+    + [("22.03", "L4, A10G, "), ("22.19", "L4, A10G, "), ("14.75", "T4, ")],
+)
+def test_a_gpu_is_known_by_the_total_of_any_driver_the_common_ones_first(
+    total: str, first: str
+) -> None:
+    log = last_failed(read_starts([RAN_OUT.format(total)]))
+    with pytest.raises(UsageError, match=f"{total}GiB: {first}") as caught:
+        from_log.gpu_of_log(log)
+    assert caught.value.hint.startswith(f"--gpu {first.split(',')[0]}, ")
+    named = gpus.find_gpu(first.split(",")[0])
+    counted = from_log.with_memory_of_log(named, log).total_bytes
+    assert abs(counted - float(total) * GIB) <= GIB / 100
+
+
+def test_the_gpu_of_an_environment_that_is_pasted_with_a_log_is_its_gpu() -> None:
+    pasted = ["GPU models and configuration:", "GPU 0: NVIDIA A10G", "GPU 1: NVIDIA A10G"]
+    # By its name, and of the three of its size.
+    for line in ("Starting to load model org/m...", RAN_OUT.format("22.03")):
+        (log,) = read_starts([*pasted, line])
+        assert from_log.gpu_of_log(log).name == "A10G"
+    (card,) = read_starts(["GPU 0: Tesla T4 (UUID: GPU-8b1)", RAN_OUT.format("14.75")])
+    assert from_log.gpu_of_log(card).name == "T4"
