@@ -101,17 +101,30 @@ class Script:
             self._run(node)
 
     def _run_branches(self, nodes: Sequence[Node]) -> None:
-        """Run each branch by itself; what one sets is unknown after them."""
-        before, changed = dict(self.variables), dict[str, Node]()
+        """Run each branch by itself; what one sets or adds is unknown after them."""
+        before, changed = dict(self.variables), dict[str, list[tuple[Node, list[str]]]]()
         for node in nodes:
             if node.type in _CLAUSES:
                 self.variables = dict(before)
             self._run(node)
-            own = self.variables.items()
-            changed = {name: node for name, value in own if value != before.get(name)} | changed
+            for name, value in self.variables.items():
+                if value != before.get(name):
+                    self._spend(sum(map(len, value)))
+                    changed.setdefault(name, []).append((node, value))
         self.variables = before
-        for name, node in changed.items():
-            self._forget(name, "in a branch", node)
+        for name, states in changed.items():
+            old, options = before.get(name, []), dict[str, str]()
+            for node, value in states:
+                added = _options_added(old, value)
+                why = f"is added to ${name} in a branch on line {self._line(node)}"
+                options = {word: mark_unknown("it", why) for word in added} | options
+                if not added:
+                    self._forget(name, "in a branch", states[0][0])
+                    break
+            else:
+                own = [*old, *map("".join, options.items())]
+                is_text = all(len(value) == 1 for _, value in states)
+                self.variables[name] = [" ".join(own)] if is_text else own
 
     def _spend(self, steps: int) -> None:
         self.left[0] -= steps
@@ -133,8 +146,8 @@ class Script:
         if target.type == "subscript":
             self._forget(name, "in part", node)
         elif values and values[0].type == "array":
-            words = [word for one in values[0].named_children for word in self._fields(one)]
-            self.variables[name] = [*old, *words]
+            parts = (one for one in values[0].named_children if one.type != "comment")
+            self.variables[name] = [*old, *(word for one in parts for word in self._fields(one))]
         else:
             self.variables[name] = ["".join([*old[:1], *map(self._text, values)]), *old[1:]]
         return name
@@ -255,3 +268,12 @@ class Script:
             values = ["".join(map(self._text, parts[2:]))]
         unset = [] if array else [mark_unknown(self._source(node), "is not set in the file")]
         return values or unset
+
+
+def _options_added(old: Sequence[str], new: Sequence[str]) -> list[str]:
+    """Return the options that a variable has in addition; none if it has anything else."""
+    start, text = " ".join(old), " ".join(new)
+    words = text[len(start) :].split()
+    is_more = text.startswith(start) and (not start or text[len(start) : len(start) + 1] == " ")
+    is_more = is_more and bool(words) and re.match("-+[A-Za-z]", words[0]) is not None
+    return [without_marks(word) for word in words if word.startswith("-")] if is_more else []

@@ -54,6 +54,14 @@ SCRIPTS: dict[str, list[str]] = {
         "line 7: --seed is left out: $N is set in a branch on line 3",
         "line 7: --port is left out: $A is set in a branch on line 3",
     ],
+    "options added in branches": [
+        f"E= A=(  # all\n{LENGTH}  # 8k\n)\nif [[ $D == 1 ]]; then\n  A+=(--seed 1)\nfi\n"
+        '[ -n "$X" ] && E="$E --port 2"\nif [ $L -gt 9 ]; then B="--dtype half"; fi\n'
+        f'vllm serve {MODEL} "${{A[@]}}" $B $E\n',
+        "line 9: --seed is left out: it is added to $A in a branch on line 5",
+        "line 9: --dtype is left out: it is added to $B in a branch on line 8",
+        "line 9: --port is left out: it is added to $E in a branch on line 7",
+    ],
     "what is not read": [
         f"set -e\nsource env.sh\nset -- --seed 1\ncat <<A\nvllm serve x\nA\n"
         f'vllm serve {MODEL} {LENGTH} "$@"\n',
