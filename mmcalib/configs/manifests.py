@@ -11,12 +11,15 @@ import yaml
 
 from mmcalib.configs.commands import Command, Span, argument_of, mark_unknown
 from mmcalib.configs.shell import ORPHANS, Script
+from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
 from mmcalib.text import serve_option
 
 # KServe's runtime handles these itself and passes the others on to vLLM.
 _KSERVE: Final = {"model_id": "--model", "model_name": "--served-model-name", "backend": ""}
 # Only a container of vLLM has these fields.
 _SERVERS: Final = frozenset(("modelFormat", "modelURL", "extraArgs"))
+# Options that tell vLLM in an image of another name.
+_OPTIONS: Final = DERIVED_ARGUMENTS.union(KEPT_ARGUMENTS, ("model",))
 # Fields of `vllmConfig` in production-stack's chart.
 _CHART: Final = (
     *("maxModelLen", "maxNumSeqs", "gpuMemoryUtilization", "tensorParallelSize", "dtype"),
@@ -107,9 +110,11 @@ class _Container:
         # Without a program of its own, it starts the image's.
         is_sure = "vllm" in image and self.form.keys[0] not in self.fields
         is_sure = is_sure or not _SERVERS.isdisjoint(self.fields)
-        is_guess = not is_sure and any(word.text.startswith("--") for word in words[:1])
+        options = [argument_of(word.text) for word in words if word.text.startswith("--")]
+        is_bare = any(word.text.startswith("--") for word in words[:1])
+        is_guess = not is_sure and is_bare and _OPTIONS.isdisjoint(options)
         command = Command(words, notes, _line(self.path[-1]), self.environment, is_guess=is_guess)
-        return command.find_server(starts=bool(words) and (is_sure or is_guess))
+        return command.find_server(starts=bool(words) and (is_sure or is_bare))
 
     def _expand(self, text: str, *, is_script: bool = False) -> str:
         def value(match: re.Match[str]) -> str:

@@ -98,6 +98,12 @@ services:
     image: vllm/vllm-openai:v0.31.0
     command: ["--model", "Qwen/Qwen3-Embedding-8B"]
 """
+OWN_IMAGES = f"""\
+services:
+  vl: {{build: ., command: [--model, {MODEL}, --max-model-len, "8192"]}}
+  tei: {{image: tei, command: [--model-id, BAAI/bge-m3]}}
+  asr: {{image: vllm/vllm-openai, command: [{LARGER}]}}
+"""
 BRANCHES = f"""\
 if [ -d /model ]; then
   exec vllm serve {LARGER} --max-model-len 32768
@@ -114,6 +120,7 @@ two = Args(model="{LARGER}", **{{"enforce_eager": True, "seed": None}})
 """
 SEVERAL = [
     ("compose.yaml", COMPOSE, f"vllm (line 3, {MODEL}), vllm-embed (line 10, ", "#vllm"),
+    ("own.yaml", OWN_IMAGES, f"vl (line 2, {MODEL}), asr (line 4, {LARGER})", "#vl"),
     ("branches.sh", BRANCHES, f"line 2 ({LARGER}), line 4 ({MODEL})", ":2"),
     ("offline.py", PROGRAM, f"line 4 ({MODEL}), line 5 ({LARGER})", ":4"),
 ]
