@@ -120,7 +120,7 @@ two = Args(model="{LARGER}", **{{"enforce_eager": True, "seed": None}})
 """
 SEVERAL = [
     ("compose.yaml", COMPOSE, f"vllm (line 3, {MODEL}), vllm-embed (line 10, ", "#vllm"),
-    ("own.yaml", OWN_IMAGES, f"vl (line 2, {MODEL}), asr (line 4, {LARGER})", "#vl"),
+    ("own.yaml", OWN_IMAGES, f"vision (line 2, {MODEL}), asr (line 4, {LARGER})", "#vision"),
     ("branches.sh", BRANCHES, f"line 2 ({LARGER}), line 4 ({MODEL})", ":2"),
     ("offline.py", PROGRAM, f"line 4 ({MODEL}), line 5 ({LARGER})", ":4"),
 ]
@@ -147,6 +147,25 @@ def test_what_compose_fills_in_is_named(tmp_path: Path) -> None:
         "line 1: --dtype is left out: ${D} is not set in the file",
         "line 1: --seed is left out: ${S:?} is not set in the file",
     ]
+
+
+def test_a_compose_service_has_what_it_extends(tmp_path: Path) -> None:
+    text = f"""\
+services:
+  base: {{image: vllm/vllm-openai, command: [{LARGER}, --seed, $S], environment: [S=1]}}
+  small: {{extends: {{service: base}}, command: [--model, {MODEL}], environment: {{S: 2}}}}
+  same: {{extends: base, environment: [S=3]}}
+  other: {{extends: {{file: a.yaml, service: base}}, command: [--model, {MODEL}], env_file: .env}}
+"""
+    read_as = {
+        "base": (LARGER, ("--seed", "1"), ()),
+        "small": (MODEL, (), ()),
+        "same": (LARGER, ("--seed", "3"), ()),
+        "other": (MODEL, (), ("line 5: extends is not read", "line 5: env_file is not read")),
+    }
+    for name, expected in read_as.items():
+        found = read(tmp_path, "compose.yaml", text, f"#{name}")
+        assert (found.model, found.file_flags, found.unread) == expected
 
 
 def test_the_answer_chooses_one(tmp_path: Path) -> None:
