@@ -62,6 +62,17 @@ SCRIPTS: dict[str, list[str]] = {
         "line 9: --dtype is left out: it is added to $B in a branch on line 8",
         "line 9: --port is left out: it is added to $E in a branch on line 7",
     ],
+    "eval": [
+        f"A='--max-model-len 8192' B=$(cat engine.args) M={MODEL}\n"
+        "eval 'exec vllm serve $M '\"$A $B $C \"'--port $D'\n",
+        "line 2: another word is left out: $(cat engine.args) is known only when it runs",
+        "line 2: another word is left out: $C is not set in the file",
+        "line 2: --port is left out: $D is not set in the file",
+    ],
+    "docker's file of variables": [
+        f"docker run --env-file a.env vllm/vllm-openai --model {MODEL} {LENGTH}\n",
+        "line 1: --env-file is not read",
+    ],
     "what is not read": [
         f"set -e\nsource env.sh\nset -- --seed 1\ncat <<A\nvllm serve x\nA\n"
         f'vllm serve {MODEL} {LENGTH} "$@"\n',
@@ -100,7 +111,7 @@ services:
 """
 OWN_IMAGES = f"""\
 services:
-  vl: {{build: ., command: [--model, {MODEL}, --max-model-len, "8192"]}}
+  vision: {{build: ., command: [--model, {MODEL}, --max-model-len, "8192"]}}
   tei: {{image: tei, command: [--model-id, BAAI/bge-m3]}}
   asr: {{image: vllm/vllm-openai, command: [{LARGER}]}}
 """
@@ -110,6 +121,11 @@ if [ -d /model ]; then
 else
   exec vllm serve {MODEL} {LENGTH}
 fi
+"""
+CALLS = f"""\
+start() {{ M=$1; shift; vllm serve $M "$@"; }}
+start {MODEL} {LENGTH}
+start {LARGER}
 """
 PROGRAM = f"""\
 from vllm import LLM, AsyncEngineArgs as Args
@@ -122,6 +138,7 @@ SEVERAL = [
     ("compose.yaml", COMPOSE, f"vllm (line 3, {MODEL}), vllm-embed (line 10, ", "#vllm"),
     ("own.yaml", OWN_IMAGES, f"vision (line 2, {MODEL}), asr (line 4, {LARGER})", "#vision"),
     ("branches.sh", BRANCHES, f"line 2 ({LARGER}), line 4 ({MODEL})", ":2"),
+    ("calls.sh", CALLS, f"line 2 ({MODEL}), line 3 ({LARGER})", ":2"),
     ("offline.py", PROGRAM, f"line 4 ({MODEL}), line 5 ({LARGER})", ":4"),
 ]
 
@@ -171,6 +188,8 @@ services:
 def test_the_answer_chooses_one(tmp_path: Path) -> None:
     chosen = read(tmp_path, "compose.yaml", COMPOSE, "#vllm")
     assert (chosen.model, chosen.file_flags) == (MODEL, ("--max-model-len", "4096"))
+    chosen = read(tmp_path, "calls.sh", CALLS, ":2")
+    assert (chosen.model, " ".join(chosen.file_flags), chosen.unread) == (MODEL, LENGTH, ())
     chosen = read(tmp_path, "branches.sh", BRANCHES, ":4")
     assert (chosen.model, chosen.file_flags) == (MODEL, ("--max-model-len", "8192"))
 
