@@ -59,7 +59,7 @@ _HINT: Final = "mmcalib ... -- followed by the flags of vllm serve"
 _OF_VLLM: Final = re.compile(r"VLLM_|PYTORCH_(?:CUDA_)?ALLOC_CONF$")
 # A release of vLLM in an image's tag or a package's pin.
 _RELEASE: Final = re.compile(
-    r"vllm[\w./-]*(?:(?:\[[^\]]*\])?==|:|\s+tag: ['\"]?)v?(0\.\d+\.\d+[\w.]*)"
+    r"vllm[\w./-]*['\",]*(?:(?:\[[^\]]*\])?==|:|\s+tag: ['\"]?)(?:\$\{\w+:?-)?v?(0\.\d+\.\d+[\w.]*)"
 )
 # One variable of an environment file with flags, or of a systemd unit with a command.
 _VARIABLE: Final = re.compile(r"(?m)^[A-Za-z_]\w*=(?=(.* )?--|\S*(vllm|python\S*) )")

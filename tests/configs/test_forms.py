@@ -202,6 +202,19 @@ def test_the_release_of_an_image_is_compared_with_the_installed_one(tmp_path: Pa
     assert next(found.notes({})).endswith("VLLM_OTHER, which the installed vLLM does not read")
 
 
+@pytest.mark.parametrize(
+    "image",
+    [
+        "image: 'vllm/vllm-openai:${TAG:-v0.31.0}'",
+        'repository: "vllm/vllm-openai"\n  tag: "v0.31.0"',
+        "image: {repository: vllm/vllm-openai, tag: v0.31.0}",
+    ],
+)
+def test_the_release_of_an_image_is_read(tmp_path: Path, image: str) -> None:
+    text = f"v:\n  {image}\n  modelURL: {MODEL}\n  args: [--seed, '1']\n"
+    assert read(tmp_path, "values.yaml", text).releases == ("0.31.0",)
+
+
 def test_a_program_is_read_without_running_it(tmp_path: Path) -> None:
     first = read(tmp_path, "offline.py", PROGRAM, ":4")
     assert (first.model, first.file_flags) == (MODEL, ("--max-model-len", "8192"))
