@@ -61,6 +61,8 @@ _OF_VLLM: Final = re.compile(r"VLLM_|PYTORCH_(?:CUDA_)?ALLOC_CONF$")
 _RELEASE: Final = re.compile(
     r"vllm[\w./-]*['\",]*(?:(?:\[[^\]]*\])?==|:|\s+tag: ['\"]?)(?:\$\{\w+:?-)?v?(0\.\d+\.\d+[\w.]*)"
 )
+# Where systemd and supervisor keep variables of a command.
+_SOURCE: Final = re.compile(r"(EnvironmentFile|environment)\s*=")
 # One variable of an environment file with flags, or of a systemd unit with a command.
 _VARIABLE: Final = re.compile(r"(?m)^[A-Za-z_]\w*=(?=(.* )?--|\S*(vllm|python\S*) )")
 
@@ -318,6 +320,10 @@ def _from_command(written: WrittenConfiguration, command: Command) -> WrittenCon
         )
     own_model, flags = split_model(None, texts)
     unread = [*written.unread, *command.unread]
+    is_unit = re.search(r"(?m)^(ExecStart=|\[program:)", written.text) is not None
+    for at, line in enumerate(written.text.splitlines() if is_unit else (), 1):
+        if source := _SOURCE.match(line):
+            unread.append(f"line {at}: {source[1]} is not read")
     if own_model and command.model and own_model != command.model:
         unread.append(f"line {command.line}: {command.model} is not read, but --model {own_model}")
     has_places = all(word.start >= 0 for word in command.words)

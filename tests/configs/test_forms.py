@@ -42,6 +42,14 @@ SCRIPTS: dict[str, list[str]] = {
     "a systemd unit": [
         f'[Service]\nEnvironment="A=1" "M={MODEL}"\nExecStart=/bin/vllm serve $M {LENGTH}\n'
     ],
+    "a systemd unit with a file of variables": [
+        f"[Service]\nEnvironmentFile=-/etc/vllm\nExecStart=/bin/vllm serve {MODEL} {LENGTH}\n",
+        "line 2: EnvironmentFile is not read",
+    ],
+    "a supervisor's program": [
+        f'[program:v]\ncommand=/bin/vllm serve {MODEL} {LENGTH}\nenvironment=VLLM_A="1"\n',
+        "line 3: environment is not read",
+    ],
     "unknown values": [
         f"vllm serve {MODEL} {LENGTH} --port $PORT --seed=$(date +%s) $EXTRA\n",
         "line 1: --port is left out: $PORT is not set in the file",
