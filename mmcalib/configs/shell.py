@@ -15,6 +15,7 @@ import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
 from mmcalib.configs.commands import Command, Span, mark_unknown, without_marks
+from mmcalib.configs.programs import evaluate_arithmetic
 from mmcalib.text import one_line
 
 _BASH: Final = Language(tree_sitter_bash.language())
@@ -255,9 +256,19 @@ class Script:
             case "simple_expansion" | "expansion":
                 words = self._expand(node)
                 return words if is_quoted else [part for word in words for part in word.split()]
+            case "arithmetic_expansion" if (value := self._calculate(source.strip())) is not None:
+                return [str(value)]
             case kind if kind.endswith(_EXPANDED):
                 return [mark_unknown(source, "is known only when it runs")]
         return [re.sub(r"\\(.)", r"\1", source.replace("\\\n", ""))]
+
+    def _calculate(self, source: str) -> int | None:
+        def value(name: re.Match[str]) -> str:
+            return "".join(self.variables.get(name[1], [])[:1]) or "?"
+
+        whole = re.fullmatch(r"\$\(\((.*)\)\)", source)
+        text = re.sub(r"\$?\{?\b([A-Za-z_]\w*)\b\}?", value, whole[1] if whole else "?")
+        return evaluate_arithmetic(text.replace("/", "//"))
 
     def _join(self, node: Node, quote_bytes: int, *, is_quoted: bool) -> list[str]:
         """Join the parts of a word, of which an expansion may be several words itself."""

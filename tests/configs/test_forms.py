@@ -25,6 +25,7 @@ SCRIPTS: dict[str, list[str]] = {
         f"line 3: {ENDS}",
         f"line 5: {ENDS}",
     ],
+    "arithmetic": [f'K=1024\nvllm serve {MODEL} --max-model-len "$((8 * $K / 2 * 2))"\n'],
     "parameters": [f'M="${{M:-{MODEL}}}" A=1\nexec vllm serve "$M" {LENGTH} "$@"\n'],
     "quoted for srun": [
         f'#SBATCH --gres=gpu:l40:1\nMODEL={MODEL}\nsrun --container-image=/v.sqsh bash -c "\n'
@@ -225,14 +226,40 @@ def test_the_release_of_an_image_is_read(tmp_path: Path, image: str) -> None:
 
 def test_a_program_is_read_without_running_it(tmp_path: Path) -> None:
     first = read(tmp_path, "offline.py", PROGRAM, ":4")
-    assert (first.model, first.file_flags) == (MODEL, ("--max-model-len", "8192"))
+    assert (first.model, first.file_flags) == (MODEL, ("--max-model-len", "8192", "--seed", "16"))
     assert list(first.unread) == [
         "line 4: limit_mm_per_prompt is left out: LIMIT is known only when it runs",
-        "line 4: seed is left out: 8 * 2 is known only when it runs",
         "line 4: max_num_batched_tokens is read as vllm serve's default, not LLM's",
     ]
     second = read(tmp_path, "offline.py", PROGRAM, ":5")
     assert (second.model, second.file_flags) == (LARGER, ("--enforce-eager",))
+
+
+def test_constants_of_a_program_are_computed(tmp_path: Path) -> None:
+    text = f"""\
+from vllm import EngineArgs
+BASE = {{"max_model_len": 8 * 1024, "limit_mm_per_prompt": dict(image=2**2)}}
+cfg = {{**BASE, "model": "{MODEL}", "seed": 1}}
+cfg["seed"] = 1 << 4
+cfg.update({{"port": -2}}, max_num_seqs=9 // 2)
+if BASE:
+    cfg["dtype"] = "half"
+cfg["block_size"] = 2 ** 10**9
+EngineArgs(**cfg)
+cfg["revision"] = "main"
+"""
+    found = read(tmp_path, "a.py", text)
+    assert (found.model, " ".join(found.file_flags)) == (
+        MODEL,
+        '--max-model-len 8192 --limit-mm-per-prompt {"image": 4} --seed 16 --port=-2 '
+        "--max-num-seqs 4",
+    )
+    known = " is known only when it runs"
+    assert list(found.unread) == [
+        f"line 9: dtype is left out: 'half' if ... else ...{known}",
+        f"line 9: block_size is left out: 2 ** 10 ** 9{known}",
+        f"line 9: revision is left out: 'main' if ... else ...{known}",
+    ]
 
 
 def test_only_exported_variables_are_the_server_s(tmp_path: Path) -> None:
