@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import textwrap
@@ -248,7 +249,8 @@ def split_choice(path: Path) -> tuple[Path, str]:
 
 def names_file(word: str) -> bool:
     """Return True for the name of a configuration's file, as FILE, FILE#NAME or FILE:LINE."""
-    return split_choice(Path(word))[0].suffix in _SUFFIXES
+    path = split_choice(Path(word))[0]
+    return path.suffix in _SUFFIXES or (os.path.isfile(path) and path.suffix != ".gguf")
 
 
 def choose_command(commands: Sequence[Command], path: Path, choice: str) -> Command:

@@ -33,7 +33,7 @@ from mmcalib.configs.shell import ORPHANS, Script
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ParseServeConfig, ServeConfig
 from mmcalib.engine.vllm_config import refusal_text, rejected_flags_error
-from mmcalib.engine.wheels import BUILDS, installed_version, known_variables
+from mmcalib.engine.wheels import BUILDS, installed_version, known_arguments, known_variables
 from mmcalib.errors import ModelError, UsageError, VllmRefused
 from mmcalib.files import read_document
 from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
@@ -368,6 +368,7 @@ def _from_vllm_file(
         broken = f"the key {odd[0]!r} is not a string: vllm serve fails" if odd else ""
     elif settings is not None:
         broken = "not a YAML mapping: vllm serve fails"
+    _reject_foreign(written, settings if isinstance(settings, list) else [settings])
     written = replace(written, config=written.source, broken=broken)
     if broken:
         return written
@@ -382,6 +383,20 @@ def _from_vllm_file(
     )
     repeated = tuple(key for key in dict.fromkeys(keys) if keys.count(key) > 1)
     return replace(written, text=text, settings=settings, spans=spans, repeated_keys=repeated)
+
+
+def _reject_foreign(written: WrittenConfiguration, documents: Sequence[Any]) -> None:
+    """Raise UsageError for a file of another program: most keys are not vLLM's, one is nested."""
+    pairs = {key: one[key] for one in documents if isinstance(one, dict) for key in one}
+    known = known_arguments()
+    others = [key for key in pairs if known and str(key).replace("-", "_") not in known]
+    is_nested = any(
+        isinstance(pairs[key], dict | list) or "vllm" in str(pairs[key]) for key in others
+    )
+    if is_nested and 2 * len(others) > len(pairs):
+        what = "is not vLLM's YAML: it has " + ", ".join(f"`{key}`" for key in others[:4])
+        said = f"--config {written.source} {what}. mmcalib reads {_FORMS}"
+        raise UsageError(said, hint=_HINT)
 
 
 def _read(path: Path) -> tuple[str, list[yaml.Node], list[str]]:
