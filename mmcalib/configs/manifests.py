@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import yaml
@@ -18,6 +18,8 @@ from mmcalib.text import serve_option
 _KSERVE: Final = {"model_id": "--model", "model_name": "--served-model-name", "backend": ""}
 # Only a container of vLLM has these fields.
 _SERVERS: Final = frozenset(("modelFormat", "modelURL", "extraArgs"))
+# Kubernetes and compose reject numbers too, but only these change their meaning.
+_NO_TEXT: Final = ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:null")
 _MOST_EXTENDED: Final = 20
 # Options that tell vLLM in an image of another name.
 _OPTIONS: Final = DERIVED_ARGUMENTS.union(KEPT_ARGUMENTS, ("model",))
@@ -37,17 +39,21 @@ class _Form:
     keys: tuple[str, ...]
     variable: re.Pattern[str]
     models: tuple[str, ...] = ()
-    unread: Mapping[str, str] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
 
 
-_KUBELET: Final = re.compile(r"\$(?:\$|\((\w+)\))")
+# Kubernetes' variables, and templates that another program fills in.
+_KUBELET: Final = re.compile(r"\$(?:\$|\((\w+)\))|\{\{[^{}]*\}\}")
 _VARIABLE: Final = re.compile(r"\$(?:\$|\{(\w+)(?::?-([^}]*))?\}|(\w+)|\{[^}]*\})")
 _KUBERNETES: Final = _Form(
-    ("command", "args"), _KUBELET, ("storageUri", "uri", "url", "model"), {"envFrom": "envFrom"}
+    ("command", "args"),
+    _KUBELET,
+    ("storageUri", "uri", "url", "model"),
+    ("envFrom", "runtime", "parallelism"),
 )
-_COMPOSE: Final = _Form(("entrypoint", "command"), _VARIABLE, (), {"env_file": "env_file"})
+_COMPOSE: Final = _Form(("entrypoint", "command"), _VARIABLE, (), ("env_file",))
 _VALUES: Final = replace(
-    _KUBERNETES, keys=("command", "args", "extraArgs"), models=("modelURL", "model")
+    _KUBERNETES, keys=("command", "args", "extraArgs"), models=("modelURL", "model", "uri")
 )
 
 
@@ -106,7 +112,7 @@ class _Container:
         if self.form is _COMPOSE and "extends" in places[0]:
             yield "extends", places[0]["extends"]
         for own in places:
-            yield from ((what, own[key]) for key, what in self.form.unread.items() if key in own)
+            yield from ((key, own[key]) for key in self.form.unread if key in own)
 
     def _find_servers(self, words: list[Span]) -> list[Command]:
         """Find them in the command line after these words, or in the script that a shell runs."""
@@ -123,8 +129,9 @@ class _Container:
                     words += [word for command in script.commands for word in command.words]
                     notes += [note for note in script.notes if not note.endswith(ORPHANS)]
                 else:
-                    text = mark_unknown("it", "is no text")
-                    text = text if value is None else self._expand(value)
+                    text = mark_unknown(self.text[one.start_mark.index : end_of(one)], "is no text")
+                    is_text = value is not None and one.tag not in _NO_TEXT
+                    text = self._expand(one.value) if is_text else text
                     words.append(_span(text, one, "list" if is_flow(node) else "item"))
         image = _scalar(self.fields.get("image") or self.fields.get("repository")) or ""
         # Without a program of its own, it starts the image's.
@@ -198,7 +205,8 @@ def _kserve_words(words: Sequence[Span]) -> Iterator[Span]:
 def _model_around(path: Sequence[yaml.Node], names: Sequence[str]) -> str | None:
     """Return the model that a field around the container names."""
     around = (fields_of(mapping) for mapping in reversed(path))
-    fields = (part for own in around for part in (own, fields_of(own.get("model"))))
+    parts = ((own, *map(fields_of, map(own.get, ("model", "modelArtifacts")))) for own in around)
+    fields = (part for own in parts for part in own)
     values = (_scalar(own.get(name)) for own in fields for name in names)
     return next((value.removeprefix("hf://") for value in values if value), None)
 

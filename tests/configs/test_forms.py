@@ -194,6 +194,28 @@ services:
         assert (found.model, found.file_flags, found.unread) == expected
 
 
+def test_what_a_chart_or_kserve_adds_is_named(tmp_path: Path) -> None:
+    text = f"""\
+modelArtifacts: {{uri: "hf://{MODEL}"}}
+decode:
+  parallelism: {{tensor: 2}}
+  containers:
+  - {{image: vllm, args: [--enforce-eager, true, --seed, "1", --port, "{{{{ .p }}}}"], envFrom: []}}
+"""
+    found = read(tmp_path, "values.yaml", text)
+    assert (found.model, found.file_flags) == (MODEL, ("--seed", "1"))
+    assert list(found.unread) == [
+        "line 3: parallelism is not read",
+        "line 5: envFrom is not read",
+        "line 5: --enforce-eager is left out: true is no text",
+        "line 5: --port is left out: {{ .p }} is not set in the file",
+    ]
+    text = (
+        f"kind: A\nspec: {{model: {{modelFormat: {{}}, runtime: v, args: [--model, {MODEL}]}}}}\n"
+    )
+    assert list(read(tmp_path, "a.yaml", text).unread) == ["line 2: runtime is not read"]
+
+
 def test_the_answer_chooses_one(tmp_path: Path) -> None:
     chosen = read(tmp_path, "compose.yaml", COMPOSE, "#vllm")
     assert (chosen.model, chosen.file_flags) == (MODEL, ("--max-model-len", "4096"))
@@ -275,6 +297,28 @@ def test_a_file_in_no_form_is_one_line(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError) as refused:
         read(tmp_path, name, "import os\n")
     assert refused.value.message.startswith(f"--config {tmp_path / name} has no ")
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    "text",
+    [
+        "envs: {M: a/b}\nresources: {ports: 80}\nrun: vllm serve $M --port 80\nname: v\n",
+        "- envs: [vllm]\n  resources: 1\n",
+        '{"envs": {"SM_VLLM_MODEL": "a/b"}, "resources": 1}',
+    ],
+)
+def test_yaml_of_another_program_is_no_configuration(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match="is not vLLM's YAML: it has `envs`, `resources`"):
+        read(tmp_path, "a.yaml", text)
+    kept = "hf-overrides: {a: 1}\nlora-modules: [{name: a}]\nof_another_release: {a: 1}\n"
+    assert len(read(tmp_path, "a.yaml", kept).settings) == 3
+
+
+def test_a_file_of_any_name_may_be_the_first_word(tmp_path: Path) -> None:
+    (tmp_path / "Procfile.old").write_text(f"#!/bin/sh\nvllm serve {MODEL} {LENGTH}\n")
+    found = read_configuration(None, [str(tmp_path / "Procfile.old")])
+    assert (found.model, " ".join(found.file_flags)) == (MODEL, LENGTH)
 
 
 @pytest.mark.parametrize("head", ["services:\n v:\n", "kind: Pod\nspec:\n", "a:\n b:\n"])
