@@ -87,8 +87,8 @@ class _Container:
         self.chart = fields_of(own.get("vllmConfig")) if form is _VALUES else {}
         is_chart = path[1:] and fields_of(path[-2]).get("vllmConfig") is path[-1]
         self.fields = {} if is_chart else own | self.chart
-        pairs = (pair for node in nodes[:-1] for pair in _environment(fields_of(node)))
-        pairs = (*pairs, *_environment(self.fields))
+        every = [*map(fields_of, nodes[:-1]), self.fields]
+        pairs = (pair for fields in every for pair in _environment(fields))
         self.environment = {name: value for name, value in pairs if value is not None}
 
     def read(self, name: str) -> Iterator[Command]:

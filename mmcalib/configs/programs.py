@@ -101,7 +101,7 @@ class _Inlining(ast.NodeTransformer):
     def __init__(self, values: dict[str, ast.expr], nodes: Sequence[ast.AST]) -> None:
         self.values, self.left, self.line = values, _MOST_STEPS, 0
         self.changes = defaultdict[str, list[tuple[int, bool, ast.Dict]]](list)
-        homes = dict[str, list[ast.stmt]]()
+        homes = dict[str, Any]()
         for node in nodes:
             for block in (getattr(node, part, ()) for part in ("body", "orelse", "finalbody")):
                 for one in block if isinstance(block, list) else ():
@@ -178,5 +178,6 @@ class _Inlining(ast.NodeTransformer):
 def _updated(call: ast.Call) -> ast.Dict:
     """Return the dictionary of a call of `dict` or `update`."""
     words = [*map(partial(ast.keyword, None), call.args), *call.keywords]
-    keys = [word.arg and ast.Constant(word.arg) for word in words]
+    keys: list[ast.expr | None]
+    keys = [ast.Constant(word.arg) if word.arg else None for word in words]
     return ast.Dict(keys, [word.value for word in words])

@@ -59,7 +59,7 @@ class Script:
             self.variables, self.exported = outer.variables, outer.exported
         self.functions: dict[str, Node] = {}
         # The line of the outermost call of a function, while that runs.
-        self.call = outer.call if outer else 0
+        self.call: int = outer.call if outer else 0
         self.commands: list[Command] = outer.commands if outer else []
         self.notes: list[str] = outer.notes if outer else []
         # What may still be expanded.
@@ -201,9 +201,9 @@ class Script:
         words = command.words
         match [without_marks(word.text, "?") for word in words]:
             case ["eval", *texts] if "vllm" in " ".join(texts):
-                script, its = " ".join(word.text for word in words[1:]), self.positional
+                script, more = " ".join(word.text for word in words[1:]), [*self.positional]
                 self._spend(len(script))
-                Script(script, None, None, command.line, outer=self, positional=its)
+                Script(script, None, None, command.line, outer=self, positional=more)
             case ["shift", *number] if all(map(str.isdecimal, number[:1])):
                 self.positional = self.positional[int("".join(number[:1]) or 1) :]
             case ["eval" | "source" | "." | "shift", *_] | ["set", "--" | "-a", *_]:
