@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import textwrap
@@ -54,7 +55,10 @@ _GAPS: Final[Mapping[str, str]] = {
 _NEAR: Final = 1_000
 # A reason stands in the text itself, without spaces, so that it goes wherever a shell or a manifest
 # puts the value of a variable. Unicode keeps these characters free.
-_BEGIN, _SPACE, _END = "\ufdd0", "\ufdd1", "\ufdd2"
+_BEGIN, _END = "\ufdd0", "\ufdd2"
+# Nor may the reason's own characters mean anything to a shell.
+_HIDDEN: Final = {ord(c): chr(0xE000 + ord(c)) for c in map(chr, range(128)) if not c.isalnum()}
+_SHOWN: Final = {ord(hidden): chr(plain) for plain, hidden in _HIDDEN.items()}
 _REASON: Final = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]*){_END}")
 
 
@@ -134,7 +138,7 @@ class Command:
     """The words of a command in a container, script or program, and what is around them.
 
     `unread` notes say what of it is not used. `name` is its container's, `model` what that names;
-    a guess is that the container is vLLM's.
+    a guess is that the container is vLLM's. `call` is the line that calls its function, if any.
     """
 
     words: Sequence[Span]
@@ -144,6 +148,7 @@ class Command:
     name: str = ""
     model: str | None = None
     is_guess: bool = False
+    call: int = 0
 
     @property
     def title(self) -> str:
@@ -160,6 +165,14 @@ class Command:
         pairs = filter(None, map(_ASSIGNMENT.fullmatch, texts[: place.start]))
         given = {**self.environment, **{pair[1]: pair[2] for pair in pairs}}
         kept, unread = keep_known(self.words[place])
+        unread = [
+            *(
+                f"line {word.line}: --env-file is not read"
+                for word in self.words[: place.start]
+                if word.text.partition("=")[0] == "--env-file"
+            ),
+            *unread,
+        ]
         return [replace(self, words=kept, unread=[*self.unread, *unread], environment=given)]
 
 
@@ -202,7 +215,7 @@ def serve_slice(words: Sequence[str]) -> slice | None:
 def mark_unknown(what: str, why: str) -> str:
     """Return what stands in a word for a value that is unknown for this reason."""
     reason = f"{textwrap.shorten(what, 60, placeholder=' …')} {why}"
-    return f"{_BEGIN}{without_marks(reason).replace(' ', _SPACE)}{_END}"
+    return f"{_BEGIN}{without_marks(reason).translate(_HIDDEN)}{_END}"
 
 
 def without_marks(text: str, unknown: str = "") -> str:
@@ -217,7 +230,7 @@ def keep_known(words: Sequence[Span]) -> tuple[list[Span], list[str]]:
     kept, notes, is_left_out = list[Span](), list[str](), False
     for word in words:
         is_option = word.text.startswith("-")
-        if unknown := [why.replace(_SPACE, " ") for why in _REASON.findall(word.text)]:
+        if unknown := [why.translate(_SHOWN) for why in _REASON.findall(word.text)]:
             is_left_out = bool(kept) and kept[-1].text.startswith("-") and not is_option
             what = kept.pop().text if is_left_out else without_marks(word.text).partition("=")[0]
             what = what if is_left_out or is_option else "another word" if kept else "the model"
@@ -236,7 +249,8 @@ def split_choice(path: Path) -> tuple[Path, str]:
 
 def names_file(word: str) -> bool:
     """Return True for the name of a configuration's file, as FILE, FILE#NAME or FILE:LINE."""
-    return split_choice(Path(word))[0].suffix in _SUFFIXES
+    path = split_choice(Path(word))[0]
+    return path.suffix in _SUFFIXES or (os.path.isfile(path) and path.suffix != ".gguf")
 
 
 def choose_command(commands: Sequence[Command], path: Path, choice: str) -> Command:

@@ -11,12 +11,18 @@ import yaml
 
 from mmcalib.configs.commands import Command, Span, argument_of, mark_unknown
 from mmcalib.configs.shell import ORPHANS, Script
+from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
 from mmcalib.text import serve_option
 
 # KServe's runtime handles these itself and passes the others on to vLLM.
 _KSERVE: Final = {"model_id": "--model", "model_name": "--served-model-name", "backend": ""}
 # Only a container of vLLM has these fields.
 _SERVERS: Final = frozenset(("modelFormat", "modelURL", "extraArgs"))
+# Kubernetes and compose reject numbers too, but only these change their meaning.
+_NO_TEXT: Final = ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:null")
+_MOST_EXTENDED: Final = 20
+# Options that tell vLLM in an image of another name.
+_OPTIONS: Final = DERIVED_ARGUMENTS.union(KEPT_ARGUMENTS, ("model",))
 # Fields of `vllmConfig` in production-stack's chart.
 _CHART: Final = (
     *("maxModelLen", "maxNumSeqs", "gpuMemoryUtilization", "tensorParallelSize", "dtype"),
@@ -26,18 +32,29 @@ _CHART: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """Fields that hold a container's command line in order, or its model; its variables."""
+    """Fields of a container's command line in order, its variables, fields of its model, and what
+    is `unread` of other fields.
+    """
 
     keys: tuple[str, ...]
     variable: re.Pattern[str]
     models: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
 
-_KUBELET: Final = re.compile(r"\$(?:\$|\((\w+)\))")
+# Kubernetes' variables, and templates that another program fills in.
+_KUBELET: Final = re.compile(r"\$(?:\$|\((\w+)\))|\{\{[^{}]*\}\}")
 _VARIABLE: Final = re.compile(r"\$(?:\$|\{(\w+)(?::?-([^}]*))?\}|(\w+)|\{[^}]*\})")
-_KUBERNETES: Final = _Form(("command", "args"), _KUBELET, ("storageUri", "uri", "url", "model"))
-_COMPOSE: Final = _Form(("entrypoint", "command"), _VARIABLE)
-_VALUES: Final = _Form(("command", "args", "extraArgs"), _KUBELET, ("modelURL", "model"))
+_KUBERNETES: Final = _Form(
+    ("command", "args"),
+    _KUBELET,
+    ("storageUri", "uri", "url", "model"),
+    ("envFrom", "runtime", "parallelism"),
+)
+_COMPOSE: Final = _Form(("entrypoint", "command"), _VARIABLE, (), ("env_file",))
+_VALUES: Final = replace(
+    _KUBERNETES, keys=("command", "args", "extraArgs"), models=("modelURL", "model", "uri")
+)
 
 
 def read_object(root: yaml.Node, text: str) -> list[Command] | None:
@@ -52,7 +69,7 @@ def read_object(root: yaml.Node, text: str) -> list[Command] | None:
         form = _KUBERNETES
     elif "services" in top:
         form, services = _COMPOSE, fields_of(top["services"])
-        names, paths = list(services), [(node,) for node in services.values()]
+        names, paths = list(services), [_extended(node, services) for node in services.values()]
     pairs = zip(paths, names, strict=True)
     found = [one for path, name in pairs for one in _Container(form, text, path).read(name or "")]
     return [one for one in found if not one.is_guess] or found or (None if form is _VALUES else [])
@@ -62,20 +79,22 @@ class _Container:
     """The innermost mapping of a path, which may be a container of vLLM."""
 
     def __init__(self, form: _Form, text: str, path: Sequence[yaml.Node]) -> None:
-        self.form, self.text, self.path, own = form, text, path, fields_of(path[-1])
+        self.form, self.text, self.path = form, text, path
+        # Of compose, the path is of services that extend each other.
+        nodes = path if form is _COMPOSE else path[-1:]
+        own = {key: value for node in nodes for key, value in fields_of(node).items()}
         # Production-stack's chart has fields of its own, in the mapping inside its container's.
         self.chart = fields_of(own.get("vllmConfig")) if form is _VALUES else {}
         is_chart = path[1:] and fields_of(path[-2]).get("vllmConfig") is path[-1]
         self.fields = {} if is_chart else own | self.chart
-        every = _environment(self.fields)
-        self.environment = {name: value for name, value in every if value is not None}
+        every = [*map(fields_of, nodes[:-1]), self.fields]
+        pairs = (pair for fields in every for pair in _environment(fields))
+        self.environment = {name: value for name, value in pairs if value is not None}
 
     def read(self, name: str) -> Iterator[Command]:
         """Yield the servers that it starts; the name is for a container without one."""
         own = [word for key in _CHART for word in _chart_words(key, self.chart.get(key))]
-        every = [*_CHART, "extraArgs"]
-        others = [(key, node) for key, node in self.chart.items() if key not in every]
-        unread = [f"line {_line(node)}: vllmConfig.{key} is not read" for key, node in others]
+        unread = [f"line {_line(node)}: {what} is not read" for what, node in self._find_unread()]
         found = self._find_servers(own)
         # Several commands of one container's script are told apart by their lines.
         name = (_scalar(self.fields.get("name")) or name) if len(found) == 1 else ""
@@ -84,6 +103,16 @@ class _Container:
             words = [*_kserve_words(one.words)] if "modelFormat" in self.fields else one.words
             notes = [*unread, *one.unread]
             yield replace(one, words=words, unread=notes, name=name, model=model)
+
+    def _find_unread(self) -> Iterator[tuple[str, yaml.Node]]:
+        for key, node in self.chart.items():
+            if key not in (*_CHART, "extraArgs"):
+                yield f"vllmConfig.{key}", node
+        places = [*map(fields_of, self.path)]
+        if self.form is _COMPOSE and "extends" in places[0]:
+            yield "extends", places[0]["extends"]
+        for own in places:
+            yield from ((key, own[key]) for key in self.form.unread if key in own)
 
     def _find_servers(self, words: list[Span]) -> list[Command]:
         """Find them in the command line after these words, or in the script that a shell runs."""
@@ -100,16 +129,19 @@ class _Container:
                     words += [word for command in script.commands for word in command.words]
                     notes += [note for note in script.notes if not note.endswith(ORPHANS)]
                 else:
-                    text = mark_unknown("it", "is no text")
-                    text = text if value is None else self._expand(value)
+                    text = mark_unknown(self.text[one.start_mark.index : end_of(one)], "is no text")
+                    is_text = value is not None and one.tag not in _NO_TEXT
+                    text = self._expand(one.value) if is_text else text
                     words.append(_span(text, one, "list" if is_flow(node) else "item"))
         image = _scalar(self.fields.get("image") or self.fields.get("repository")) or ""
         # Without a program of its own, it starts the image's.
         is_sure = "vllm" in image and self.form.keys[0] not in self.fields
         is_sure = is_sure or not _SERVERS.isdisjoint(self.fields)
-        is_guess = not is_sure and any(word.text.startswith("--") for word in words[:1])
+        options = [argument_of(word.text) for word in words if word.text.startswith("--")]
+        is_bare = any(word.text.startswith("--") for word in words[:1])
+        is_guess = not is_sure and is_bare and _OPTIONS.isdisjoint(options)
         command = Command(words, notes, _line(self.path[-1]), self.environment, is_guess=is_guess)
-        return command.find_server(starts=bool(words) and (is_sure or is_guess))
+        return command.find_server(starts=bool(words) and (is_sure or is_bare))
 
     def _expand(self, text: str, *, is_script: bool = False) -> str:
         def value(match: re.Match[str]) -> str:
@@ -173,9 +205,21 @@ def _kserve_words(words: Sequence[Span]) -> Iterator[Span]:
 def _model_around(path: Sequence[yaml.Node], names: Sequence[str]) -> str | None:
     """Return the model that a field around the container names."""
     around = (fields_of(mapping) for mapping in reversed(path))
-    fields = (part for own in around for part in (own, fields_of(own.get("model"))))
+    parts = ((own, *map(fields_of, map(own.get, ("model", "modelArtifacts")))) for own in around)
+    fields = (part for own in parts for part in own)
     values = (_scalar(own.get(name)) for own in fields for name in names)
     return next((value.removeprefix("hf://") for value in values if value), None)
+
+
+def _extended(node: yaml.Node, services: Mapping[str, yaml.Node]) -> tuple[yaml.Node, ...]:
+    """Return a compose service after those of this file that it extends."""
+    path = [node]
+    while (extends := fields_of(path[0]).get("extends")) and "file" not in fields_of(extends):
+        base = services.get(_scalar(extends) or _scalar(fields_of(extends).get("service")) or "")
+        if base is None or base in path or len(path) > _MOST_EXTENDED:
+            break
+        path.insert(0, base)
+    return tuple(path)
 
 
 def _environment(fields: Mapping[str, yaml.Node]) -> Iterator[tuple[str, str | None]]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import operator
 import re
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 from mmcalib.configs.commands import Command, Span
@@ -16,6 +19,16 @@ _CALLS: Final = ("LLM", "EngineArgs", "AsyncEngineArgs")
 _BATCH: Final = "max_num_batched_tokens"
 # vLLM has some 300. Each may name the largest value of the program.
 _MOST_ARGUMENTS: Final = 1_000
+# Expressions of a program that are visited, and the largest number and exponent.
+_MOST_STEPS, _LARGEST, _HIGHEST = 1 << 17, 1 << 63, 64
+_OPERATORS: Final = dict(
+    zip(
+        (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.LShift, ast.Pow),
+        attrgetter("add", "sub", "mul", "truediv", "floordiv", "lshift", "pow")(operator),
+        strict=True,
+    )
+)
+_UNKNOWN: Final = (ArithmeticError, MemoryError, RecursionError, SyntaxError, TypeError, ValueError)
 
 
 def read_program(text: str) -> list[Command]:
@@ -36,30 +49,42 @@ def read_program(text: str) -> list[Command]:
             case ast.Assign():
                 values |= {ast.unparse(target): node.value for target in node.targets}
     once = {name: value for name, value in values.items() if names[name] == 1}
+    inlining = _Inlining(once, nodes)
     called = [(ast.unparse(node.func), node) for node in nodes if isinstance(node, ast.Call)]
     calls = [
-        _read_call(node, imported.get(name, name.rpartition(".")[2]), once)
+        _read_call(node, imported.get(name, name.rpartition(".")[2]), inlining)
         for name, node in called
         if imported.get(name) in _CALLS or re.fullmatch(rf"vllm\.(.+\.)?({'|'.join(_CALLS)})", name)
     ]
     return sorted(calls, key=lambda call: call.line)
 
 
-def _read_call(node: ast.Call, name: str, values: Mapping[str, ast.expr]) -> Command:
+def evaluate_arithmetic(text: str) -> int | None:
+    """Return the value of a shell's arithmetic on numbers; None for anything else."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        value = ast.literal_eval(_Inlining({}, ()).visit(tree))
+    except _UNKNOWN:
+        return None
+    return value if type(value) is int else None
+
+
+def _read_call(node: ast.Call, name: str, inlining: _Inlining) -> Command:
     if len(node.keywords) > _MOST_ARGUMENTS:
         raise OverflowError
     words, notes, model = dict[str, list[str]](), list[str](), None
+    inlining.line = node.lineno
     given = [("model" if at == 0 else "", one) for at, one in enumerate(node.args)]
     for key, value in (*given, *((one.arg or "", one.value) for one in node.keywords)):
-        written = ast.unparse(value)
-        try:
-            found: Any = ast.literal_eval(_Inlining(values).visit(value))
-            for argument, own in ({key: found} if key else dict(found)).items():
-                words[argument] = [] if own is None else serve_option(argument, own)
-                model = str(own) if argument == "model" else model
-        except (RecursionError, TypeError, ValueError):
-            what = f"{key or '**'} is left out: {written} is known only when it runs"
-            notes.append(f"line {value.lineno}: {what}")
+        for argument, own in inlining.find_arguments(key, value):
+            try:
+                found: Any = ast.literal_eval(own)
+                words[argument] = [] if found is None else serve_option(argument, found)
+                model = str(found) if argument == "model" else model
+            except _UNKNOWN:
+                words.pop(argument, None)
+                what = f"{argument} is left out: {ast.unparse(own)} is known only when it runs"
+                notes.append(f"line {value.lineno}: {what}")
     words.pop("model", None)
     if name == "LLM" and _BATCH not in words:
         notes.append(f"line {node.lineno}: {_BATCH} is read as vllm serve's default, not LLM's")
@@ -68,10 +93,91 @@ def _read_call(node: ast.Call, name: str, values: Mapping[str, ast.expr]) -> Com
 
 
 class _Inlining(ast.NodeTransformer):
-    """Puts the value of each name that is assigned once in its place."""
+    """Puts values of names that are assigned once in their places, and computes constants.
 
-    def __init__(self, values: Mapping[str, ast.expr]) -> None:
-        self.values = values
+    A statement that changes a dictionary adds to it if it is certain to run before this `line`.
+    """
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self.values.get(node.id, node)
+    def __init__(self, values: dict[str, ast.expr], nodes: Sequence[ast.AST]) -> None:
+        self.values, self.left, self.line = values, _MOST_STEPS, 0
+        self.changes = defaultdict[str, list[tuple[int, bool, ast.Dict]]](list)
+        homes = dict[str, Any]()
+        for node in nodes:
+            for block in (getattr(node, part, ()) for part in ("body", "orelse", "finalbody")):
+                for one in block if isinstance(block, list) else ():
+                    match one:
+                        case ast.Assign(targets=[ast.Name(id=name)]):
+                            homes[name] = block
+                            continue
+                        case ast.Assign([ast.Subscript(ast.Name(id=name), key)], value):
+                            more = ast.Dict([key], [value])
+                        case ast.Expr(ast.Call(ast.Attribute(ast.Name(id=name), "update")) as call):
+                            more = _updated(call)
+                        case (
+                            ast.Expr(ast.Call(ast.Attribute(ast.Name(id=name))))
+                            | ast.AugAssign(ast.Subscript(ast.Name(id=name)))
+                            | ast.Delete([ast.Subscript(ast.Name(id=name))])
+                        ):
+                            more = ast.Dict([None], [ast.Name(ast.unparse(one))])
+                        case _:
+                            continue
+                    self.changes[name].append((one.lineno, homes.get(name) is block, more))
+
+    def find_arguments(self, key: str, node: ast.expr) -> list[tuple[str, ast.expr]]:
+        """Return the argument and its value, or those of a dictionary for an empty key."""
+        try:
+            value = self.visit(node)
+            if not key and isinstance(value, ast.Dict):
+                names = [ast.literal_eval(one) if one else "**" for one in value.keys]
+                return [*zip(names, value.values, strict=True)]
+        except _UNKNOWN:
+            value = ast.Name(ast.unparse(node))
+        return [(key or "**", value)]
+
+    def visit(self, node: ast.AST) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise RecursionError
+        return super().visit(node)
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        own = self.values.get(node.id)
+        changes = sorted(self.changes[node.id], key=lambda change: change[0])
+        if own is None or not changes:
+            return node if own is None else self.visit(own)
+        for line, is_certain, more in changes:
+            if not (is_certain and line < self.line):
+                other = ast.Constant(...)
+                more = ast.Dict(more.keys, [ast.IfExp(other, one, other) for one in more.values])
+            own = ast.Dict([None, None], [own, more])
+        return self.visit(own)
+
+    def visit_Dict(self, node: ast.Dict) -> ast.Dict:
+        pairs = list[tuple[ast.expr | None, ast.expr]]()
+        for key, value in zip(node.keys, map(self.visit, node.values), strict=True):
+            is_merged = key is None and isinstance(value, ast.Dict)
+            pairs += zip(value.keys, value.values, strict=True) if is_merged else [(key, value)]
+        return ast.Dict([key for key, _ in pairs], [value for _, value in pairs])
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        is_dict = isinstance(node.func, ast.Name) and node.func.id == "dict"
+        return self.visit_Dict(_updated(node)) if is_dict else node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        match self.visit(node.left), _OPERATORS.get(type(node.op)), self.visit(node.right):
+            case ast.Constant(int() | float() as left), apply, ast.Constant(
+                int() | float() as right
+            ) if apply:
+                is_power = isinstance(node.op, ast.Pow | ast.LShift)
+                if not is_power or right in range(_HIGHEST + 1):
+                    value = apply(left, right)
+                    return ast.Constant(value) if abs(value) <= _LARGEST else node
+        return node
+
+
+def _updated(call: ast.Call) -> ast.Dict:
+    """Return the dictionary of a call of `dict` or `update`."""
+    words = [*map(partial(ast.keyword, None), call.args), *call.keywords]
+    keys: list[ast.expr | None]
+    keys = [ast.Constant(word.arg) if word.arg else None for word in words]
+    return ast.Dict(keys, [word.value for word in words])

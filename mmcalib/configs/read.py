@@ -33,7 +33,7 @@ from mmcalib.configs.shell import ORPHANS, Script
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ParseServeConfig, ServeConfig
 from mmcalib.engine.vllm_config import refusal_text, rejected_flags_error
-from mmcalib.engine.wheels import BUILDS, installed_version, known_variables
+from mmcalib.engine.wheels import BUILDS, installed_version, known_arguments, known_variables
 from mmcalib.errors import ModelError, UsageError, VllmRefused
 from mmcalib.files import encoding_of, read_document
 from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
@@ -59,8 +59,10 @@ _HINT: Final = "mmcalib ... -- followed by the flags of vllm serve"
 _OF_VLLM: Final = re.compile(r"VLLM_|PYTORCH_(?:CUDA_)?ALLOC_CONF$")
 # A release of vLLM in an image's tag or a package's pin.
 _RELEASE: Final = re.compile(
-    r"vllm[\w./-]*(?:(?:\[[^\]]*\])?==|:|\s+tag: ['\"]?)v?(0\.\d+\.\d+[\w.]*)"
+    r"vllm[\w./-]*['\",]*(?:(?:\[[^\]]*\])?==|:|\s+tag: ['\"]?)(?:\$\{\w+:?-)?v?(0\.\d+\.\d+[\w.]*)"
 )
+# Where systemd and supervisor keep variables of a command.
+_SOURCE: Final = re.compile(r"(EnvironmentFile|environment)\s*=")
 # One variable of an environment file with flags, or of a systemd unit with a command.
 _VARIABLE: Final = re.compile(r"(?m)^[A-Za-z_]\w*=(?=(.* )?--|\S*(vllm|python\S*) )")
 
@@ -318,6 +320,10 @@ def _from_command(written: WrittenConfiguration, command: Command) -> WrittenCon
         )
     own_model, flags = split_model(None, texts)
     unread = [*written.unread, *command.unread]
+    is_unit = re.search(r"(?m)^(ExecStart=|\[program:)", written.text) is not None
+    for at, line in enumerate(written.text.splitlines() if is_unit else (), 1):
+        if source := _SOURCE.match(line):
+            unread.append(f"line {at}: {source[1]} is not read")
     if own_model and command.model and own_model != command.model:
         unread.append(f"line {command.line}: {command.model} is not read, but --model {own_model}")
     has_places = all(word.start >= 0 for word in command.words)
@@ -362,6 +368,7 @@ def _from_vllm_file(
         broken = f"the key {odd[0]!r} is not a string: vllm serve fails" if odd else ""
     elif settings is not None:
         broken = "not a YAML mapping: vllm serve fails"
+    _reject_foreign(written, settings if isinstance(settings, list) else [settings])
     written = replace(written, config=written.source, broken=broken)
     if broken:
         return written
@@ -376,6 +383,20 @@ def _from_vllm_file(
     )
     repeated = tuple(key for key in dict.fromkeys(keys) if keys.count(key) > 1)
     return replace(written, text=text, settings=settings, spans=spans, repeated_keys=repeated)
+
+
+def _reject_foreign(written: WrittenConfiguration, documents: Sequence[Any]) -> None:
+    """Raise UsageError for a file of another program: most keys are not vLLM's, one is nested."""
+    pairs = {key: one[key] for one in documents if isinstance(one, dict) for key in one}
+    known = known_arguments()
+    others = [key for key in pairs if known and str(key).replace("-", "_") not in known]
+    is_nested = any(
+        isinstance(pairs[key], dict | list) or "vllm" in str(pairs[key]) for key in others
+    )
+    if is_nested and 2 * len(others) > len(pairs):
+        what = "is not vLLM's YAML: it has " + ", ".join(f"`{key}`" for key in others[:4])
+        said = f"--config {written.source} {what}. mmcalib reads {_FORMS}"
+        raise UsageError(said, hint=_HINT)
 
 
 def _read(path: Path) -> tuple[str, list[yaml.Node], list[str]]:

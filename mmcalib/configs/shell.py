@@ -6,6 +6,7 @@ Nothing runs. What only running it would tell is marked in the words, with the r
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -14,6 +15,7 @@ import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
 from mmcalib.configs.commands import Command, Span, mark_unknown, without_marks
+from mmcalib.configs.programs import evaluate_arithmetic
 from mmcalib.text import one_line
 
 _BASH: Final = Language(tree_sitter_bash.language())
@@ -34,14 +36,15 @@ ORPHANS: Final = "options of no command: a blank line or comment before them end
 class Script:
     """The commands of a script, and notes about what of it is not read.
 
-    It begins at this `offset` (None: nowhere) and `line` of the file, inside the `outer` script.
+    It begins at this `offset` (None: nowhere) and `line` of the file, inside the `outer` script,
+    and has that one's variables without an `environment` of its own.
     Raises OverflowError and RecursionError for one that is nested or grows too much.
     """
 
     def __init__(
         self,
         text: str,
-        environment: Mapping[str, str],
+        environment: Mapping[str, str] | None,
         offset: int | None,
         line: int = 1,
         form: str = "|",
@@ -49,10 +52,14 @@ class Script:
         positional: Sequence[str] = (),
     ) -> None:
         self.source, self.offset, self.line = text.encode(errors="replace"), offset, line
-        self.form, self.exported, self.positional = form, set(environment), [*positional]
+        self.form, self.exported, self.positional = form, set(environment or ()), [*positional]
         # Each has one value, or those of an array.
-        self.variables = {name: [value] for name, value in environment.items()}
+        self.variables = {name: [value] for name, value in (environment or {}).items()}
+        if environment is None and outer:
+            self.variables, self.exported = outer.variables, outer.exported
         self.functions: dict[str, Node] = {}
+        # The line of the outermost call of a function, while that runs.
+        self.call: int = outer.call if outer else 0
         self.commands: list[Command] = outer.commands if outer else []
         self.notes: list[str] = outer.notes if outer else []
         # What may still be expanded.
@@ -66,8 +73,16 @@ class Script:
 
     def find_servers(self) -> list[Command]:
         """Return the servers that it starts; each has the notes of the whole script."""
-        servers = (server for one in self.commands for server in one.find_server())
-        return [replace(one, unread=[*self.notes, *one.unread]) for one in servers]
+        servers = [server for one in self.commands for server in one.find_server()]
+        lines = Counter(one.line for one in servers)
+        return [
+            replace(
+                one,
+                unread=[*self.notes, *one.unread],
+                line=one.call or one.line if lines[one.line] > 1 else one.line,
+            )
+            for one in servers
+        ]
 
     def _run(self, node: Node) -> None:
         self._spend(100 + len(self.variables))
@@ -101,17 +116,34 @@ class Script:
             self._run(node)
 
     def _run_branches(self, nodes: Sequence[Node]) -> None:
-        """Run each branch by itself; what one sets is unknown after them."""
-        before, changed = dict(self.variables), dict[str, Node]()
+        """Run each branch by itself; what one sets or adds is unknown after them."""
+        before, changed = dict(self.variables), dict[str, list[tuple[Node, list[str]]]]()
+        positional = self.positional
         for node in nodes:
             if node.type in _CLAUSES:
                 self.variables = dict(before)
             self._run(node)
-            own = self.variables.items()
-            changed = {name: node for name, value in own if value != before.get(name)} | changed
+            for name, value in self.variables.items():
+                if value != before.get(name):
+                    self._spend(sum(map(len, value)))
+                    changed.setdefault(name, []).append((node, value))
+        if self.positional != positional:
+            why = f"is shifted in a branch on line {self._line(nodes[0])}"
+            self.positional = [mark_unknown("$@", why)]
         self.variables = before
-        for name, node in changed.items():
-            self._forget(name, "in a branch", node)
+        for name, states in changed.items():
+            old, options = before.get(name, []), dict[str, str]()
+            for node, value in states:
+                added = _options_added(old, value)
+                why = f"is added to ${name} in a branch on line {self._line(node)}"
+                options = {word: mark_unknown("it", why) for word in added} | options
+                if not added:
+                    self._forget(name, "in a branch", states[0][0])
+                    break
+            else:
+                own = [*old, *map("".join, options.items())]
+                is_text = all(len(value) == 1 for _, value in states)
+                self.variables[name] = [" ".join(own)] if is_text else own
 
     def _spend(self, steps: int) -> None:
         self.left[0] -= steps
@@ -133,8 +165,8 @@ class Script:
         if target.type == "subscript":
             self._forget(name, "in part", node)
         elif values and values[0].type == "array":
-            words = [word for one in values[0].named_children for word in self._fields(one)]
-            self.variables[name] = [*old, *words]
+            parts = (one for one in values[0].named_children if one.type != "comment")
+            self.variables[name] = [*old, *(word for one in parts for word in self._fields(one))]
         else:
             self.variables[name] = ["".join([*old[:1], *map(self._text, values)]), *old[1:]]
         return name
@@ -163,19 +195,25 @@ class Script:
         given = {n: values[0] for n in names if len(values := self.variables.get(n, [])) == 1}
         self.variables = outer
         if spans:
-            self._call(Command(spans, (), self._line(node), given), node)
+            self._call(Command(spans, (), spans[0].line, given, call=self.call), node)
 
     def _call(self, command: Command, node: Node) -> None:
         words = command.words
         match [without_marks(word.text, "?") for word in words]:
+            case ["eval", *texts] if "vllm" in " ".join(texts):
+                script, more = " ".join(word.text for word in words[1:]), [*self.positional]
+                self._spend(len(script))
+                Script(script, None, None, command.line, outer=self, positional=more)
+            case ["shift", *number] if all(map(str.isdecimal, number[:1])):
+                self.positional = self.positional[int("".join(number[:1]) or 1) :]
             case ["eval" | "source" | "." | "shift", *_] | ["set", "--" | "-a", *_]:
                 self._note(node)
             case [name, *_] if name in self.functions:
                 # Without its name, a function that calls itself ends.
-                body, before = self.functions.pop(name), self.positional
-                self.positional = [word.text for word in words[1:]]
+                body, before, call = self.functions.pop(name), self.positional, self.call
+                self.positional, self.call = [word.text for word in words[1:]], call or command.line
                 self._run(body)
-                self.positional, self.functions[name] = before, body
+                self.positional, self.functions[name], self.call = before, body, call
             case [name, *_] if name.startswith("--"):
                 self.commands.append(command)
                 self.notes.append(f"line {command.line}: {ORPHANS}")
@@ -218,9 +256,19 @@ class Script:
             case "simple_expansion" | "expansion":
                 words = self._expand(node)
                 return words if is_quoted else [part for word in words for part in word.split()]
+            case "arithmetic_expansion" if (value := self._calculate(source.strip())) is not None:
+                return [str(value)]
             case kind if kind.endswith(_EXPANDED):
                 return [mark_unknown(source, "is known only when it runs")]
         return [re.sub(r"\\(.)", r"\1", source.replace("\\\n", ""))]
+
+    def _calculate(self, source: str) -> int | None:
+        def value(name: re.Match[str]) -> str:
+            return "".join(self.variables.get(name[1], [])[:1]) or "?"
+
+        whole = re.fullmatch(r"\$\(\((.*)\)\)", source)
+        text = re.sub(r"\$?\{?\b([A-Za-z_]\w*)\b\}?", value, whole[1] if whole else "?")
+        return evaluate_arithmetic(text.replace("/", "//"))
 
     def _join(self, node: Node, quote_bytes: int, *, is_quoted: bool) -> list[str]:
         """Join the parts of a word, of which an expansion may be several words itself."""
@@ -228,7 +276,10 @@ class Script:
         for child in (*node.named_children, None):
             if quote_bytes and child is not None and not child.type.endswith(_EXPANDED):
                 continue
-            gap = self.source[at : child.start_byte if child else end].decode(errors="replace")
+            # In quotes, the grammar takes blanks before an expansion for its own.
+            own = self.source[child.start_byte : child.end_byte] if child else b""
+            stop = child.end_byte - len(own.lstrip() if quote_bytes else own) if child else end
+            gap = self.source[at:stop].decode(errors="replace")
             if quote_bytes:
                 gap = re.sub(r'\\([$`"\\\n])', lambda m: m[1].strip("\n"), gap)
             fields = self._fields(child, is_quoted=is_quoted) if child else []
@@ -255,3 +306,12 @@ class Script:
             values = ["".join(map(self._text, parts[2:]))]
         unset = [] if array else [mark_unknown(self._source(node), "is not set in the file")]
         return values or unset
+
+
+def _options_added(old: Sequence[str], new: Sequence[str]) -> list[str]:
+    """Return the options that a variable has in addition; none if it has anything else."""
+    start, text = " ".join(old), " ".join(new)
+    words = text[len(start) :].split()
+    is_more = text.startswith(start) and (not start or text[len(start) : len(start) + 1] == " ")
+    is_more = is_more and bool(words) and re.match("-+[A-Za-z]", words[0]) is not None
+    return [without_marks(word) for word in words if word.startswith("-")] if is_more else []

@@ -21,9 +21,18 @@ def installed_version(package: str) -> str | None:
 
 def known_variables() -> set[str]:
     """Return the names of vLLM's variables in vllm/envs.py; none without vLLM."""
+    return _find_names(r'"(VLLM_\w+)"', "envs.py")
+
+
+def known_arguments() -> set[str]:
+    """Return the names of arguments of `vllm serve`, and some others; none without vLLM."""
+    return _find_names(r"(?m)^    (\w+): ", "engine/arg_utils.py", "entrypoints/**/cli_args.py")
+
+
+def _find_names(pattern: str, *files: str) -> set[str]:
     origin = getattr(find_spec(BUILDS[0]), "origin", None)
-    path = Path(origin).with_name("envs.py") if origin else None
-    return set(re.findall(r'"(VLLM_\w+)"', path.read_text("utf-8"))) if path else set()
+    paths = [path for file in files if origin for path in Path(origin).parent.glob(file)]
+    return {name for path in paths for name in re.findall(pattern, path.read_text("utf-8"))}
 
 
 def is_mismatched(package: str) -> bool:

@@ -25,6 +25,7 @@ SCRIPTS: dict[str, list[str]] = {
         f"line 3: {ENDS}",
         f"line 5: {ENDS}",
     ],
+    "arithmetic": [f'K=1024\nvllm serve {MODEL} --max-model-len "$((8 * $K / 2 * 2))"\n'],
     "parameters": [f'M="${{M:-{MODEL}}}" A=1\nexec vllm serve "$M" {LENGTH} "$@"\n'],
     "quoted for srun": [
         f'#SBATCH --gres=gpu:l40:1\nMODEL={MODEL}\nsrun --container-image=/v.sqsh bash -c "\n'
@@ -42,6 +43,14 @@ SCRIPTS: dict[str, list[str]] = {
     "a systemd unit": [
         f'[Service]\nEnvironment="A=1" "M={MODEL}"\nExecStart=/bin/vllm serve $M {LENGTH}\n'
     ],
+    "a systemd unit with a file of variables": [
+        f"[Service]\nEnvironmentFile=-/etc/vllm\nExecStart=/bin/vllm serve {MODEL} {LENGTH}\n",
+        "line 2: EnvironmentFile is not read",
+    ],
+    "a supervisor's program": [
+        f'[program:v]\ncommand=/bin/vllm serve {MODEL} {LENGTH}\nenvironment=VLLM_A="1"\n',
+        "line 3: environment is not read",
+    ],
     "unknown values": [
         f"vllm serve {MODEL} {LENGTH} --port $PORT --seed=$(date +%s) $EXTRA\n",
         "line 1: --port is left out: $PORT is not set in the file",
@@ -53,6 +62,25 @@ SCRIPTS: dict[str, list[str]] = {
         f'vllm serve "$MODEL" --seed $N {LENGTH} --port $A\n',
         "line 7: --seed is left out: $N is set in a branch on line 3",
         "line 7: --port is left out: $A is set in a branch on line 3",
+    ],
+    "options added in branches": [
+        f"E= A=(  # all\n{LENGTH}  # 8k\n)\nif [[ $D == 1 ]]; then\n  A+=(--seed 1)\nfi\n"
+        '[ -n "$X" ] && E="$E --port 2"\nif [ $L -gt 9 ]; then B="--dtype half"; fi\n'
+        f'vllm serve {MODEL} "${{A[@]}}" $B $E\n',
+        "line 9: --seed is left out: it is added to $A in a branch on line 5",
+        "line 9: --dtype is left out: it is added to $B in a branch on line 8",
+        "line 9: --port is left out: it is added to $E in a branch on line 7",
+    ],
+    "eval": [
+        f"A='--max-model-len 8192' B=$(cat engine.args) M={MODEL}\n"
+        "eval 'exec vllm serve $M '\"$A $B $C \"'--port $D'\n",
+        "line 2: another word is left out: $(cat engine.args) is known only when it runs",
+        "line 2: another word is left out: $C is not set in the file",
+        "line 2: --port is left out: $D is not set in the file",
+    ],
+    "docker's file of variables": [
+        f"docker run --env-file a.env vllm/vllm-openai --model {MODEL} {LENGTH}\n",
+        "line 1: --env-file is not read",
     ],
     "what is not read": [
         f"set -e\nsource env.sh\nset -- --seed 1\ncat <<A\nvllm serve x\nA\n"
@@ -90,12 +118,23 @@ services:
     image: vllm/vllm-openai:v0.31.0
     command: ["--model", "Qwen/Qwen3-Embedding-8B"]
 """
+OWN_IMAGES = f"""\
+services:
+  vision: {{build: ., command: [--model, {MODEL}, --max-model-len, "8192"]}}
+  tei: {{image: tei, command: [--model-id, BAAI/bge-m3]}}
+  asr: {{image: vllm/vllm-openai, command: [{LARGER}]}}
+"""
 BRANCHES = f"""\
 if [ -d /model ]; then
   exec vllm serve {LARGER} --max-model-len 32768
 else
   exec vllm serve {MODEL} {LENGTH}
 fi
+"""
+CALLS = f"""\
+start() {{ M=$1; shift; vllm serve $M "$@"; }}
+start {MODEL} {LENGTH}
+start {LARGER}
 """
 PROGRAM = f"""\
 from vllm import LLM, AsyncEngineArgs as Args
@@ -106,7 +145,9 @@ two = Args(model="{LARGER}", **{{"enforce_eager": True, "seed": None}})
 """
 SEVERAL = [
     ("compose.yaml", COMPOSE, f"vllm (line 3, {MODEL}), vllm-embed (line 10, ", "#vllm"),
+    ("own.yaml", OWN_IMAGES, f"vision (line 2, {MODEL}), asr (line 4, {LARGER})", "#vision"),
     ("branches.sh", BRANCHES, f"line 2 ({LARGER}), line 4 ({MODEL})", ":2"),
+    ("calls.sh", CALLS, f"line 2 ({MODEL}), line 3 ({LARGER})", ":2"),
     ("offline.py", PROGRAM, f"line 4 ({MODEL}), line 5 ({LARGER})", ":4"),
 ]
 
@@ -134,9 +175,52 @@ def test_what_compose_fills_in_is_named(tmp_path: Path) -> None:
     ]
 
 
+def test_a_compose_service_has_what_it_extends(tmp_path: Path) -> None:
+    text = f"""\
+services:
+  base: {{image: vllm/vllm-openai, command: [{LARGER}, --seed, $S], environment: [S=1]}}
+  small: {{extends: {{service: base}}, command: [--model, {MODEL}], environment: {{S: 2}}}}
+  same: {{extends: base, environment: [S=3]}}
+  other: {{extends: {{file: a.yaml, service: base}}, command: [--model, {MODEL}], env_file: .env}}
+"""
+    read_as = {
+        "base": (LARGER, ("--seed", "1"), ()),
+        "small": (MODEL, (), ()),
+        "same": (LARGER, ("--seed", "3"), ()),
+        "other": (MODEL, (), ("line 5: extends is not read", "line 5: env_file is not read")),
+    }
+    for name, expected in read_as.items():
+        found = read(tmp_path, "compose.yaml", text, f"#{name}")
+        assert (found.model, found.file_flags, found.unread) == expected
+
+
+def test_what_a_chart_or_kserve_adds_is_named(tmp_path: Path) -> None:
+    text = f"""\
+modelArtifacts: {{uri: "hf://{MODEL}"}}
+decode:
+  parallelism: {{tensor: 2}}
+  containers:
+  - {{image: vllm, args: [--enforce-eager, true, --seed, "1", --port, "{{{{ .p }}}}"], envFrom: []}}
+"""
+    found = read(tmp_path, "values.yaml", text)
+    assert (found.model, found.file_flags) == (MODEL, ("--seed", "1"))
+    assert list(found.unread) == [
+        "line 3: parallelism is not read",
+        "line 5: envFrom is not read",
+        "line 5: --enforce-eager is left out: true is no text",
+        "line 5: --port is left out: {{ .p }} is not set in the file",
+    ]
+    text = (
+        f"kind: A\nspec: {{model: {{modelFormat: {{}}, runtime: v, args: [--model, {MODEL}]}}}}\n"
+    )
+    assert list(read(tmp_path, "a.yaml", text).unread) == ["line 2: runtime is not read"]
+
+
 def test_the_answer_chooses_one(tmp_path: Path) -> None:
     chosen = read(tmp_path, "compose.yaml", COMPOSE, "#vllm")
     assert (chosen.model, chosen.file_flags) == (MODEL, ("--max-model-len", "4096"))
+    chosen = read(tmp_path, "calls.sh", CALLS, ":2")
+    assert (chosen.model, " ".join(chosen.file_flags), chosen.unread) == (MODEL, LENGTH, ())
     chosen = read(tmp_path, "branches.sh", BRANCHES, ":4")
     assert (chosen.model, chosen.file_flags) == (MODEL, ("--max-model-len", "8192"))
 
@@ -149,16 +233,55 @@ def test_the_release_of_an_image_is_compared_with_the_installed_one(tmp_path: Pa
     assert next(found.notes({})).endswith("VLLM_OTHER, which the installed vLLM does not read")
 
 
+@pytest.mark.parametrize(
+    "image",
+    [
+        "image: 'vllm/vllm-openai:${TAG:-v0.31.0}'",
+        'repository: "vllm/vllm-openai"\n  tag: "v0.31.0"',
+        "image: {repository: vllm/vllm-openai, tag: v0.31.0}",
+    ],
+)
+def test_the_release_of_an_image_is_read(tmp_path: Path, image: str) -> None:
+    text = f"v:\n  {image}\n  modelURL: {MODEL}\n  args: [--seed, '1']\n"
+    assert read(tmp_path, "values.yaml", text).releases == ("0.31.0",)
+
+
 def test_a_program_is_read_without_running_it(tmp_path: Path) -> None:
     first = read(tmp_path, "offline.py", PROGRAM, ":4")
-    assert (first.model, first.file_flags) == (MODEL, ("--max-model-len", "8192"))
+    assert (first.model, first.file_flags) == (MODEL, ("--max-model-len", "8192", "--seed", "16"))
     assert list(first.unread) == [
         "line 4: limit_mm_per_prompt is left out: LIMIT is known only when it runs",
-        "line 4: seed is left out: 8 * 2 is known only when it runs",
         "line 4: max_num_batched_tokens is read as vllm serve's default, not LLM's",
     ]
     second = read(tmp_path, "offline.py", PROGRAM, ":5")
     assert (second.model, second.file_flags) == (LARGER, ("--enforce-eager",))
+
+
+def test_constants_of_a_program_are_computed(tmp_path: Path) -> None:
+    text = f"""\
+from vllm import EngineArgs
+BASE = {{"max_model_len": 8 * 1024, "limit_mm_per_prompt": dict(image=2**2)}}
+cfg = {{**BASE, "model": "{MODEL}", "seed": 1}}
+cfg["seed"] = 1 << 4
+cfg.update({{"port": -2}}, max_num_seqs=9 // 2)
+if BASE:
+    cfg["dtype"] = "half"
+cfg["block_size"] = 2 ** 10**9
+EngineArgs(**cfg)
+cfg["revision"] = "main"
+"""
+    found = read(tmp_path, "a.py", text)
+    assert (found.model, " ".join(found.file_flags)) == (
+        MODEL,
+        '--max-model-len 8192 --limit-mm-per-prompt {"image": 4} --seed 16 --port=-2 '
+        "--max-num-seqs 4",
+    )
+    known = " is known only when it runs"
+    assert list(found.unread) == [
+        f"line 9: dtype is left out: 'half' if ... else ...{known}",
+        f"line 9: block_size is left out: 2 ** 10 ** 9{known}",
+        f"line 9: revision is left out: 'main' if ... else ...{known}",
+    ]
 
 
 def test_only_exported_variables_are_the_server_s(tmp_path: Path) -> None:
@@ -174,6 +297,28 @@ def test_a_file_in_no_form_is_one_line(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError) as refused:
         read(tmp_path, name, "import os\n")
     assert refused.value.message.startswith(f"--config {tmp_path / name} has no ")
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    "text",
+    [
+        "envs: {M: a/b}\nresources: {ports: 80}\nrun: vllm serve $M --port 80\nname: v\n",
+        "- envs: [vllm]\n  resources: 1\n",
+        '{"envs": {"SM_VLLM_MODEL": "a/b"}, "resources": 1}',
+    ],
+)
+def test_yaml_of_another_program_is_no_configuration(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match="is not vLLM's YAML: it has `envs`, `resources`"):
+        read(tmp_path, "a.yaml", text)
+    kept = "hf-overrides: {a: 1}\nlora-modules: [{name: a}]\nof_another_release: {a: 1}\n"
+    assert len(read(tmp_path, "a.yaml", kept).settings) == 3
+
+
+def test_a_file_of_any_name_may_be_the_first_word(tmp_path: Path) -> None:
+    (tmp_path / "Procfile.old").write_text(f"#!/bin/sh\nvllm serve {MODEL} {LENGTH}\n")
+    found = read_configuration(None, [str(tmp_path / "Procfile.old")])
+    assert (found.model, " ".join(found.file_flags)) == (MODEL, LENGTH)
 
 
 @pytest.mark.parametrize("head", ["services:\n v:\n", "kind: Pod\nspec:\n", "a:\n b:\n"])
