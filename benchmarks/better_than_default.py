@@ -203,12 +203,12 @@ def measured(corpus: str, model: str, gpus: Sequence[str], scratch: Path) -> Ite
             continue
         failed = tuple(check.name for check in found.checks if check.status == "fail")
         worse = [c.detail for c in found.checks if c.code == "MM071" and c.status != "pass"]
-        served = found.traffic
+        loads = (found.traffic.default, found.traffic.calibrated) if found.traffic else (None, None)
         default, tuned = (
-            _side(memory, budget.max_num_batched_tokens, traffic)
-            for memory, budget, traffic in (
-                (found.memory.default, found.budget.default, served and served.default),
-                (found.memory.calibrated, found.budget.calibrated, served and served.calibrated),
+            _side(memory, budget.max_num_batched_tokens, load)
+            for memory, budget, load in (
+                (found.memory.default, found.budget.default, loads[0]),
+                (found.memory.calibrated, found.budget.calibrated, loads[1]),
             )
         )
         mean, worst = retentions(found)

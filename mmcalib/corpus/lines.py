@@ -368,10 +368,10 @@ def _chat_of_anthropic(body: dict[str, Any]) -> dict[str, Any]:
             raise BadRequest("vLLM's /v1/messages takes user, assistant and system, with content")
         if role == "system":
             system += _parts_of(message)
-        elif isinstance(content, str):
-            chat.append({"role": role, "content": content})
-        else:
+        elif isinstance(content, list):
             chat += _turns_of_anthropic(role, content)
+        else:
+            chat.append({"role": role, "content": content})
     if words := "".join(t for t in _texts_of(system) if not t.startswith(_BILLING)):
         chat.insert(0, {"role": "system", "content": words})
     fields = {name: body[name] for name in _COPIED if name in body}

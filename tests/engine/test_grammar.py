@@ -373,7 +373,7 @@ def result(content: object) -> dict[str, Any]:
 
 
 # What people send to /v1/messages, and mistakes in it.
-CONTENTS: list[object] = [
+BLOCKS: list[object] = [
     *("", "a", 5, None, [], [WORDS], [WORDS, WORDS], [IMAGE], [WORDS, IMAGE], [IMAGE, WORDS]),
     *([result("b")], [result(None)], [result([WORDS, IMAGE])], [CALL], [WORDS, CALL]),
     *([{"type": "text"}], [{"type": "text", "text": 5}], [{"type": "text", "text": ""}]),
@@ -401,7 +401,7 @@ def test_a_body_of_messages_fits_only_where_vllm_makes_that_chat(found: dict[str
     """And one of the usual fields is never left open."""
     base = {"model": "m", "max_tokens": 9, "messages": [USER]}
     roles = ("user", "assistant", "system", "tool")
-    turns = [[USER, {"role": role, "content": one}] for role in roles for one in CONTENTS]
+    turns = [[USER, {"role": role, "content": one}] for role in roles for one in BLOCKS]
     bodies = [{**base, "messages": [*turn, USER]} for turn in turns]
     for name, values in SHAPES.items():
         bodies += [{**base, name: value} for value in values]
