@@ -58,7 +58,7 @@ CEILINGS = {
     "modules": 227,
     "product lines": 48_570,
     "test files": 184,
-    "test lines": 41_221,
+    "test lines": 41_222,
     "benchmark lines": 7_174,
     "words of docs": 19_480,
     "words of CHANGELOG": 300,
