@@ -198,8 +198,8 @@ class Grammar:
             return min(doubts, default="")
         body = {**fields, "messages": request.messages}
         # vLLM makes a chat of what it takes at /v1/messages, and validates that too.
-        made_chat = not request.endpoint or (bool(request.sent) and self._sent is not None)
-        if request.sent and self._sent is not None:
+        made_chat = not request.endpoint or bool(request.sent and "messages" in self._grammar)
+        if made_chat and request.sent:
             self._validate(self._sent, request.sent, "")
         if made_chat:
             self._validate(self._body, body, "")
@@ -341,9 +341,8 @@ class Grammar:
 
     @cached_property
     def _sent(self) -> Any:
-        """Validates the fields of /v1/messages; None for older calibrations."""
-        schema = self._grammar.get("messages")
-        return _validator(schema) if schema else None
+        """Validates the fields of /v1/messages, which older calibrations lack."""
+        return _validator(self._grammar["messages"])
 
     @cached_property
     def _parts(self) -> dict[str, Any]:

@@ -388,7 +388,7 @@ def _chat_of_anthropic(body: dict[str, Any]) -> dict[str, Any]:
 
 def _is_anthropic_content(content: object) -> bool:
     """True for a string or objects, whose text is a string."""
-    parts = content if isinstance(content, list) else [{"text": content or ""}]
+    parts = content if isinstance(content, list) else [{"text": content}]
     texts = [one.get("text") or "" if isinstance(one, dict) else None for one in parts]
     return content is not None and all(isinstance(text, str) for text in texts)
 
@@ -413,8 +413,8 @@ def _turns_of_anthropic(role: str, parts: list[dict[str, Any]]) -> list[Message]
                 shown += [text_part(part["text"])] if part.get("text") else []
             case {"type": "thinking" | "redacted_thinking" | "tool_reference"}:
                 thoughts += str(part.get("thinking") or "")
-            case {"type": "tool_result" as kind}:
-                raise BadRequest(f"a {kind} of the assistant {NOT_MODELLED}")
+            case {"type": "tool_result"}:
+                raise BadRequest(f"a tool_result of the assistant {NOT_MODELLED}")
             case _:
                 kind = part.get("type")
                 raise BadRequest(f"vLLM's /v1/messages takes no part of type {kind}")
