@@ -41,6 +41,13 @@ def _loaded(folder: Path) -> Calibration | None:
     return found if found and found.memory.calibrated.label == "rehearsed" else None
 
 
+def commit() -> str:
+    """Return the short hash of the sources' commit."""
+    command = ["git", "rev-parse", "--short=8", "HEAD"]
+    here = Path(__file__).parent
+    return subprocess.run(command, cwd=here, capture_output=True, text=True).stdout.strip()
+
+
 def retentions(found: Calibration) -> tuple[float, float]:
     """Return the least share that is kept of any modality's detail: on average, and of an item."""
     parts = [part.kept for part in found.corpus.modalities.values() if part.kept]

@@ -17,7 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -25,7 +25,7 @@ from typing import Final
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from calibrations import calibrated, kept, retentions  # noqa: E402
+from calibrations import calibrated, commit, kept, retentions  # noqa: E402
 from pages import page  # noqa: E402
 
 from mmcalib.admission.calibration import Calibration  # noqa: E402
@@ -49,6 +49,7 @@ class Cell:
     kept: float = 1.0
     remedies: str = ""
     warnings: str = ""
+    commit: str = field(default_factory=commit)
 
     @property
     def is_answered(self) -> bool:
@@ -88,8 +89,9 @@ def _cell(model: str, gpu: str, found: Calibration | None, problem: str) -> Cell
 
 def page_of(cells: Sequence[Cell]) -> str:
     verdicts = Counter(cell.verdict for cell in cells)
+    commits = Counter(cell.commit for cell in cells)
     template = Path(__file__).with_suffix(".md.j2")
-    values = {"cells": cells, "verdicts": verdicts, "context": CONTEXT_TOKENS}
+    values = {"cells": cells, "verdicts": verdicts, "commits": commits, "context": CONTEXT_TOKENS}
     return page(template, {"tokens": _tokens}, **values)
 
 
