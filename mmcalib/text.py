@@ -111,8 +111,8 @@ def plural(count: int, noun: str) -> str:
 SHOWN_BYTES: Final = round(0.005 * GIB)
 
 
-def gib(value: int | None) -> str:
-    return "—" if value is None else f"{value / GIB:.2f} GiB"
+def gib(value: float | None) -> str:
+    return "—" if value is None else f"{value / GIB:.2f} GiB".replace("-", "−")
 
 
 def remaining(value: int | None) -> str:

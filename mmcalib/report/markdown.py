@@ -75,7 +75,7 @@ def issue(calibration: CalibrationDocument) -> str:
     more = len(settings) - _SETTINGS
     block = [f"# {with_environment(shown.server.environment, SERVE)}", *settings[:_SETTINGS]]
     compared = rows.columns(shown)
-    reserved = (rows.budget_row(compared), *rows.memory_rows(compared))
+    reserved = (rows.reserved_rows(compared)[0], *rows.memory_rows(compared))
     lines = [
         *map(printable, head),
         "",

@@ -65,12 +65,8 @@ def _kv_cache(calibration: CalibrationDocument) -> Headline:
             "mmcalib run --gpu NAME predicts the KV cache of that GPU.",
             budget.calibrated.label,
         )
-    starts = after.kv_cache_tokens is not None
-    at_once = (
-        f", {text.number(after.max_concurrency)} requests of full length at once"
-        if after.max_concurrency is not None
-        else ""
-    )
+    starts, most = not after.fails_to_start, after.max_concurrency
+    at_once = "" if most is None else f", {text.number(most)} full-length requests at once"
     none = "none" if before.kv_cache_bytes is not None else ""
     return Headline(
         f"KV cache tokens{rows.on_gpu(after)}",

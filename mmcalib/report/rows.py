@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.memory import LiveTensor
@@ -20,6 +20,31 @@ STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
 
 # A name, a value for each configuration, and how the last value is known.
 Row = tuple[str, ...]
+
+
+# The memory figures, as all tables name them.
+FIGURES: Final = {
+    "total_bytes": "GPU",
+    "requested_bytes": "requested",
+    "weights_bytes": "weights",
+    "buffers_bytes": "buffers",
+    "stack_bytes": "   kernels' stacks",
+    "activation_peak_bytes": "activation peak",
+    "encoder_cache_bytes": "full encoder cache, part of the peak",
+    "non_torch_bytes": "outside torch",
+    "cudagraph_bytes": "CUDA graphs",
+    "spare_bytes": "kept free",
+    "kv_cache_bytes": "KV cache",
+    "kv_cache_tokens": "KV cache, tokens",
+    "max_concurrency": "full-length requests at once",
+    "outside_bytes": "free outside the reserve",
+}
+# What a start takes of the requested memory, and what the rest holds.
+PARTS: Final = (
+    *("weights_bytes", "buffers_bytes", "activation_peak_bytes"),
+    *("non_torch_bytes", "cudagraph_bytes"),
+)
+CAPACITY: Final = ("kv_cache_bytes", "kv_cache_tokens", "max_concurrency")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +115,12 @@ def yours_note(calibration: CalibrationDocument) -> str:
 
 
 def reserved_rows(compared: Sequence[Column]) -> list[Row]:
-    """The encoder budget and memory of any configurations."""
+    """The encoder budget, first of all, and the memory of any configurations."""
     budgets = [one.budget for one in compared]
     largest = dict.fromkeys(m for one in budgets for m in one.max_tokens_per_item)
-    cells = {
-        f"largest {m}, tokens": [number(one.max_tokens_per_item.get(m)) for one in budgets]
-        for m in largest
-    }
+    cells = {"encoder budget, tokens": [number(one.encoder_budget_tokens) for one in budgets]}
+    for m in largest:
+        cells[f"largest {m}, tokens"] = [number(one.max_tokens_per_item.get(m)) for one in budgets]
     if any(one.resident_items for one in budgets):
         held = [one.resident_items for one in budgets]
         cells["large items at once"] = [
@@ -110,13 +134,7 @@ def reserved_rows(compared: Sequence[Column]) -> list[Row]:
     if compared[-1].cache:
         cells["processor cache, hit rate"] = [one.cache for one in compared]
     found: list[Row] = [(what, *values, budgets[-1].label) for what, values in cells.items()]
-    return [budget_row(compared), *found, *memory_rows(compared)]
-
-
-def budget_row(compared: Sequence[Column]) -> Row:
-    """The encoder budget: tokens that one step may encode."""
-    budgets = [number(one.budget.encoder_budget_tokens) for one in compared]
-    return ("encoder budget, tokens", *budgets, compared[-1].budget.label)
+    return [*found, *memory_rows(compared)]
 
 
 def profile(budget: EncoderBudget) -> str:
@@ -130,19 +148,19 @@ def memory_rows(compared: Sequence[Column]) -> Iterator[Row]:
     """The memory figures that any of the configurations has."""
     memories = [one.memory for one in compared]
     where = next(filter(None, map(on_gpu, reversed(memories))), "")
-    shown: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
-        ("weights", "weights_bytes", gib),
-        ("activation peak", "activation_peak_bytes", gib),
-        (f"KV cache{where}", "kv_cache_bytes", gib),
-        (f"KV cache{where}, tokens", "kv_cache_tokens", number),
-        ("full-length requests at once", "max_concurrency", number),
-    )
-    for what, field, spoken in shown:
-        values = [getattr(one, field) for one in memories]
-        known = [one for one, value in zip(memories, values, strict=True) if value is not None]
+    for field in ("weights_bytes", "activation_peak_bytes", *CAPACITY):
+        known = [one for one in memories if getattr(one, field) is not None]
         if known:
-            cells = map(kv_cache, memories) if field == "kv_cache_bytes" else map(spoken, values)
-            yield (what, *cells, label_of(known[-1], field))
+            name = FIGURES[field].replace("KV cache", f"KV cache{where}")
+            cells = [figure(field, getattr(one, field)) for one in memories]
+            if field == "kv_cache_bytes":
+                cells = list(map(kv_cache, memories))
+            yield (name, *cells, label_of(known[-1], field))
+
+
+def figure(field: str, value: float | None) -> str:
+    """A figure in words; a dash if it is unknown."""
+    return gib(value) if field.endswith("_bytes") else number(value)
 
 
 def label_of(memory: Memory, field: str) -> Label:
@@ -160,10 +178,8 @@ def on_gpu(memory: Memory) -> str:
 
 def kv_cache(memory: Memory) -> str:
     """The KV cache in GiB, and a note if the engine would not start with it."""
-    nbytes = memory.kv_cache_bytes
     # Below zero even an empty cache does not fit; a full-length request needs more.
-    size = f"−{gib(-nbytes)}" if nbytes is not None and nbytes < 0 else gib(nbytes)
-    return size + (", would not start" if memory.fails_to_start else "")
+    return gib(memory.kv_cache_bytes) + (", would not start" if memory.fails_to_start else "")
 
 
 def preprocessing(calibration: CalibrationDocument) -> str:
@@ -231,48 +247,37 @@ def tensor_cells(tensor: LiveTensor) -> tuple[str, str, str, str]:
     return gib(tensor.nbytes), shape, tensor.dtype, f"{tensor.module or 'inputs'} ({operation})"
 
 
-def _minus(nbytes: int | None) -> str:
-    return f"− {gib(nbytes)}" if nbytes else gib(nbytes)
-
-
-_REHEARSED: Final[tuple[tuple[str, str, Callable[[Any], str]], ...]] = (
-    ("requested", "requested_bytes", gib),
-    ("weights", "weights_bytes", _minus),
-    ("buffers", "buffers_bytes", _minus),
-    ("activation peak, the highest of", "activation_peak_bytes", _minus),
-    ("outside torch", "non_torch_bytes", _minus),
-    ("CUDA graphs", "cudagraph_bytes", _minus),
-    ("KV cache", "kv_cache_bytes", gib),
-    ("KV cache, tokens", "kv_cache_tokens", number),
-    ("full-length requests at once", "max_concurrency", number),
-)
-
-
 def rehearsed_rows(memory: Memory) -> list[tuple[str, str, str]]:
     """A rehearsal from requested memory to KV cache: (name, size, label)."""
     found: list[tuple[str, str, str]] = []
-    for what, field, spoken in _REHEARSED:
-        label = label_of(memory, field)
-        found.append((what, spoken(getattr(memory, field)), label))
+
+    def add(field: str, sign: str = "", more: str = "") -> None:
+        value = getattr(memory, field)
+        words = (sign if value else "") + figure(field, value)
+        found.append((FIGURES[field] + more, words, label_of(memory, field)))
+
+    add("requested_bytes")
+    for field in PARTS:
+        add(field, "− ", ", the highest of" if field == "activation_peak_bytes" else "")
         if field == "buffers_bytes" and memory.stack_bytes:
-            label = label_of(memory, "stack_bytes")
-            found.append(("   kernels' stacks", gib(memory.stack_bytes), label))
+            add("stack_bytes")
         if field == "activation_peak_bytes":
+            label = label_of(memory, field)
             found += [(f"   {p}", gib(size), label) for p, size in sorted(memory.phases.items())]
-        if field == "cudagraph_bytes" and memory.mode == "extensible":
-            found.append(("left free", _minus(memory.spare_bytes), "computed"))
+    if memory.mode == "extensible":
+        add("spare_bytes", "− ")
+    for field in CAPACITY:
+        add(field)
     if memory.kv_cache_range_bytes:
         least, most = map(gib, memory.kv_cache_range_bytes)
         found.append(("KV cache, as the host's use varies", f"{least} to {most}", "assumed"))
     for one in memory.before_snapshot:
         found.append((f"{one.name}, before vLLM looks", gib(one.nbytes), one.label))
-    outside = memory.outside_bytes
-    if outside is not None and outside < 0:
-        found.append(("more than is free", gib(-outside), label_of(memory, "outside_bytes")))
-    elif outside is not None:
-        found.append(("free outside the reserve", gib(outside), label_of(memory, "outside_bytes")))
+    if (outside := memory.outside_bytes) is not None:
+        name = "more than is free" if outside < 0 else FIGURES["outside_bytes"]
+        found.append((name, gib(abs(outside)), label_of(memory, "outside_bytes")))
     for one in memory.after_pool:
-        found.append((f"   {one.name}, after the KV cache", _minus(one.nbytes), one.label))
+        found.append((f"   {one.name}, after the KV cache", f"− {gib(one.nbytes)}", one.label))
     return found
 
 

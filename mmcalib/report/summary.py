@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -114,37 +114,26 @@ def _compared_rows(calibration: CalibrationDocument) -> Iterator[rows.Row]:
     memories = [one.memory for one in compared]
     last, two = memories[-1], len(compared) == 2
 
-    def starts(memory: Memory) -> str:
-        if not memory.fails_to_start:
-            return "—" if memory.kv_cache_tokens is None else "yes"
-        nbytes = memory.kv_cache_bytes or 0
-        return f"no, {text.remaining(nbytes)}" if nbytes < 0 and two else "no"
+    def figures(memory: Memory) -> tuple[str, ...]:
+        nbytes, tokens = memory.kv_cache_bytes or 0, memory.kv_cache_tokens
+        starts = "—" if tokens is None else "yes"
+        if memory.fails_to_start:
+            starts = f"no, {text.remaining(nbytes)}" if nbytes < 0 and two else "no"
+        size = f"{text.gib(nbytes)}, " if two else ""
+        size = "—" if tokens is None else f"{size}{text.number(tokens)} tokens"
+        most = memory.max_concurrency
+        at_once = "—" if most is None else f"{most:.1f}x at full length"
+        return starts, size, at_once, text.gib(memory.activation_peak_bytes)
 
-    def kv_cache(memory: Memory) -> str:
-        size = f"{text.gib(memory.kv_cache_bytes)}, " if two else ""
-        tokens = memory.kv_cache_tokens
-        return "—" if tokens is None else f"{size}{text.number(tokens)} tokens"
-
-    def at_once(memory: Memory) -> str:
-        return (
-            "—"
-            if memory.max_concurrency is None
-            else f"{memory.max_concurrency:.1f}x at full length"
-        )
-
-    shown: tuple[tuple[str, str, Callable[[Memory], str]], ...] = (
-        (f"starts{rows.on_gpu(last) if last.ranks == 1 else ''}", "kv_cache_bytes", starts),
-        ("KV cache", "kv_cache_tokens", kv_cache),
-        ("max concurrency", "max_concurrency", at_once),
-        (
-            "peak activation memory",
-            "activation_peak_bytes",
-            lambda m: text.gib(m.activation_peak_bytes),
-        ),
-    )
-    for name, field, words in shown:
+    names = {
+        "kv_cache_bytes": f"starts{rows.on_gpu(last) if last.ranks == 1 else ''}",
+        "kv_cache_tokens": "KV cache",
+        "max_concurrency": "max concurrency",
+        "activation_peak_bytes": "peak activation memory",
+    }
+    for (field, name), *cells in zip(names.items(), *map(figures, memories), strict=True):
         if any(getattr(memory, field) is not None for memory in memories):
-            yield name, *map(words, memories), _letter(rows.label_of(last, field))
+            yield name, *cells, _letter(rows.label_of(last, field))
     caches = [f"{text.number(one.budget.encoder_budget_tokens)} tokens" for one in compared]
     yield "encoder token budget", *caches, "c"
     unknown = ["—"] * (len(compared) - 2)

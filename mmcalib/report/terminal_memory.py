@@ -141,10 +141,6 @@ def print_traffic(traffic: TrafficFigures, gpu: str, console: Console) -> None:
     console.print(Text(rows.traffic_line(traffic), style=rows.STYLES[traffic.status]))
 
 
-def _figure(name: str, value: float) -> str:
-    return text.gib(int(value)) if name.endswith("_bytes") else text.number(value)
-
-
 def print_log(answer: LogAnswer, console: Console) -> None:
     """Print what a log answers by itself."""
     of = " of ".join(filter(None, [answer.phase and f"failed ({answer.phase})", answer.model]))
@@ -163,7 +159,7 @@ def print_log(answer: LogAnswer, console: Console) -> None:
         known = "needed_bytes" in answer.figures or answer.phase != "kv cache"
         words = f"missing: {'' if known else 'more than '}{text.gib(answer.missing_bytes)}"
         console.print(line(words, "bold red"))
-    cells = [(FIGURES[name], _figure(name, v)) for name, v in answer.figures.items()]
+    cells = [(FIGURES[name], rows.figure(name, v)) for name, v in answer.figures.items()]
     pairs = [(*left, *right) for left, right in zip_longest(cells[::2], cells[1::2], fillvalue=())]
     console.print(
         plain_table([folded(), folded("", "right"), folded(), folded("", "right")], pairs)
@@ -216,7 +212,7 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
 def _print_logged(logged: Memory, figures: Mapping[str, float], console: Console) -> None:
     """Print the log's own figures beside those of its rehearsal."""
     shown = [
-        (FIGURES[name], _figure(name, figures[name]), _figure(name, ours))
+        (FIGURES[name], rows.figure(name, figures[name]), rows.figure(name, ours))
         for name in ("weights_bytes", "kv_cache_bytes", "kv_cache_tokens")
         if name in figures and (ours := getattr(logged, name)) is not None
     ]
@@ -327,17 +323,14 @@ def _reserved_table(validation: Validation, budget: ValidatedBudgets) -> Table:
     memory = validation.memory
     config = (memory.config or memory.measured) if memory else None
     default = memory.default if memory else None
-    compared = [
-        rows.Column("default", budget.default, default or Memory()),
-        rows.Column("config", budget.config, config or Memory()),
-    ]
-    taken = [
-        (o.what, "", text.gib(o.nbytes), "computed") for o in (memory.options if memory else ())
-    ]
     own_context = "max_model_len" in (validation.engine_config or {})
-    heads = (
-        "defaults, your context" if own_context else "vLLM defaults",
-        "this file" if validation.config else "yours",
-    )
-    columns = [folded(), *(folded(head, "right") for head in heads), folded()]
+    before = "defaults, your context" if own_context else "vLLM defaults"
+    after = "this file" if validation.config else "yours"
+    compared = [
+        rows.Column(before, budget.default, default or Memory()),
+        rows.Column(after, budget.config, config or Memory()),
+    ]
+    options = memory.options if memory else ()
+    taken = [(one.what, "", text.gib(one.nbytes), "computed") for one in options]
+    columns = [folded(), *(folded(one.name, "right") for one in compared), folded()]
     return plain_table(columns, [*rows.reserved_rows(compared), *taken])

@@ -160,7 +160,7 @@ def test_diff_takes_two_rehearsals(cli, tmp_path: Path) -> None:
     assert found == {
         "Inputs": [["starts", "True", "False"], ["vllm", "0.32.0", "0.33.0"]],
         "Memory": [
-            ["KV cache", "10.50 GiB", "-1.00 GiB"],
+            ["KV cache", "10.50 GiB", "−1.00 GiB"],
             ["KV cache, tokens", "305,832", "—"],
             ["full-length requests at once", "9.33", "—"],
         ],

@@ -50,7 +50,7 @@ def test_two_side_by_side_and_one_that_would_not_start(tmp_path: Path) -> None:
     )
     assert "b.yaml: vLLM would not start: No memory left" in page
     (row,) = [line for line in page.splitlines() if line.startswith("KV cache  ")]
-    assert row.index("10.50 GiB") < row.index("-1.00 GiB")
+    assert row.index("10.50 GiB") < row.index("−1.00 GiB")
     assert page.count("Largest at the peak of") == 2
     assert page.count("→ mmcalib plan --gpu L4") == 1
 
@@ -59,7 +59,7 @@ def test_figures_stand_in_the_row_of_their_name(tmp_path: Path) -> None:
     late = one(tmp_path, "late.yaml", division=LATE, spare_bytes=GIB // 4, phases=())
     page = shown(one(tmp_path, "a.yaml"), late, verbose=False)
     lines = {line.partition("  ")[0]: line.split() for line in page.splitlines()}
-    assert lines["left free"][2:6] == ["—", "−", "0.25", "GiB"]
+    assert lines["kept free"][2:6] == ["—", "−", "0.25", "GiB"]
     assert lines["KV cache"].count("10.50") == 2
 
 

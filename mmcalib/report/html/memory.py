@@ -46,14 +46,9 @@ def _row_y(row: int) -> int:
     return _TOP_PX + row * _BAR_ROW_PX
 
 
-_PARTS = (
-    ("weights", "weights_bytes", "part-weights"),
-    ("buffers", "buffers_bytes", "part-buffers"),
-    ("activation peak", "activation_peak_bytes", "part-activation"),
-    ("outside torch", "non_torch_bytes", "part-outside"),
-    ("CUDA graphs", "cudagraph_bytes", "part-graphs"),
-    ("KV cache", "kv_cache_bytes", "part-kv"),
-)
+# The parts of a bar, and the ends of their colours' names.
+_COLOURS = ("weights", "buffers", "activation", "outside", "graphs", "kv")
+_PARTS = dict(zip((*rows.PARTS, "kv_cache_bytes"), _COLOURS, strict=True))
 
 
 def memory(calibration: CalibrationDocument) -> chart.PageFigure | None:
@@ -70,8 +65,8 @@ def memory(calibration: CalibrationDocument) -> chart.PageFigure | None:
     total, requested = calibrated.total_bytes, calibrated.requested_bytes
     most = max([(total or 0) / GIB, *(part["x2"] for part in parts)]) * 1.02
     x = chart.linear_axis(0, most, {"title": "GiB", "grid": True, "tickCount": 6, "zindex": 0})
-    limits = (("GPU", total, "var(--ink)"), ("vLLM may use", requested, "var(--ink-2)"))
-    lines = [(f"{name} {gib(nbytes)}", nbytes / GIB, c) for name, nbytes, c in limits if nbytes]
+    limits = (("total", total, "var(--ink)"), ("requested", requested, "var(--ink-2)"))
+    lines = [(f"{rows.FIGURES[f'{end}_bytes']} {gib(n)}", n / GIB, c) for end, n, c in limits if n]
 
     layers = (*_segments(parts), *_names(bars), *chart.reference(lines))
     before, after = map(rows.kv_cache, (calibration.memory.default, calibrated))
@@ -81,13 +76,10 @@ def memory(calibration: CalibrationDocument) -> chart.PageFigure | None:
     labels = {
         rows.label_of(one, field)
         for _, one in bars
-        for _, field, _ in _PARTS
+        for field in _PARTS
         if getattr(one, field) is not None
     }
     drawn = {part["fill"] for part in parts}
-    fields = [("GPU total", "total_bytes"), ("vLLM may use", "requested_bytes")]
-    fields += [(name, field) for name, field, _ in _PARTS]
-    fields += [("full encoder cache, part of the peak", "encoder_cache_bytes")]
     return chart.PageFigure(
         key="memory",
         title=f"Memory{rows.on_gpu(calibrated)}",
@@ -103,11 +95,13 @@ def memory(calibration: CalibrationDocument) -> chart.PageFigure | None:
         labels=sorted(labels),
         head=("part", *names),
         rows=[
-            (name, *(_cell(one, field) for _, one in bars))
-            for name, field in fields
+            (rows.FIGURES[field], *(_cell(one, field) for _, one in bars))
+            for field in ("total_bytes", "requested_bytes", *_PARTS, "encoder_cache_bytes")
             if any(getattr(one, field) is not None for _, one in bars)
         ],
-        legend=[(colour, name) for name, _, colour in _PARTS if f"var(--{colour})" in drawn],
+        legend=[
+            (f"part-{c}", rows.FIGURES[f]) for f, c in _PARTS.items() if f"var(--part-{c})" in drawn
+        ],
         notes=list(_memory_notes(calibration)),
     )
 
@@ -115,7 +109,7 @@ def memory(calibration: CalibrationDocument) -> chart.PageFigure | None:
 def _parts_of(row: int, bar: str, one: Memory) -> Iterator[chart.Layer]:
     """Yield the known parts end to end; a KV cache below zero has no part."""
     start, y = 0, _row_y(row) + _NAME_PX
-    for name, field, colour in _PARTS:
+    for field, colour in _PARTS.items():
         size = getattr(one, field)
         if size is not None and size > 0:
             yield {
@@ -124,10 +118,10 @@ def _parts_of(row: int, bar: str, one: Memory) -> Iterator[chart.Layer]:
                 "middle": (start + size / 2) / GIB,
                 "y": y,
                 "y2": y + _MEMORY_BAR_PX,
-                "fill": f"var(--{colour})",
-                "colour": f"var(--on-{colour})",
+                "fill": f"var(--part-{colour})",
+                "colour": f"var(--on-part-{colour})",
                 "words": f"{size / GIB:.2f}",
-                "tip": f"{bar} · {name} {gib(size)} · {rows.label_of(one, field)}",
+                "tip": f"{bar} · {rows.FIGURES[field]} {gib(size)} · {rows.label_of(one, field)}",
             }
             start += size
 

@@ -112,7 +112,7 @@ def test_an_extensible_kv_cache_leaves_a_reserve_and_nothing_comes_after_it() ->
     assert "leaves 0.25 GiB free" in check.detail
     assert (late().starts, late().most_utilization) == (True, 1.0)
     rows = rehearsed_rows(memory_figures(late(), find_gpu("L4")))
-    assert ("left free", "− 0.25 GiB", "computed") in rows
+    assert ("kept free", "− 0.25 GiB", "computed") in rows
     # Beside other processes vLLM wants a share.
     (check,) = outside_check(late(refusal="not set", free_bytes=round(17.06 * GIB)))
     assert (check.status, check.remedy) == ("fail", "--gpu-memory-utilization 0.77")
