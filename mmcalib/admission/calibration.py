@@ -86,8 +86,6 @@ class Calibration(CalibrationDocument):
             parts.append(f"KV cache {memory.kv_cache_tokens:,} tokens on {memory.gpu or 'here'}")
         return f"<{type(self).__name__} of {'; '.join(parts)}>"
 
-    __str__ = __repr__
-
     def __getstate__(self) -> dict[Any, Any]:
         """Drop cached values; the receiving process computes them again."""
         state = super().__getstate__()

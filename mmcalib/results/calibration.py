@@ -86,6 +86,9 @@ class Corpus(DocumentPart):
         return [kept.describe(name) for name, kept in parts if kept and kept.items_smaller]
 
 
+_Rounded = Annotated[float, AfterValidator(lambda value: round(value, 6))]
+
+
 class FrontierPoint(DocumentPart):
     """One value of one processor option, the others as chosen; `--gpu` adds the memory figures."""
 
@@ -95,13 +98,13 @@ class FrontierPoint(DocumentPart):
     max_tokens: int = Field(description="Largest item")
     p99_tokens: int
     p50_tokens: int
-    share_downscaled: float = Field(description="Share of items that lose tokens")
-    mean_retention: float = Field(description="Mean share of tokens an item keeps")
-    worst_retention: float = Field(description="Lowest such share; 0: vLLM rejects the item")
+    share_downscaled: _Rounded = Field(description="Share of items that lose tokens")
+    mean_retention: _Rounded = Field(description="Mean share of tokens an item keeps")
+    worst_retention: _Rounded = Field(description="Lowest such share; 0: vLLM rejects the item")
     items_shrunk: int | None = Field(default=None, description="Images above this limit")
     items_gaining: int = Field(default=0, description="Items shrunk by default that gain tokens")
-    mean_enlargement: float = Field(default=1.0, description="Mean tokens ÷ the default's")
-    process_s: float = Field(description="Mean time to load and process an item")
+    mean_enlargement: _Rounded = Field(default=1.0, description="Mean tokens ÷ the default's")
+    process_s: _Rounded = Field(description="Mean time to load and process an item")
     encoder_budget_tokens: int
     profiled_items: int
     adequacy: float = Field(description="Profiled tokens ÷ worst step, without size hints")
@@ -376,7 +379,7 @@ class ComparedRun(DocumentPart):
             model=run.model.id,
             gpu=gpu,
             folder=folder,
-            starts=memory.kv_cache_tokens is not None if memory.label == "rehearsed" else None,
+            starts=not memory.fails_to_start if memory.label == "rehearsed" else None,
             max_model_len=run.engine_config.get("max_model_len"),
             detail_kept=kept / run.corpus.items,
             serves_whole=not (failed or run.corpus.losses() or refused),

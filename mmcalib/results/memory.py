@@ -255,5 +255,3 @@ class Rehearsal(DocumentPart):
         tokens, starts = self.memory.kv_cache_tokens, "starts" if self.starts else "does not start"
         cache = "" if tokens is None else f"; KV cache {tokens:,} tokens"
         return f"<Rehearsal of {self.model}, vLLM {self.vllm} on {self.gpu}: {starts}{cache}>"
-
-    __str__ = __repr__

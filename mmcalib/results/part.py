@@ -15,6 +15,7 @@ class DocumentPart(BaseModel):
     """Base class: immutable, and rejects unknown keys, such as those of another version."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    __str__ = object.__str__
 
     @classmethod
     def from_value(cls, *values: object, **more: Any) -> Self:

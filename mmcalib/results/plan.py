@@ -120,5 +120,3 @@ class Validation(DocumentPart):
 
     def __repr__(self) -> str:
         return f"<Validation of {self.config}: verdict {verdict_words(self.verdict, self.checks)}>"
-
-    __str__ = __repr__

@@ -59,16 +59,10 @@ def _frontier_point(
     decision: Decision, explored: Explored, figures: Memory, beaten: bool
 ) -> FrontierPoint:
     point, budget = explored.point, explored.budget
-    values = point, point.knob, budget, figures
     chosen = (point.knob.name, point.value) in {(p.knob.name, p.value) for p in decision.chosen}
     return FrontierPoint.from_value(
-        *values,
+        *(point, point.knob, budget, figures),
         knob=point.knob.name,
-        share_downscaled=round(point.share_downscaled, 6),
-        mean_retention=round(point.mean_retention, 6),
-        worst_retention=round(point.worst_retention, 6),
-        mean_enlargement=round(point.mean_enlargement, 6),
-        process_s=round(point.process_s, 6),
         adequacy=round(compute_reserve(budget, decision.items_per_prompt).ratio, 4),
         resident_items=budget.encoder_cache_size // point.max_embeds if point.max_embeds else None,
         choice="chosen" if chosen else "beaten" if beaten else "open",
@@ -152,12 +146,10 @@ def _conversations(
             assert item is not None
             cost, shape = ShapeCost(item.tokens, item.embeds, "counted"), item.shape
             fit = fit_chat(gate, shape, cost, text)
-            more: dict[str, Any] = {"shape": str(shape), "exemplar": item.exemplar}
-            if isinstance(shape, AudioShape):
-                more["sound_s"] = fit.items * shape.duration_s
-            items.append(ChatItems.from_value(fit, tokens=item.tokens, **more))
-        label = "assumed" if text.assumed else "computed"
+            sound_s = fit.items * shape.duration_s if isinstance(shape, AudioShape) else None
+            items.append(ChatItems.from_value(fit, item, shape=str(shape), sound_s=sound_s))
         both = {"typical": items[0], "largest": items[1]}
+        label = "assumed" if text.assumed else "computed"
         yield modality, Conversation.from_value(text, label=label, **both)
 
 
@@ -182,21 +174,19 @@ def _memories(
 ) -> Memories:
     """Return the memory as rehearsed on the named GPU, else as measured at the engine's start."""
     # By default only the peak differs: weights and KV bytes per token are the same.
-    default = measured_memory(started, own=False)
-    calibrated = measured_memory(started, own=True)
+    measured = measured_memory(started, own=True)
     if predicted is None:
-        return Memories(default=default, calibrated=calibrated)
-    gpu = predicted.gpu
-    unrehearsed = Memory(gpu=gpu.name, note=str(yours)) if yours is not None else None
+        return Memories(default=measured_memory(started, own=False), calibrated=measured)
+    gpu, failure = predicted.gpu, f"not rehearsed: {predicted.failure}"
 
-    def figures(rehearsed: RehearsedMemory | None) -> Memory:
-        if rehearsed is not None:
-            return memory_figures(rehearsed, gpu)
-        return Memory(gpu=gpu.name, note=f"not rehearsed: {predicted.failure}")
+    def figures(found: RehearsedMemory | MmcalibError | None) -> Memory:
+        if isinstance(found, RehearsedMemory):
+            return memory_figures(found, gpu)
+        return Memory(gpu=gpu.name, note=failure if found is None else str(found))
 
     return Memories(
         default=figures(predicted.default),
         calibrated=figures(predicted.calibrated),
-        yours=memory_figures(yours, gpu) if isinstance(yours, RehearsedMemory) else unrehearsed,
-        measured=calibrated if started else None,
+        yours=None if yours is None else figures(yours),
+        measured=measured if started else None,
     )
