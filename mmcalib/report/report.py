@@ -65,7 +65,7 @@ def _kv_cache(calibration: CalibrationDocument) -> Headline:
             "mmcalib run --gpu NAME predicts the KV cache of that GPU.",
             budget.calibrated.label,
         )
-    starts, most = not after.fails_to_start, after.max_concurrency
+    starts, most = after.starts is not False, after.max_concurrency
     at_once = "" if most is None else f", {text.number(most)} full-length requests at once"
     none = "none" if before.kv_cache_bytes is not None else ""
     return Headline(

@@ -179,7 +179,7 @@ def on_gpu(memory: Memory) -> str:
 def kv_cache(memory: Memory) -> str:
     """The KV cache in GiB, and a note if the engine would not start with it."""
     # Below zero even an empty cache does not fit; a full-length request needs more.
-    return gib(memory.kv_cache_bytes) + (", would not start" if memory.fails_to_start else "")
+    return gib(memory.kv_cache_bytes) + (", would not start" if memory.starts is False else "")
 
 
 def preprocessing(calibration: CalibrationDocument) -> str:
@@ -265,7 +265,7 @@ def rehearsed_rows(memory: Memory) -> list[tuple[str, str, str]]:
             label = label_of(memory, field)
             found += [(f"   {p}", gib(size), label) for p, size in sorted(memory.phases.items())]
     if memory.mode == "extensible":
-        add("spare_bytes", "− ")
+        found.append((FIGURES["spare_bytes"], f"− {gib(memory.spare_bytes)}", "computed"))
     for field in CAPACITY:
         add(field)
     if memory.kv_cache_range_bytes:

@@ -117,7 +117,7 @@ def _compared_rows(calibration: CalibrationDocument) -> Iterator[rows.Row]:
     def figures(memory: Memory) -> tuple[str, ...]:
         nbytes, tokens = memory.kv_cache_bytes or 0, memory.kv_cache_tokens
         starts = "—" if tokens is None else "yes"
-        if memory.fails_to_start:
+        if memory.starts is False:
             starts = f"no, {text.remaining(nbytes)}" if nbytes < 0 and two else "no"
         size = f"{text.gib(nbytes)}, " if two else ""
         size = "—" if tokens is None else f"{size}{text.number(tokens)} tokens"

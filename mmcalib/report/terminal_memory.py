@@ -36,7 +36,7 @@ _REFUSED: Final = 4
 
 def capacity(memory: Memory) -> str:
     """The KV cache in bytes, tokens and requests, or why the engine does not start."""
-    if memory.fails_to_start:
+    if memory.starts is False:
         remedy = ""
         if memory.kv_cache_tokens is not None and memory.most_utilization:
             remedy = f". gpu_memory_utilization {memory.most_utilization:g} is the most that starts"

@@ -155,7 +155,7 @@ def with_environment(values: Mapping[str, int], command: str) -> str:
 
 
 SERVE: Final = "vllm serve --config engine.yaml"
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 MADE_BY: Final = "create it with mmcalib run --model MODEL --data DIR --out OUT"
 
 # Surrogates: how Python decodes bytes of a file name that are not UTF-8.
@@ -224,7 +224,7 @@ class CalibrationDocument(DocumentPart):
 
     model_config = ConfigDict(title="Calibration")
 
-    schema_version: Literal[2] = Field(default=SCHEMA_VERSION, description="Others are rejected")
+    schema_version: Literal[3] = Field(default=SCHEMA_VERSION, description="Others are rejected")
     created_at: str = Field(description="UTC, ISO 8601")
     tool: Annotated[dict[str, str], AfterValidator(_with_packages)] = Field(
         description="Versions of mmcalib, vllm, transformers, torch and python"
@@ -379,7 +379,6 @@ class ComparedRun(DocumentPart):
             model=run.model.id,
             gpu=gpu,
             folder=folder,
-            starts=not memory.fails_to_start if memory.label == "rehearsed" else None,
             max_model_len=run.engine_config.get("max_model_len"),
             detail_kept=kept / run.corpus.items,
             serves_whole=not (failed or run.corpus.losses() or refused),

@@ -38,7 +38,7 @@ class KnownCost(DocumentPart):
     basis: Literal["real", "blank", "counted"] = Field(
         description="Measured on a real or blank item, or counted by vLLM's formula"
     )
-    items: int | None = Field(default=None, description="Items of this shape")
+    items: int = Field(description="Items of this shape")
     exemplar: str = Field(default="", description="Path of one item; only for the costliest shapes")
 
 

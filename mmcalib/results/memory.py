@@ -68,12 +68,6 @@ class Memory(DocumentPart):
     ranks: int = Field(default=1, description="GPUs that share the model (tensor parallelism)")
     note: str = Field(default="", description="Origin of the figures, or vLLM's startup error")
 
-    @property
-    def fails_to_start(self) -> bool:
-        """True if vLLM would not start: no memory for a KV cache, or for what the start adds."""
-        lacks_tokens = self.kv_cache_bytes is not None and self.kv_cache_tokens is None
-        return lacks_tokens or self.starts is False
-
 
 class Memories(DocumentPart):
     """Memory by configuration: rehearsed with `--gpu`, otherwise measured at the engine start."""
@@ -163,13 +157,9 @@ class TrafficFigures(DocumentPart):
     refused: list[str] = Field(description="Rejected requests and reasons")
     steps: int
     reserved_bytes: int = Field(description="Peak that the startup profile reserved")
-    margin_bytes: int | None = Field(
-        default=None, description="Left of the reserve at the highest peak; negative: exceeded"
-    )
+    margin_bytes: int = Field(description="Left of it at the highest peak; negative: exceeded")
     outside_bytes: int = Field(description="Free outside all that vLLM reserves")
-    requested_bytes: int | None = Field(
-        default=None, description="Limit set by `gpu_memory_utilization`; null: total − outside"
-    )
+    requested_bytes: int = Field(description="Limit set by `gpu_memory_utilization`")
     total_bytes: int = Field(description="GPU memory")
     preemptions: int = Field(description="Requests paused: no free KV block")
     encoder_waits: int = Field(description="Requests delayed by the encoder budget or cache")
@@ -201,10 +191,8 @@ class TrafficFigures(DocumentPart):
         # Imports numpy, which `check` does not need.
         from mmcalib.derive.demand import Headroom
 
-        outside = self.outside_bytes
-        requested = self.requested_bytes or self.total_bytes - outside
-        peaks = self.peak_bytes, self.reserved_bytes
-        return Headroom(self.total_bytes, requested, outside, *peaks)
+        limits = self.total_bytes, self.requested_bytes, self.outside_bytes
+        return Headroom(*limits, self.peak_bytes, self.reserved_bytes)
 
     @property
     def status(self) -> Literal["pass", "warn", "fail"]:

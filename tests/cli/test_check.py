@@ -314,7 +314,7 @@ def test_a_calibration_of_an_older_version_is_one_line(cli, kept: Path, words: l
     ended = cli(*(kept if word == "out" else word for word in words), kept)
     said = f"{kept} was written by an older mmcalib: its schema_version is 1, and this one"
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err.splitlines() == [f"error: {said} reads 2", "  try: mmcalib run again"]
+    assert ended.err.splitlines() == [f"error: {said} reads 3", "  try: mmcalib run again"]
 
 
 def test_what_cannot_be_read_has_a_remedy_too(

@@ -141,6 +141,7 @@ def _costs() -> Costs:
     """Two pages and a sliver; a rule for other pictures, none for other clips."""
     page, stamp = ImageShape(1316, 756), ImageShape(56, 56)
     clip = VideoShape(240, 30.0, 8.0, 640, 360)
+    door: Any = {"items": 47, "exemplar": "/data/clip/door.mp4"}
     return Costs(
         text_reserve_tokens=1024,
         modalities={
@@ -161,7 +162,7 @@ def _costs() -> Costs:
                 compared=41,
             ),
             "video": ModalityCosts(
-                known=[KnownCost(shape=clip, tokens=1020, embeds=1020, basis="real")]
+                known=[KnownCost(shape=clip, tokens=1020, embeds=1020, basis="real", **door)]
             ),
         },
         text=TextBound(

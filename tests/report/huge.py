@@ -19,7 +19,7 @@ def huge(shapes: int) -> Calibration:
     found = calibration()
     known = [
         KnownCost.model_construct(
-            shape=ImageShape(width, height), tokens=tokens, embeds=tokens, basis="blank"
+            shape=ImageShape(width, height), tokens=tokens, embeds=tokens, basis="blank", items=1
         )
         for width, height in sorted(sizes)
         for tokens in [min(1269, max(4, width * height // 784))]

@@ -182,6 +182,15 @@ def test_a_default_that_would_not_start_is_drawn_and_said() -> None:
     assert "290,928" in shown
 
 
+def test_a_kv_cache_that_leaves_no_room_for_the_rest_of_the_start_is_not_praised() -> None:
+    memory = with_memory(calibration(), "L4").memory
+    late = memory.calibrated.model_copy(update={"starts": False})
+    update = {"memory": memory.model_copy(update={"calibrated": late})}
+    shown = rendered(calibration().model_copy(update=update), thumbnails=False)
+    assert '<dd class="big bad">' in shown
+    assert "<bdi>does not start</bdi>" in shown
+
+
 def test_a_failing_page_offers_nothing_to_serve(page: str) -> None:
     found = calibration()
     checks = [one.model_copy(update={"status": "fail"}) for one in found.checks]

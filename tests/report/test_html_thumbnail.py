@@ -102,15 +102,11 @@ def with_picture(tmp_path: Path) -> Calibration:
     path = tmp_path / "page.png"
     Image.new("RGB", (1316, 756), "teal").save(path)
     found = calibration()
-    images = found.corpus.modalities["image"]
-    images = images.model_copy(update={"exemplar": str(path)})
-    modalities = {**found.corpus.modalities, "image": images}
-    corpus = found.corpus.model_copy(update={"modalities": modalities})
     part = found.costs.modalities["image"]
-    known = [one.model_copy(update={"exemplar": ""}) for one in part.known]
+    known = [part.known[0].model_copy(update={"exemplar": str(path)}), *part.known[1:]]
     parts = {**found.costs.modalities, "image": part.model_copy(update={"known": known})}
     costs = found.costs.model_copy(update={"modalities": parts})
-    return found.model_copy(update={"corpus": corpus, "costs": costs})
+    return found.model_copy(update={"costs": costs})
 
 
 def test_the_costliest_item_is_shown_unless_it_is_not_wanted(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_whatever_a_field_holds_is_refused_or_shown_as_text(tmp_path: Path) -> N
         ('{"a": 1e999}', "out of range"),
         ('{"a": %s}' % ("9" * 5000), "out of range"),
         ("\ufeff{}", "not JSON"),
-        ('{"schema_version": 3}', "written by a newer mmcalib"),
+        ('{"schema_version": 4}', "written by a newer mmcalib"),
     ],
     ids=range(7),
 )

@@ -14,33 +14,14 @@ from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import AudioShape, Shape
 from mmcalib.report.html.redact import WITHHELD
 from mmcalib.results.calibration import CalibrationDocument
-from mmcalib.results.costs import KnownCost, Unlisted
+from mmcalib.results.costs import KnownCost
 from mmcalib.storage.location import Location, is_local, member_name
 
 
 def known_costs(calibration: CalibrationDocument, modality: str) -> list[KnownCost]:
-    """Return the costs of the corpus' shapes; the heaviest one names an item if known."""
-    if modality not in calibration.costs.modalities:
-        return []
-    known = calibration.costs.modalities[modality].known
-    found = calibration.corpus.modalities.get(modality)
-    most = max((one.tokens for one in known), default=0)
-    if found is None:
-        return known
-    exemplar = {"exemplar": found.exemplar}
-    # Formatting a shape is slow, and there may be a million of them.
-    return [
-        one.model_copy(update=exemplar)
-        if not one.exemplar and one.tokens == most and str(one.shape) == found.heaviest
-        else one
-        for one in known
-    ]
-
-
-def unlisted_costs(calibration: CalibrationDocument, modality: str) -> Unlisted | None:
-    """Count the shapes that `known_costs` does not list."""
+    """Return the listed costs of the corpus' shapes."""
     found = calibration.costs.modalities.get(modality)
-    return found.unlisted if found else None
+    return found.known if found else []
 
 
 def size_hints(calibration: CalibrationDocument, modality: str) -> Mapping[str, int]:

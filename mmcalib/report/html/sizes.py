@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from mmcalib.checks.catalogue import SIZE_HINT
 from mmcalib.gate.bounds import Area, Frames
 from mmcalib.report.html import canvas as chart
-from mmcalib.report.html.items import hint_tokens, known_costs, size_hints, size_px, unlisted_costs
+from mmcalib.report.html.items import hint_tokens, known_costs, size_hints, size_px
 from mmcalib.results.calibration import CalibrationDocument, ModalityItems
 from mmcalib.results.costs import KnownCost, SizeCell, bin_edge, bin_index
 from mmcalib.text import number
@@ -28,11 +28,9 @@ def _distribution_figure(
     calibration: CalibrationDocument, modality: str, known: Sequence[KnownCost]
 ) -> chart.PageFigure:
     found = calibration.corpus.modalities[modality]
-    by_items = all(one.items is not None for one in known)
-    what = "items" if by_items else "distinct shapes"
-    counted = [(one.tokens, one.items if by_items and one.items else 1) for one in known]
-    if others := unlisted_costs(calibration, modality):
-        counted += [(b.least_tokens, b.items if by_items else b.shapes) for b in others.tokens]
+    counted = [(one.tokens, one.items) for one in known]
+    if others := calibration.costs.modalities[modality].unlisted:
+        counted += [(one.least_tokens, one.items) for one in others.tokens]
     counts: Counter[int] = Counter()
     for tokens, times in counted:
         counts[bin_index(tokens)] += times
@@ -50,7 +48,7 @@ def _distribution_figure(
             "x": start,
             "x2": end,
             "y": count,
-            "tip": f"{_bin_range(start, end)} tokens · {number(count)} {what}",
+            "tip": f"{_bin_range(start, end)} tokens · {number(count)} items",
         }
         for start, end, count in bins
         if count
@@ -62,7 +60,7 @@ def _distribution_figure(
         "xOffset": 0.5,
         "x2Offset": -0.5,
     }
-    axis = {**chart.upright(what), "values": _count_ticks(most), "format": ",d"}
+    axis = {**chart.upright("items"), "values": _count_ticks(most), "format": ",d"}
     y = chart.linear_axis(0, most, axis, rangeMax=len(lines) * chart.ROW_PX + 8)
     bars = chart.marks(shown, bar, x2={"field": "x2"}, y2={"datum": 0})
     spread = found.tokens
@@ -79,10 +77,10 @@ def _distribution_figure(
             (bars, *chart.reference(lines)), f"Tokens per {modality}. {summary}", x, y
         ),
         labels=("measured", "computed"),
-        head=("tokens", what),
+        head=("tokens", "items"),
         rows=[(_bin_range(a, b), number(n)) for a, b, n in bins if n],
         notes=[
-            f"Bars count {number(sum(n for _, _, n in bins))} {what} with the tuned settings. "
+            f"Bars count {number(sum(n for _, _, n in bins))} items with the tuned settings. "
             "Quantiles count every item with the model's defaults.",
             *(
                 f"Size hint: {check.detail}."
@@ -141,7 +139,7 @@ def sizes(calibration: CalibrationDocument) -> Iterator[chart.PageFigure]:
 def _sizes_figure(
     calibration: CalibrationDocument, modality: str, known: Sequence[KnownCost]
 ) -> chart.PageFigure:
-    others = unlisted_costs(calibration, modality)
+    others = calibration.costs.modalities[modality].unlisted
     spots, exact = _spots_of(known, others.sizes if others else ())
     shapes = len(known) + (others.shapes if others else 0)
     edges = _class_edges([spot.tokens for spot in spots])
