@@ -10,7 +10,7 @@ from mmcalib.admission.calibration import Calibration
 from mmcalib.admission.rules import list_costs
 from mmcalib.checks.catalogue import RUN_COMPLETION
 from mmcalib.checks.check import Check, verdict
-from mmcalib.checks.facts import Decision, Explored
+from mmcalib.checks.facts import Decision
 from mmcalib.derive.costs import CostTable, mean_cpu_s, quantile
 from mmcalib.derive.frontier import RatedPoint, find_dominated
 from mmcalib.derive.limits import compute_reserve
@@ -39,8 +39,8 @@ from mmcalib.workflows.run.session import Session
 from mmcalib.workflows.run.stages import Derived, PredictedMemory, Review
 
 
-def frontier_points(decision: Decision, predicted: Predicted | None) -> list[FrontierPoint]:
-    """Return the explored points in their order, with their memory on the GPU."""
+def frontier_points(decision: Decision, predicted: Predicted | None) -> Iterator[FrontierPoint]:
+    """Yield the explored points in their order, with their memory on the GPU."""
     points = predicted.points if predicted else (None,) * len(decision.explored)
     memories = [
         memory_figures(one, predicted.gpu) if predicted and one else Memory() for one in points
@@ -49,25 +49,18 @@ def frontier_points(decision: Decision, predicted: Predicted | None) -> list[Fro
     rated = [
         RatedPoint(e.point, e.budget.encoder_budget_tokens, m.kv_cache_tokens) for e, m in pairs
     ]
-    return [
-        _frontier_point(decision, explored, figures, beaten)
-        for (explored, figures), beaten in zip(pairs, find_dominated(rated), strict=True)
-    ]
-
-
-def _frontier_point(
-    decision: Decision, explored: Explored, figures: Memory, beaten: bool
-) -> FrontierPoint:
-    point, budget = explored.point, explored.budget
-    chosen = (point.knob.name, point.value) in {(p.knob.name, p.value) for p in decision.chosen}
-    return FrontierPoint.from_value(
-        *(point, point.knob, budget, figures),
-        knob=point.knob.name,
-        adequacy=round(compute_reserve(budget, decision.items_per_prompt).ratio, 4),
-        resident_items=budget.encoder_cache_size // point.max_embeds if point.max_embeds else None,
-        choice="chosen" if chosen else "beaten" if beaten else "open",
-        label="computed" if point.counted else "measured",
-    )
+    chosen = {(point.knob.name, point.value) for point in decision.chosen}
+    for (explored, memory), is_beaten in zip(pairs, find_dominated(rated), strict=True):
+        point, budget, cache = explored.point, explored.budget, explored.budget.encoder_cache_size
+        is_chosen = (point.knob.name, point.value) in chosen
+        yield FrontierPoint.from_value(
+            *(point, point.knob, budget, memory),
+            knob=point.knob.name,
+            adequacy=round(compute_reserve(budget, decision.items_per_prompt).ratio, 4),
+            resident_items=cache // point.max_embeds if point.max_embeds else None,
+            choice="chosen" if is_chosen else "beaten" if is_beaten else "open",
+            label="computed" if point.counted else "measured",
+        )
 
 
 _UNFINISHED = Check(
@@ -118,7 +111,7 @@ def build_calibration(
             yours=decided.budget_yours,
         ),
         memory=_memories(proof.started, predicted, memory.yours),
-        frontier=frontier_points(decision, predicted),
+        frontier=list(frontier_points(decision, predicted)),
         startup=startup_figures(proof),
         checks=list(map(CheckResult.from_value, checks)),
         verdict=verdict(checks),
