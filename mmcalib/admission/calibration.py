@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from copy import copy
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
-
-from pydantic import PrivateAttr
 
 from mmcalib.admission.admits import TextCounter, admit_item
 from mmcalib.corpus.grammar import Grammar
@@ -22,31 +22,21 @@ from mmcalib.text import plural
 class Calibration(CalibrationDocument):
     __doc__ = CalibrationDocument.__doc__
 
-    _counting: tuple[object, TextCounter | None] | None = PrivateAttr(default=None)
-    _grammar: tuple[object, Grammar] | None = PrivateAttr(default=None)
-
-    @property
+    @cached_property
     def counting(self) -> TextCounter | None:
         """The text counter that uses the checkpoint's files without vLLM, if there is one."""
-        if self._counting is None or self._counting[0] is not self.costs:
-            how = self.costs.counting
-            model = str(self.engine_config.get("model", self.model.id))
-            content = str(self.costs.grammar.get("content", ""))
-            counter = TextCounter(model, how, content) if how and content else None
-            self._counting = self.costs, counter
-        return self._counting[1]
+        how = self.costs.counting
+        model = str(self.engine_config.get("model", self.model.id))
+        content = str(self.costs.grammar.get("content", ""))
+        return TextCounter(model, how, content) if how and content else None
 
-    @property
+    @cached_property
     def grammar(self) -> Grammar:
         """The request fields that the configured server accepts."""
         args = self.engine_config
         tools = bool(args.get("enable_auto_tool_choice") and args.get("tool_call_parser"))
         embeds = bool(args.get("enable_mm_embeds") or args.get("enable_prompt_embeds"))
-        key = self.costs, self.server, tools, embeds
-        if self._grammar is None or self._grammar[0] != key:
-            made = Grammar(self.costs.grammar, self.server, tools=tools, embeds=embeds)
-            self._grammar = key, made
-        return self._grammar[1]
+        return Grammar(self.costs.grammar, self.server, tools=tools, embeds=embeds)
 
     def admits(
         self,
@@ -88,9 +78,7 @@ class Calibration(CalibrationDocument):
 
     def __getstate__(self) -> dict[Any, Any]:
         """Drop cached values; the receiving process computes them again."""
-        state = super().__getstate__()
-        private = {"_gate": None, "_counting": None, "_grammar": None}
-        return {**state, "__pydantic_private__": private}
+        return super(Calibration, copy(self)).__getstate__()
 
     def save(self, path: str | Path) -> None:
         """Write as JSON, atomically. Raises OutputError if that fails."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from itertools import groupby
-from operator import is_
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr
+from pydantic import AfterValidator, ConfigDict, Field
 
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Label
@@ -254,19 +254,19 @@ class CalibrationDocument(DocumentPart):
     traffic: ServedTraffic | None = Field(default=None, description="Null without `--gpu`")
     conversations: dict[str, Conversation] = Field(default_factory=dict, description="By modality")
 
-    _gate: tuple[tuple[object, ...], Gate] | None = PrivateAttr(default=None)
-
-    @property
+    @cached_property
     def gate(self) -> Gate:
         """The rules that accept or reject items. Raises UsageError if the limits are missing."""
-        # Cached; a copy with other fields builds its own.
-        inputs = (self.costs, self.engine_config, self.budget, self.server, self.model)
-        cached = self._gate
-        if cached is None or not all(map(is_, cached[0], inputs)):
-            budget = self.budget.calibrated.encoder_budget_tokens
-            args = self.costs, self.engine_config, budget, self.server, self.model.architecture
-            cached = self._gate = inputs, build_gate(*args)
-        return cached[1]
+        budget = self.budget.calibrated.encoder_budget_tokens
+        args = self.costs, self.engine_config, budget, self.server, self.model.architecture
+        return build_gate(*args)
+
+    def __copy__(self) -> Self:
+        """Drop cached values: the copy may get other fields."""
+        copied = super().__copy__()
+        for name in vars(copied).keys() - type(self).model_fields:
+            del vars(copied)[name]
+        return copied
 
     @property
     def needed_variables(self) -> dict[str, int]:
