@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from mmcalib.domain.shapes import ImageShape as ImageShape
     from mmcalib.domain.shapes import VideoShape as VideoShape
     from mmcalib.gate.admission import Admission as Admission
-    from mmcalib.memory.rehearse import rehearse as rehearse
     from mmcalib.progress import Progress as Progress
     from mmcalib.results.memory import Rehearsal as Rehearsal
     from mmcalib.results.plan import Validation as Validation
     from mmcalib.version import __version__ as __version__
     from mmcalib.workflows.run.run import calibrate as calibrate
+    from mmcalib.workflows.traffic.rehearse import rehearse as rehearse
     from mmcalib.workflows.validate.validate import validate as validate
 
 _HOMES = {
@@ -40,7 +40,7 @@ _HOMES = {
     "Rehearsal": "mmcalib.results.memory",
     "calibrate": "mmcalib.workflows.run.run",
     "filter": "mmcalib.admission.datasets",
-    "rehearse": "mmcalib.memory.rehearse",
+    "rehearse": "mmcalib.workflows.traffic.rehearse",
     "Validation": "mmcalib.results.plan",
     "VideoShape": "mmcalib.domain.shapes",
     "validate": "mmcalib.workflows.validate.validate",

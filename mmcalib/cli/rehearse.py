@@ -73,36 +73,24 @@ def rehearse(options: RehearseOptions) -> None:
     from mmcalib.cli.progress import terminal
     from mmcalib.domain.traffic import Arrivals
     from mmcalib.errors import VerdictError
-    from mmcalib.memory.rehearse import rehearse as rehearse_all
     from mmcalib.models.gpus import AUTO, Gpu
     from mmcalib.report.terminal_memory import print_rehearsals, print_traffic
-    from mmcalib.workflows.traffic.rehearse import rehearse_traffic
+    from mmcalib.workflows.traffic.rehearse import rehearse as rehearse_all
 
     gpu = command.gpu_named(options.gpu, options.described) or AUTO
     console, progress = terminal(quiet=options.quiet, verbose=options.verbose)
-    flags = options.flags or []
-    if options.requests:
-        arrivals = Arrivals(
-            options.concurrency, options.rate, options.step_ms / 1000, timed=options.timestamps
-        )
-        rehearsals = [
-            rehearse_traffic(
-                options.model,
-                requests=options.requests,
-                data=options.data or [],
-                gpu=gpu,
-                config=options.config,
-                flags=flags,
-                arrivals=arrivals,
-                answer_tokens=options.answer_tokens,
-                progress=progress,
-            )
-        ]
-    else:
-        configs = options.compare or (options.config,)
-        rehearsals = rehearse_all(
-            options.model, gpu=gpu, configs=configs, flags=flags, progress=progress
-        )
+    flags, paces = options.flags or [], (options.concurrency, options.rate, options.step_ms / 1000)
+    rehearsals = rehearse_all(
+        options.model,
+        gpu=gpu,
+        configs=options.compare or (options.config,),
+        flags=flags,
+        requests=options.requests or [],
+        data=options.data or [],
+        arrivals=Arrivals(*paces, timed=options.timestamps),
+        answer_tokens=options.answer_tokens,
+        progress=progress,
+    )
     if options.as_json:
         command.print_json(rehearsals if options.compare else rehearsals[0])
     if not options.quiet:

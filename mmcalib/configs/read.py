@@ -6,7 +6,6 @@ The forms are tried in the order of `_find_commands`. What a form does not use, 
 from __future__ import annotations
 
 import difflib
-import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,16 +29,12 @@ from mmcalib.configs.commands import (
 from mmcalib.configs.manifests import end_of, fields_of, is_flow, parts_of, read_object
 from mmcalib.configs.programs import read_program
 from mmcalib.configs.shell import ORPHANS, Script
-from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import ListServeOptions, ParseServeConfig, ServeConfig
-from mmcalib.engine.vllm_config import refusal_text, rejected_flags_error
+from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.engine.wheels import BUILDS, installed_version, known_arguments, known_variables
-from mmcalib.errors import ModelError, UsageError, VllmRefused
+from mmcalib.errors import UsageError
 from mmcalib.files import encoding_of, read_document
-from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
 from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
-from mmcalib.progress import Progress
-from mmcalib.text import describe_releases, one_line, serve_option
+from mmcalib.text import describe_releases, one_line
 
 _STARTERS: Final = re.compile(
     r"docker|podman|nerdctl|jobs|kubectl|env|sudo|exec|nohup|uvx?|vllm|python[\d.]*"
@@ -183,72 +178,6 @@ def read_configuration(
     if choice:
         raise UsageError(f"{path} is one configuration, without {choice}", hint=f"--config {path}")
     return _from_vllm_file(written, documents)
-
-
-@dataclass(frozen=True, slots=True)
-class FoundConfiguration:
-    """A configuration as written, its model, and what mmcalib says of it."""
-
-    written: WrittenConfiguration
-    resolved: ResolvedModel
-    notes: tuple[str, ...]
-
-
-def find_configuration(
-    written: WrittenConfiguration,
-    progress: Progress,
-    log: tuple[str | None, str | None] | None = None,
-) -> FoundConfiguration:
-    """Say what mmcalib does not use, and find the model, before vLLM starts. A `log` has the model
-    of a configuration without one, and its architecture. Raises UsageError and ModelError.
-    """
-    notes = tuple(written.notes(os.environ))
-    for note in notes:
-        progress.note(note)
-    logged, architecture = log or (None, None)
-    name = written.model_name or logged
-    if not name:
-        where = ", and the log names none" if log else ""
-        raise UsageError(f"no model given{where}", hint="--model MODEL, or `model:` in --config")
-    is_logged = name == logged
-    try:
-        with progress.step("finding the model"):
-            its = architecture if is_logged else None
-            resolved = resolve(name, cache_dir=cache_dir(), architecture=its)
-    except ModelError as error:
-        what = "cannot find the log's model: " if is_logged else ""
-        raise ModelError(f"{what}{error.message}", hint=error.hint) from None
-    return FoundConfiguration(written, resolved, notes)
-
-
-def parse_configuration(host: EngineHost, written: WrittenConfiguration) -> ServeConfig:
-    """Let vLLM read it, with the values of all arguments. Raises UsageError if vLLM rejects it."""
-    try:
-        parsed = host.ask(written.parse_request, "reading the configuration")
-    except VllmRefused as error:
-        why = refusal_text(error)
-        known = host.ask(ListServeOptions(), "listing the options of vllm serve").arguments
-        if flags_error := rejected_flags_error(why, written.every_flag, known):
-            raise flags_error from error
-        file = written.config and shlex.join(["mmcalib", "validate", str(written.config)])
-        raise UsageError(
-            f"vLLM rejects {written.config or 'these flags'}: {one_line(why)}",
-            hint=file or error.hint or "vllm serve --help=all lists them",
-        ) from error
-    return reject_unsafe_settings(parsed, written.source)
-
-
-def reject_unsafe_settings(parsed: ServeConfig, path: Path | None) -> ServeConfig:
-    """Return it unchanged. Raises UsageError if the file could make vLLM run or write something."""
-    if parsed.unsafe_settings:
-        name = parsed.unsafe_settings[0].partition(".")[0]
-        raise UsageError(
-            f"--config {path} has settings that make vLLM import, run, write or connect: "
-            f"{', '.join(parsed.unsafe_settings)}",
-            hint="remove them, or pass them yourself as flags: mmcalib ... -- "
-            + shlex.join(serve_option(name, parsed.values[name])),
-        )
-    return parsed
 
 
 def _find_commands(

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mmcalib.checks.facts import Decision
+from mmcalib.configs.opening import without_gpu_args
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.effects import (
@@ -28,7 +29,6 @@ from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, ComputeBudget, Measure
-from mmcalib.engine.vllm_config import without_gpu_args
 from mmcalib.errors import VllmRefused
 from mmcalib.progress import Progress, Task
 

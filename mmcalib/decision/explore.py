@@ -9,6 +9,7 @@ from itertools import chain, groupby
 from typing import Any
 
 from mmcalib.checks.facts import Decision, Explored
+from mmcalib.configs.opening import without_gpu_args
 from mmcalib.decision.measure import EmbedCounter, remeasure
 from mmcalib.decision.media_files import Files, prepare_files
 from mmcalib.derive import frontier, limits
@@ -21,7 +22,6 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ComputeBudget
-from mmcalib.engine.vllm_config import without_gpu_args
 from mmcalib.errors import VllmRefused
 from mmcalib.progress import Progress
 

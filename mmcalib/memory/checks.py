@@ -12,13 +12,13 @@ from mmcalib.checks.catalogue import CheckId
 from mmcalib.checks.check import Check, Status
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.limits import size_hint
+from mmcalib.configs.opening import CHANGE_SETTING, refusal_text
 from mmcalib.derive.demand import Demand, LanguageStep, MergeStep, PromptsStep, Shortfall, WorstStep
 from mmcalib.derive.limits import LIMIT
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.memory import RehearsedMemory, floor_utilization
 from mmcalib.domain.shapes import MODALITIES
 from mmcalib.engine.messages import EngineStarted
-from mmcalib.engine.vllm_config import CHANGE_SETTING, refusal_text
 from mmcalib.errors import ConfigRejected
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.memory.worst_steps import find_shortfall, worst_step_configs

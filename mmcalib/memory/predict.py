@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
@@ -26,7 +26,6 @@ from mmcalib.memory.worst_steps import (
     rehearse_worst_steps,
     worst_step_configs,
 )
-from mmcalib.progress import Progress
 from mmcalib.releases.constants import SMALL_GPU_BATCHED_TOKENS, VLLM_SLACK_BYTES
 from mmcalib.remedies.memory import UTILIZATION, Remedy, read_problem, set_value
 from mmcalib.results.calibration import Evidence
@@ -94,7 +93,6 @@ class RehearsalJudge(MemoryJudge):
     prediction: MemoryPrediction
     default: EngineArgs
     concurrency: float | None
-    progress: Progress
     serve: Callable[[EngineArgs, RehearsedMemory | None], TrafficFigures | None]
     given: Container[str] = ()
     reserves: bool = True
@@ -103,7 +101,8 @@ class RehearsalJudge(MemoryJudge):
         """Say why it cannot start, holds too few sequences, or runs out of memory under load; empty
         if it serves or that is unknown.
         """
-        gpu, rehearsed = self.prediction.gpu.name, self._rehearse(decision.engine_args)
+        gpu = self.prediction.gpu.name
+        rehearsed = self.prediction.attempt(decision.engine_args)
         if rehearsed is None:
             return ""
         if rehearsed.max_concurrency is None:
@@ -120,11 +119,12 @@ class RehearsalJudge(MemoryJudge):
         return ""
 
     def kv_tokens(self, decision: Decision | None) -> int | None:
-        rehearsed = self._rehearse(self.default if decision is None else decision.engine_args)
+        args = self.default if decision is None else decision.engine_args
+        rehearsed = self.prediction.attempt(args)
         return None if rehearsed is None else rehearsed.kv_cache_tokens or 0
 
     def serves_worse(self, decision: Decision) -> bool:
-        before, after = (self._rehearse(args) for args in (self.default, decision.engine_args))
+        before, after = map(self.prediction.attempt, (self.default, decision.engine_args))
         if (served := self._serve(decision.engine_args)) is None:
             return False
         larger = steps_are_larger(before, after)
@@ -135,7 +135,7 @@ class RehearsalJudge(MemoryJudge):
         return None if served is None else served.margin.nbytes
 
     def remedies(self, decision: Decision) -> Iterator[Remedy]:
-        rehearsed = self._rehearse(decision.engine_args)
+        rehearsed = self.prediction.attempt(decision.engine_args)
         if rehearsed is None:
             return
         short = self._shortfall(decision) if rehearsed.max_concurrency is not None else None
@@ -167,7 +167,7 @@ class RehearsalJudge(MemoryJudge):
 
     def would_serve(self, decision: Decision) -> str:
         """Name the utilization, the context or the memory of a GPU with which it would serve."""
-        rehearsed = self._rehearse(decision.engine_args)
+        rehearsed = self.prediction.attempt(decision.engine_args)
         # What starts lacks memory for a step, which none of these gives.
         if rehearsed is None or not (lacking := self._lacking_bytes(rehearsed)):
             return ""
@@ -182,7 +182,7 @@ class RehearsalJudge(MemoryJudge):
         """Return the least share of the GPU with which vLLM starts; None if more than is free."""
         args = dict(decision.engine_args)
         for _ in range(_TRIES):
-            answer = self._rehearse(args)
+            answer = self.prediction.attempt(args)
             if answer is None or read_problem(answer).most_sequences:
                 return None
             if not (lacking := self._lacking_bytes(answer)):
@@ -199,7 +199,7 @@ class RehearsalJudge(MemoryJudge):
         longest, needed = read_problem(rehearsed).longest_context, decision.longest
         if longest is None or (needed is not None and needed.needed_tokens > longest):
             return None
-        answer = self._rehearse({**decision.engine_args, "max_model_len": longest})
+        answer = self.prediction.attempt({**decision.engine_args, "max_model_len": longest})
         return longest if answer is not None and answer.max_concurrency is not None else None
 
     def _lacking_bytes(self, answer: RehearsedMemory) -> int:
@@ -212,7 +212,7 @@ class RehearsalJudge(MemoryJudge):
     def _leave_room(self, short: Shortfall, decision: Decision) -> Iterator[Remedy]:
         """Yield what leaves memory for the largest step: first what costs KV cache, then speed."""
         why = f"leaves memory for the largest step, which lacks {gib(short.nbytes)} without it"
-        for remedy, _ in find_remedies(short, decision, self._rehearse_all):
+        for remedy, _ in find_remedies(short, decision, self.prediction.rehearse_all):
             # The reserve is KV cache even if other settings give it back.
             cost: Cost = "speed" if remedy.cost == "speed" else "KV cache"
             yield replace(remedy, cost=cost, price=why)
@@ -221,26 +221,18 @@ class RehearsalJudge(MemoryJudge):
         """Return the shortfall of the costliest step; None if unknown or of no interest."""
         if not self.reserves:
             return None
-        (after,) = self._rehearse_all([decision.engine_args], encoder_steps(decision))
-        steps = rehearse_worst_steps(decision, self._rehearse_all)
+        (after,) = self.prediction.rehearse_all([decision.engine_args], encoder_steps(decision))
+        steps = rehearse_worst_steps(decision, self.prediction.rehearse_all)
         found = Predicted(self.prediction.gpu, None, after, steps=steps)
         return predicted_shortfall(found, decision)
 
     def _serve(self, args: EngineArgs) -> TrafficFigures | None:
-        started = self._rehearse(args)
-        with self.progress.step(f"simulating requests on {self.prediction.gpu.name}"):
+        started = self.prediction.attempt(args)
+        with self.prediction.progress.step(f"simulating requests on {self.prediction.gpu.name}"):
             try:
                 return self.serve(args, started)
             except MmcalibError:
                 return None
-
-    @property
-    def _rehearse_all(self) -> RehearseAll:
-        return rehearse_with_progress(self.prediction, self.progress)
-
-    def _rehearse(self, engine_args: EngineArgs) -> RehearsedMemory | None:
-        with self.progress.step(f"rehearsing on {self.prediction.gpu.name}"):
-            return rehearse_trial(self.prediction, engine_args)
 
 
 def find_default_problem(
@@ -280,29 +272,18 @@ def start_rehearsals(prediction: MemoryPrediction, default: EngineArgs, decision
 
 
 def rehearse_decision(
-    prediction: MemoryPrediction, default: EngineArgs, decision: Decision, progress: Progress
+    prediction: MemoryPrediction, default: EngineArgs, decision: Decision
 ) -> Predicted:
     """Rehearse the default, the calibrated config, each modality's worst step and some points."""
-    worst = rehearse_worst_steps(decision, rehearse_with_progress(prediction, progress))
+    gpu, worst = prediction.gpu, rehearse_worst_steps(decision, prediction.rehearse_all)
     configs = _wanted_configs(default, decision)
     answers: list[RehearsedMemory | None] = []
-    with progress.step(f"rehearsing on {prediction.gpu.name}", len(configs)) as task:
+    with prediction.progress.step(f"rehearsing on {gpu.name}", len(configs)) as task:
         for args, steps in configs:
             answers.append(None if args is None else prediction.rehearse_or_none(args, steps))
             task.advance()
     before, after, *points = answers
-    failure = prediction.failure
-    return Predicted(prediction.gpu, before, after, tuple(points), worst, failure)
-
-
-def rehearse_with_progress(prediction: MemoryPrediction, progress: Progress) -> RehearseAll:
-    """Return a function that rehearses configurations and reports progress."""
-
-    def every(every: Sequence[EngineArgs], first: Steps) -> list[RehearsedMemory | None]:
-        with progress.step(f"rehearsing on {prediction.gpu.name}", len(every)) as task:
-            return prediction.rehearse_all(every, first, task.advance)
-
-    return every
+    return Predicted(gpu, before, after, tuple(points), worst, prediction.failure)
 
 
 # Values of one option to rehearse: enough for a curve.
@@ -324,14 +305,6 @@ def _wanted_configs(
             points.append(args)
     own = decision.engine_args, encoder_steps(decision)
     return [(default, ()), own, *((args, ()) for args in points)]
-
-
-def rehearse_trial(prediction: MemoryPrediction, engine_args: EngineArgs) -> RehearsedMemory | None:
-    """Rehearse a trial; its failure does not count against the calibrated configuration."""
-    try:
-        return prediction.rehearse(engine_args)
-    except MmcalibError:
-        return None
 
 
 def _profile(one: Explored) -> tuple[Any, ...]:

@@ -1,21 +1,14 @@
-"""Rehearse configurations on a simulated GPU; the library's `rehearse`."""
+"""Rehearse configurations on a simulated GPU, several at a time, and report their memory."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-from mmcalib.configs.read import (
-    WrittenConfiguration,
-    find_configuration,
-    parse_configuration,
-    read_configuration,
-)
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.limits import ProfileReserve, compute_reserve, resident_items
 from mmcalib.domain.knobs import Label
@@ -25,18 +18,22 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.domain.traffic import Arrivals, Traffic, TrafficRequest
 from mmcalib.engine import messages as m
 from mmcalib.engine.helpers import CachingHost
-from mmcalib.engine.vllm_config import add_config_hints, reject_unknown_arguments
 from mmcalib.errors import MmcalibError
-from mmcalib.models.gpus import AUTO, Gpu, resolve_gpu
+from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.processes import Closing
-from mmcalib.progress import Progress, StepLog
+from mmcalib.progress import Progress, Silent
 from mmcalib.releases.constants import UNIFIED_NON_TORCH_BYTES
 from mmcalib.results.memory import EncoderBudget, Memory, Rehearsal
 from mmcalib.version import __version__
 
+EngineArgs = Mapping[str, Any]
+Steps = tuple[EncoderStep, ...]
+R = TypeVar("R")
+T = TypeVar("T")
 
-class Rehearsals(Closing):
+
+class Rehearsals(CachingHost):
     """A process with one simulated GPU; it rehearses any number of configurations.
 
     `beside_bytes` are what a measured start took beyond its rehearsal: all others take them too.
@@ -44,47 +41,31 @@ class Rehearsals(Closing):
 
     beside_bytes: int = 0
 
-    def __init__(
-        self,
-        gpu: Gpu,
-        *,
-        on_note: Callable[[str], None] = lambda text: None,
-        on_log: Callable[[str], None] = lambda line: None,
-    ) -> None:
+    def __init__(self, gpu: Gpu, on_log: Callable[[str], None] = lambda _: None, **how: Any):
         self.gpu = gpu
-        self._host = CachingHost(on_note=on_note, on_log=lambda line: on_log(f"rehearsal: {line}"))
+        super().__init__(on_log=lambda line: on_log(f"rehearsal: {line}"), **how)
 
-    def list_options(self) -> m.KnownOptions:
-        """List the options of `vllm serve` and the arguments of vLLM's engine on that GPU."""
-        self.start_simulated_gpu()
-        return self._host.ask(m.ListServeOptions(), "listing the options of vllm serve")
-
-    def parse(self, configuration: WrittenConfiguration) -> m.ServeConfig:
-        """Parse a configuration on that GPU, because defaults depend on it. Raises UsageError."""
-        self.start_simulated_gpu()
-        return parse_configuration(self._host, configuration)
+    def ask(self, request: m.Request[R], doing: str) -> R:
+        """Send one request; vLLM's parser and defaults are those of the simulated GPU."""
+        if isinstance(request, m.ParseServeConfig | m.ListServeOptions):
+            self.start_simulated_gpu()
+        return super().ask(request, doing)
 
     def start_simulated_gpu(self) -> None:
-        """Import vLLM on the simulated platform, once; its parser needs the platform."""
-        self._host.ask(m.UseImaginaryGpu(self.gpu), f"simulating a {self.gpu.name}")
+        """Import vLLM on the simulated platform, once."""
+        self.ask(m.UseImaginaryGpu(self.gpu), f"simulating a {self.gpu.name}")
 
     def rehearse(self, engine_args: EngineArgs, steps: Steps = ()) -> RehearsedMemory:
         """Rehearse vLLM's startup, then these encoder steps. Raises EngineError if it fails."""
         request = m.Rehearse(dict(engine_args), self.gpu, steps, self.beside_bytes)
-        return self._host.ask(request, f"rehearsing on {self.gpu.name}")
+        return self.ask(request, f"rehearsing on {self.gpu.name}")
 
     def serve(
-        self, engine_args: Mapping[str, Any], requests: Sequence[TrafficRequest], arrivals: Arrivals
+        self, engine_args: EngineArgs, requests: Sequence[TrafficRequest], arrivals: Arrivals
     ) -> Traffic:
         """Serve the requests under these arguments. Raises EngineError if serving ends early."""
         request = m.ServeTraffic(dict(engine_args), tuple(requests), arrivals, self.gpu)
-        return self._host.ask(request, f"serving on {self.gpu.name}")
-
-    def __exit__(self, *raised: object) -> None:
-        self._host.__exit__(*raised)
-
-    def close(self) -> None:
-        self._host.close()
+        return self.ask(request, f"serving on {self.gpu.name}")
 
 
 def with_gpu_defaults(opened: ModelInfo, rehearsed: RehearsedMemory | None) -> ModelInfo:
@@ -96,47 +77,6 @@ def with_gpu_defaults(opened: ModelInfo, rehearsed: RehearsedMemory | None) -> M
         "max_num_seqs": rehearsed.budget.max_num_seqs,
     }
     return replace(opened, serve_defaults=defaults)
-
-
-def rehearse(
-    model: str | None = None,
-    *,
-    gpu: str | Gpu = AUTO,
-    configs: Sequence[str | os.PathLike[str] | None] = (None,),
-    flags: Sequence[str] = (),
-    engine_args: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
-) -> list[Rehearsal]:
-    """Rehearse vLLM's startup on `gpu`, one `Rehearsal` per config; needs no GPU.
-
-    Each config is a file in any form, or None for the defaults. `flags` of `vllm serve` and
-    `engine_args` override each. `model` is optional if the config names one. Raises
-    `mmcalib.errors.MmcalibError`.
-    """
-    progress = progress or StepLog()
-    device = resolve_gpu(gpu) if isinstance(gpu, str) else gpu
-    results = []
-    paths = [None if config is None else Path(config) for config in configs]
-    written = [read_configuration(path, flags, model) for path in paths]
-    found = [find_configuration(one, progress) for one in written]
-    with Rehearsals(device, on_note=progress.note, on_log=progress.log) as rehearsals:
-        if engine_args:
-            reject_unknown_arguments(engine_args, rehearsals.list_options().engine)
-        for one in found:
-            path = one.written.source
-            with add_config_hints(path, flags, device):
-                args = rehearsals.parse(one.written).engine_args
-                args = {**args, **(engine_args or {}), "model": one.resolved.path}
-                title = f"rehearsing on {device.name}" + (f" with {path}" if path else "")
-                with progress.step(title):
-                    answer = rehearsals.rehearse(args)
-            results.append(rehearsal_document(answer, one.resolved, device, path))
-    return results
-
-
-EngineArgs = Mapping[str, Any]
-Steps = tuple[EncoderStep, ...]
-T = TypeVar("T")
 
 
 class Rehearser(Protocol):
@@ -153,6 +93,7 @@ class MemoryPrediction(Closing):
     rehearsals: Rehearser
     base: EngineArgs = field(default_factory=dict)
     fatal: tuple[type[MmcalibError], ...] = ()
+    progress: Progress = field(default_factory=Silent)
     failure: MmcalibError | None = field(init=False, default=None)
     _thread: ThreadPoolExecutor = field(init=False)
     _begun: dict[tuple[str, Steps], Future[RehearsedMemory]] = field(
@@ -204,20 +145,26 @@ class MemoryPrediction(Closing):
             self.failure = self.failure or error
             return None
 
+    def attempt(self, engine_args: EngineArgs) -> RehearsedMemory | None:
+        """Rehearse a trial; its failure does not count against any configuration."""
+        with self.progress.step(f"rehearsing on {self.gpu.name}"):
+            try:
+                return self.rehearse(engine_args)
+            except MmcalibError:
+                return None
+
     def rehearse_all(
-        self,
-        every: Sequence[EngineArgs],
-        first: Steps = (),
-        on_each: Callable[[], None] = lambda: None,
+        self, every: Sequence[EngineArgs], first: Steps = ()
     ) -> list[RehearsedMemory | None]:
         """Rehearse all, the `first` encoder steps with the first one; None for one that fails."""
         wanted = [(args, () if number else first) for number, args in enumerate(every)]
         for args, steps in wanted:
             self.start(args, steps)
         answers = []
-        for args, steps in wanted:
-            answers.append(self.rehearse_or_none(args, steps))
-            on_each()
+        with self.progress.step(f"rehearsing on {self.gpu.name}", len(wanted)) as task:
+            for args, steps in wanted:
+                answers.append(self.rehearse_or_none(args, steps))
+                task.advance()
         return answers
 
     def close(self) -> None:

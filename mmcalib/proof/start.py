@@ -9,11 +9,11 @@ from typing import Any
 from mmcalib.checks.catalogue import ENGINE_START, MEMORY_PROFILE
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
+from mmcalib.configs.opening import is_serving_gpu, without_gpu_args
 from mmcalib.domain.memory import WorkerMemory
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import EngineStarted, StartEngine
-from mmcalib.engine.vllm_config import is_serving_gpu, without_gpu_args
 from mmcalib.models.cut import Depths, cut_checkpoint, read_config, read_depths
 from mmcalib.models.gpus import Gpu
 from mmcalib.progress import Progress

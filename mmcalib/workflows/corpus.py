@@ -21,7 +21,8 @@ from mmcalib.census.counter import CorpusCount, Prober, count_corpus
 from mmcalib.census.executor import TIMEOUT_S, Executor, FunctionRef
 from mmcalib.census.pool import LocalPool
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.configs.read import find_configuration, read_configuration
+from mmcalib.configs.opening import find_configuration, open_model
+from mmcalib.configs.read import read_configuration
 from mmcalib.corpus.archives import stop_readers
 from mmcalib.corpus.chat import Prompt, Text
 from mmcalib.corpus.given import format_text
@@ -35,7 +36,6 @@ from mmcalib.derive.frontier import compute_retention
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import EncodedItem, Modality, format_size, takes_video_as_audio
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.vllm_config import open_model
 from mmcalib.errors import OutputError
 from mmcalib.files import write_text
 from mmcalib.models.resolve import cache_dir
@@ -146,12 +146,13 @@ def read_corpus(
     requests: Sequence[Path],
     *,
     allowed_root: Path | None,
-    cache: Path,
     progress: Progress,
+    cache: Path | None = None,
     how: ProbeOptions = PROBE,
     sound: bool = False,
 ) -> LoadedCorpus:
     """Read all sources. Raises CorpusError if one is missing or empty, or UsageError."""
+    cache = cache or cache_dir()
     sources = sources_of(data, requests, allowed_root=allowed_root, scratch=cache / "inline")
 
     def texts(origins: Container[str] | None) -> Iterator[Text]:

@@ -18,6 +18,7 @@ from PIL import Image
 from mmcalib.admission.calibration import Calibration
 from mmcalib.admission.check import check
 from mmcalib.configs.commands import split_model
+from mmcalib.configs.opening import refusal_text, rejected_flags_error
 from mmcalib.configs.read import extract_serve_flags, read_configuration
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.requests import Reading, RequestsSource
@@ -25,7 +26,6 @@ from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import AudioShape, EncodedItem, ImageShape, VideoShape
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import FindGrammar, ListServeOptions
-from mmcalib.engine.vllm_config import refusal_text, rejected_flags_error
 from mmcalib.errors import UsageError, VllmRefused
 from mmcalib.gate.admission import Admission
 from mmcalib.media.decode import decode_check

@@ -13,7 +13,7 @@ import pytest
 from mmcalib import calibrate
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import MmcalibError, VllmMoved
-from mmcalib.memory.rehearse import Rehearsals, rehearse
+from mmcalib.workflows.traffic.rehearse import rehearse
 from tests.conftest import ROOT
 from tests.e2e import moved
 from tests.e2e.command import QWEN
@@ -41,10 +41,9 @@ def without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Lacks:
         words = shlex.join([sys.executable, str(Path(moved.__file__)), missing])
         wrapper.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
         wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
-        for starts in (EngineHost, Rehearsals):
-            defaults = starts.__init__.__kwdefaults__
-            assert defaults is not None
-            monkeypatch.setitem(defaults, "python", str(wrapper))
+        defaults = EngineHost.__init__.__kwdefaults__
+        assert defaults is not None
+        monkeypatch.setitem(defaults, "python", str(wrapper))
 
     return lacks
 

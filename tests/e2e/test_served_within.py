@@ -10,7 +10,7 @@ import pytest
 
 from mmcalib.models.gpus import resolve_gpu
 from mmcalib.results.memory import Rehearsal, TrafficFigures
-from mmcalib.workflows.traffic.rehearse import rehearse_traffic
+from mmcalib.workflows.traffic.rehearse import rehearse
 from tests.e2e.media import photo, sound
 from tests.e2e.test_validate import Judge, checks, judge
 
@@ -36,7 +36,8 @@ def asking(path: Path, *items: tuple[str, Path, int]) -> Path:
 def rehearsed(tmp_path: Path, model: str, text: str, **asked: Any) -> Rehearsal:
     config = tmp_path / "serving.yaml"
     config.write_text(f"model: {model}\n{text}")
-    return rehearse_traffic(config=config, allowed_root=tmp_path, **asked)
+    (found,) = rehearse(configs=[config], allowed_root=tmp_path, **asked)
+    return found
 
 
 def served(tmp_path: Path, model: str, text: str, **asked: Any) -> TrafficFigures:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from mmcalib.configs.read import parse_configuration, read_configuration
+from mmcalib.configs.read import read_configuration
 from mmcalib.derive.policy import Policy
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import UsageError
@@ -19,8 +18,7 @@ pytestmark = pytest.mark.engine
 
 
 def yours(host: EngineHost, *flags: str, pinned: bool = False) -> GivenConfiguration:
-    parse = partial(parse_configuration, host)
-    found = read_your_config(read_configuration(None, flags), parse, Silent(), pinned=pinned)
+    found = read_your_config(read_configuration(None, flags), host, Silent(), pinned=pinned)
     assert found is not None
     return found
 
@@ -104,7 +102,7 @@ def test_a_file_that_vllm_refuses_is_one_for_validate(host: EngineHost, tmp_path
     file = tmp_path / "engine.yaml"
     file.write_text("model: a/b\nmax-model-len: many\n")
     with pytest.raises(UsageError) as refused:
-        read_your_config(read_configuration(file), partial(parse_configuration, host), Silent())
+        read_your_config(read_configuration(file), host, Silent())
     assert refused.value.hint == f"mmcalib validate {file}"
 
 

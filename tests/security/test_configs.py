@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.configs.read import read_configuration, reject_unsafe_settings
+from mmcalib.configs.opening import reject_unsafe_settings
+from mmcalib.configs.read import read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.errors import UsageError

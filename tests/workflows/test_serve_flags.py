@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mmcalib.configs.commands import split_model
+from mmcalib.configs.opening import reject_unknown_arguments, rejected_flags_error
 from mmcalib.configs.read import read_configuration
-from mmcalib.engine.vllm_config import reject_unknown_arguments, rejected_flags_error
 from mmcalib.errors import UsageError
 
 OPTIONS = ("max-model-len", "enable-log-requests", "limit-mm-per-prompt")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import io
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from mmcalib.errors import MmcalibError, ModelError, UsageError
+from mmcalib.errors import ModelError, UsageError
 from mmcalib.files import encoding_of, open_document
 from mmcalib.logs.starts import StartupLog, last_failed, read_starts
 from mmcalib.models import gpus
@@ -19,8 +19,6 @@ from mmcalib.releases.constants import CONTEXT_BYTES, MOST_CONTEXT_BYTES, find_u
 from mmcalib.remedies.log import LogAnswer, answer_log
 from mmcalib.remedies.memory import NOTHING_KEPT, Kept
 from mmcalib.text import GIB, describe_releases, gib
-
-T = TypeVar("T")
 
 # Engine arguments that move no GPU memory of a start, or name files of another machine: where and
 # how weights are loaded, what is logged, timed, hashed or traced, and how requests are treated.
@@ -72,7 +70,7 @@ _COMMON: Final = (
 # What a log's weights may differ from the rehearsed ones, and by how much a model is another one.
 _SAME_WEIGHTS, _OTHER_MODEL = 0.03, 0.15
 _SAME_CACHE: Final = 0.05
-_MAKERS: Final = {"rocm": "an AMD GPU", "cpu": "a CPU", "tpu": "a TPU", "xpu": "an Intel GPU"}
+MAKERS: Final = {"rocm": "an AMD GPU", "cpu": "a CPU", "tpu": "a TPU", "xpu": "an Intel GPU"}
 _AT_LINE: Final = re.compile(r"(.+):([1-9]\d{0,8})")
 
 
@@ -126,35 +124,6 @@ def read_server_log(path: Path) -> ServerLog:
     return ServerLog(starts, chosen)
 
 
-def find_subject(log: StartupLog | None, gpu: Gpu | None, find: Callable[[], T]) -> tuple[Gpu, T]:
-    """Return the GPU and what `find` finds. Raises UsageError that asks for both at once."""
-    if log is None:
-        found = find()
-        return gpu or gpus.resolve_gpu(gpus.AUTO), found
-    missing = list[MmcalibError]()
-    if gpu is None and log.platform in _MAKERS:
-        raise UsageError(
-            f"the log is from {_MAKERS[log.platform]} (platform {log.platform}); mmcalib rehearses "
-            "memory of NVIDIA GPUs only, so the log's own figures are all there is",
-            hint="mmcalib run or validate without --gpu: limits and tokens, or --gpu to move there",
-        )
-    try:
-        gpu = gpu or gpu_of_log(log)
-    except UsageError as error:
-        missing.append(error)
-    try:
-        found = find()
-    except (ModelError, UsageError) as error:
-        if gpu is not None:
-            raise
-        missing.append(error)
-    if missing:
-        hints = "; ".join(error.hint for error in missing)
-        raise UsageError("; ".join(error.message for error in missing), hint=hints)
-    assert gpu is not None
-    return with_memory_of_log(gpu, log), found
-
-
 def gpu_of_log(log: StartupLog) -> Gpu:
     """Return the GPU with the log's memory or name, or this machine's. Raises UsageError."""
     total = log.total_bytes
@@ -204,8 +173,8 @@ def notes_of(
     """Say what of the log the rehearsals do not share."""
     if log.vllm_version not in (None, vllm):
         yield describe_releases("the log", str(log.vllm_version), vllm)
-    if log.platform in _MAKERS:
-        yield f"the log is from {_MAKERS[log.platform]}; its figures do not hold for {gpu.name}"
+    if log.platform in MAKERS:
+        yield f"the log is from {MAKERS[log.platform]}; its figures do not hold for {gpu.name}"
     elif log.total_bytes is not None and not _same_size(gpu.total_bytes, log.total_bytes):
         yield f"the log is from a GPU with {gib(log.total_bytes)}; mmcalib rehearsed {gpu.name}"
     defaults = [f"{n}={args[n]}" for n in _EFFECTIVE if n in args and n not in log.engine_args]
@@ -218,7 +187,7 @@ def notes_of(
 def is_comparable(log: StartupLog, gpu: Gpu) -> bool:
     """True if a rehearsal on this GPU stands for the log's."""
     total = log.total_bytes
-    return log.platform not in _MAKERS and (total is None or _same_size(gpu.total_bytes, total))
+    return log.platform not in MAKERS and (total is None or _same_size(gpu.total_bytes, total))
 
 
 def compare_log(log: StartupLog, weights: int, kv_cache: int, twins: Sequence[str]) -> list[str]:

@@ -6,13 +6,13 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
-from mmcalib.configs.read import find_configuration, read_configuration
+from mmcalib.configs import opening
+from mmcalib.configs.read import WrittenConfiguration, read_configuration
 from mmcalib.derive.demand import Demand, ObservedOom, Shortfall, compare_oom
 from mmcalib.derive.limits import LIMIT, Count
 from mmcalib.derive.policy import COSTS
@@ -20,8 +20,7 @@ from mmcalib.domain.knobs import Knob
 from mmcalib.domain.memory import Budget, Division, RehearsedMemory, floor_utilization
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.vllm_config import add_config_hints, loading_args, open_model, text_only_error
-from mmcalib.errors import EngineError
+from mmcalib.errors import EngineError, MmcalibError, ModelError, UsageError
 from mmcalib.logs.starts import StartupLog
 from mmcalib.memory.checks import predicted_shortfall
 from mmcalib.memory.rehearse import (
@@ -34,7 +33,7 @@ from mmcalib.memory.rehearse import (
 from mmcalib.memory.worst_steps import find_remedies, list_demands, rehearse_worst_steps
 from mmcalib.models.catalogue import quantized_twins
 from mmcalib.models.cut import read_config, text_sections
-from mmcalib.models.gpus import Gpu, resolve_gpu
+from mmcalib.models.gpus import AUTO, Gpu, resolve_gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Progress, Silent
 from mmcalib.remedies import memory as r
@@ -63,40 +62,35 @@ def plan(
     flags: Sequence[str] = (),
     goal: str = "fits",
     keep: Sequence[str] = (),
-    log: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
     server_log: from_log.ServerLog | None = None,
+    progress: Progress | None = None,
 ) -> Plan:
     """Find the least memory fixes that reach the goal on `gpu`, rehearsed; needs no GPU.
 
     The configuration comes from `flags` of `vllm serve`, then from the file `config`, then from a
-    server's log (`server_log` if it is read already). `gpu` defaults to the log's GPU, then to this
+    server's log. `gpu` defaults to the log's GPU, then to this
     machine's. No fix changes an option in `keep` (`kv_cache_dtype`) or lowers it below a given
     value (`max_model_len=32k`). Raises `mmcalib.errors.MmcalibError`.
     """
     progress = progress or Silent()
     target, kept = r.parse_goal(goal), r.parse_kept(keep)
-    if log is not None:
-        server_log = server_log or from_log.read_server_log(Path(log))
     device = resolve_gpu(gpu) if isinstance(gpu, str) else gpu
-    written = read_configuration(None if config is None else Path(config), flags, model)
+    written = read_configuration(Path(config) if config else None, flags, model)
     start = server_log.log if server_log else None
-    named = (start.model, start.architecture) if start else None
-    find = partial(find_configuration, written, progress, named)
     # At once: vLLM takes long to import.
-    device, found = from_log.find_subject(start, device, find)
-    resolved = found.resolved
+    device, resolved = _find_subject(start, device, written, progress)
     with (
         Rehearsals(device, on_note=progress.note, on_log=progress.log) as rehearsals,
-        add_config_hints(written.source, flags, device),
+        opening.add_config_hints(written, device),
         MemoryPrediction(device, rehearsals) as prediction,
     ):
-        args = {**rehearsals.parse(written).engine_args, "model": resolved.path}
+        parsed = opening.parse_configuration(rehearsals, written).engine_args
+        args = {**parsed, "model": resolved.path}
         logged, measured, notes = dict[str, Any](), None, list[str]()
         ignored, required = tuple[str, ...](), r.Remedies()
         model_config = read_config(Path(resolved.path))
         if server_log and start:
-            logged, ignored = server_log.engine_args(rehearsals.list_options().engine)
+            logged, ignored = server_log.engine_args(opening.list_options(rehearsals).engine)
             logged["model"] = resolved.path
             args, required = {**logged, **args}, stated_remedies(start, kept)
             if from_log.is_comparable(start, device):
@@ -146,6 +140,37 @@ def plan(
         )
 
 
+def _find_subject(
+    log: StartupLog | None, gpu: Gpu | None, written: WrittenConfiguration, progress: Progress
+) -> tuple[Gpu, ResolvedModel]:
+    """Find the GPU and the model. Raises UsageError that asks for both at once."""
+    if log is None:
+        found = opening.find_configuration(written, progress)
+        return gpu or resolve_gpu(AUTO), found.resolved
+    missing = list[MmcalibError]()
+    if gpu is None and log.platform in from_log.MAKERS:
+        raise UsageError(
+            f"the log is from {from_log.MAKERS[log.platform]} (platform {log.platform}); mmcalib "
+            "rehearses memory of NVIDIA GPUs only, so the log's own figures are all there is",
+            hint="mmcalib run or validate without --gpu: limits and tokens, or --gpu to move there",
+        )
+    try:
+        gpu = gpu or from_log.gpu_of_log(log)
+    except UsageError as error:
+        missing.append(error)
+    try:
+        found = opening.find_configuration(written, progress, (log.model, log.architecture))
+    except (ModelError, UsageError) as error:
+        if gpu is not None:
+            raise
+        missing.append(error)
+    if missing:
+        hints = "; ".join(error.hint for error in missing)
+        raise UsageError("; ".join(error.message for error in missing), hint=hints)
+    assert gpu is not None
+    return from_log.with_memory_of_log(gpu, log), found.resolved
+
+
 def _measure(
     log: StartupLog, rehearsals: Rehearsals, args: Mapping[str, Any], config: Mapping[str, Any]
 ) -> tuple[RehearsedMemory | None, list[str]]:
@@ -175,10 +200,12 @@ def _search(
     if base.reached:
         return r.SearchResult((), base, proven=True)
     if base.memory is not None and base.memory.budget is None:
-        raise text_only_error(resolved)
+        raise opening.text_only_error(resolved)
     # A separate child process finds the processor's options.
     with EngineHost(on_note=progress.note, on_log=progress.log) as host:
-        opened = open_model(host, resolved, progress, engine_args=loading_args(trials.engine_args))
+        opened = opening.open_model(
+            host, resolved, progress, opening.loading_args(trials.engine_args)
+        )
     *_, text = text_sections(config)
     heads = text.get("num_attention_heads")
     trials = replace(trials, knobs=opened.knobs, chunks_mm_input=opened.chunks_mm_input)

@@ -9,12 +9,12 @@ from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.checks.catalogue import SERVER_LIMITS
 from mmcalib.checks.check import Check
+from mmcalib.configs.opening import open_model, without_gpu_args
 from mmcalib.decision.media_files import Files
 from mmcalib.decision.texts import Texts
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo, Server
 from mmcalib.domain.shapes import EncodedItem, Shape, weight
-from mmcalib.engine.vllm_config import open_model, text_only_error, without_gpu_args
 from mmcalib.errors import CorpusError, ModelError, UsageError, VllmRefused
 from mmcalib.gate.admission import (
     DEFAULT_AUDIO_LIMITS,
@@ -25,7 +25,6 @@ from mmcalib.gate.admission import (
     find_request_refusal,
     find_server_refusal,
 )
-from mmcalib.memory.predict import rehearse_trial
 from mmcalib.memory.rehearse import with_gpu_defaults
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Silent
@@ -186,7 +185,7 @@ def prepare(
         # Waits for the rehearsal of vLLM's defaults on that GPU.
         default, flags = session.default_args, job.config.flags
         refuse_unusable(session.prediction, default, session.given, flags, resolved)
-        opened = with_gpu_defaults(opened, rehearse_trial(session.prediction, default))
+        opened = with_gpu_defaults(opened, session.prediction.attempt(default))
     return Prepared(
         resolved=resolved,
         opened=opened,
@@ -206,10 +205,10 @@ def open_to_calibrate(session: Session, resolved: ResolvedModel) -> ModelInfo:
             session.host,
             resolved,
             Silent(),
-            context_tokens=session.job.policy.context_tokens,
             # The device is unknown until vLLM answers, and no processor depends on GPU arguments.
-            engine_args=without_gpu_args(session.given, "cpu"),
-            text_only=text_only_error(resolved, ": there is nothing to calibrate"),
+            without_gpu_args(session.given, "cpu"),
+            context_tokens=session.job.policy.context_tokens,
+            so=": there is nothing to calibrate",
         )
     except VllmRefused as error:
         if too_long := CONTEXT_TOO_LONG.search(error.reason):

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.configs.read import find_configuration
+from mmcalib.configs.opening import find_configuration, is_serving_gpu
 from mmcalib.derive.policy import Policy
-from mmcalib.engine.vllm_config import is_serving_gpu
 from mmcalib.errors import CorpusError, MmcalibError, UsageError, VerdictError
 from mmcalib.models.gpus import Gpu, resolve_gpu
 from mmcalib.models.resolve import ResolvedModel

@@ -17,7 +17,15 @@ from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.catalogue import NOT_STARTED_WITH
 from mmcalib.checks.check import Check
 from mmcalib.checks.limits import CACHE, count_limits, limit_options, normalize_limits
-from mmcalib.configs.read import WrittenConfiguration, parse_configuration, read_configuration
+from mmcalib.configs.opening import (
+    configured_context,
+    list_options,
+    parse_configuration,
+    refusal_text,
+    reject_unknown_arguments,
+    without_gpu_args,
+)
+from mmcalib.configs.read import WrittenConfiguration, read_configuration
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.limits import LIMIT, compute_reserve
 from mmcalib.derive.policy import FIT, Policy
@@ -26,20 +34,13 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.engine.helpers import CachingHost
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import ListServeOptions, ServeConfig
-from mmcalib.engine.vllm_config import (
-    configured_context,
-    refusal_text,
-    reject_unknown_arguments,
-    without_gpu_args,
-)
 from mmcalib.errors import MmcalibError, UsageError, VllmRefused
 from mmcalib.files import Scratch
 from mmcalib.memory.predict import reject_too_small
 from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Rehearsals, budget_figures
 from mmcalib.models.catalogue import find_model
 from mmcalib.models.gpus import Gpu
-from mmcalib.models.resolve import ResolvedModel, cache_dir
+from mmcalib.models.resolve import ResolvedModel
 from mmcalib.options.run import (
     DERIVED_ARGUMENTS,
     KEPT_ARGUMENTS,
@@ -126,7 +127,6 @@ def read_job_corpus(job: Job, progress: Progress, *, sound: bool = False) -> Loa
         job.options.data or (),
         job.options.requests or (),
         allowed_root=job.options.allowed_local_media_path,
-        cache=cache_dir(),
         progress=progress,
         how=job.probe,
         sound=sound,
@@ -176,7 +176,7 @@ class GivenConfiguration:
 
 def read_your_config(
     written: WrittenConfiguration,
-    parse: Callable[[WrittenConfiguration], ServeConfig],
+    host: EngineHost,
     progress: Progress,
     *,
     pinned: bool = False,
@@ -186,7 +186,7 @@ def read_your_config(
     if written.source is None and not written.every_flag:
         return None
     with progress.step("reading your configuration"):
-        config = parse(written)
+        config = parse_configuration(host, written)
     if config.server:
         names = ", ".join(map(flag, config.server))
         progress.note(f"engine.yaml omits options of vLLM's API server: {names}")
@@ -348,7 +348,8 @@ def open_session(
         rehearsals = prediction = serving = None
         if job.gpu is not None:
             rehearsals = stack.enter_context(Rehearsals(job.gpu, on_log=progress.log))
-            prediction = MemoryPrediction(job.gpu, rehearsals, {"model": resolved.path})
+            base = {"model": resolved.path}
+            prediction = MemoryPrediction(job.gpu, rehearsals, base, progress=progress)
             stack.enter_context(prediction)
             serving = ServingProcess(rehearsals, prediction.run_after, own_process=False)
             # A second process is worth it if no engine starts and there is more than one core.
@@ -358,12 +359,14 @@ def open_session(
                 stack.callback(thread.shutdown, wait=False, cancel_futures=True)
                 serving = ServingProcess(own, thread.submit, own_process=True)
         host = shared.host_of(resolved.path, progress)
-        parse = rehearsals.parse if rehearsals else partial(parse_configuration, host)
         if job.engine_args:
-            listed = host.ask(ListServeOptions(), "listing the arguments of vLLM")
-            reject_unknown_arguments(job.engine_args, listed.engine)
-        pinned, counted = job.options.pin_kv_cache, bool(job.options.requests)
-        yours = read_your_config(job.config, parse, progress, pinned=pinned, counted=counted)
+            reject_unknown_arguments(job.engine_args, list_options(host).engine)
+        pinned, counted, parser = (
+            job.options.pin_kv_cache,
+            bool(job.options.requests),
+            rehearsals or host,
+        )
+        yours = read_your_config(job.config, parser, progress, pinned=pinned, counted=counted)
         given = {**job.engine_args, **(yours.kept_args if yours else {})}
         if yours is not None:
             job = replace(job, policy=yours.fill_policy(job.policy))

@@ -46,7 +46,6 @@ from mmcalib.memory.predict import (
     find_default_problem,
     fix_kv_cache,
     rehearse_decision,
-    rehearse_with_progress,
     start_rehearsals,
 )
 from mmcalib.memory.rehearse import Predicted
@@ -123,7 +122,6 @@ def derive(session: Session, served: Prepared) -> Derived:
             prediction,
             default,
             job.policy.concurrency,
-            progress,
             serving.wait_for_figures,
             given={*session.given, *job.policy.given_values},
             reserves=not (job.policy.allow_under_reserve or job.options.pin_kv_cache),
@@ -257,8 +255,7 @@ def predict_memory(session: Session, reviewed: Review, proof: Proof) -> Predicte
     if prediction is None or serving is None:
         return PredictedMemory(None, tuple(checks))
     decision, default = decided.decision, session.default_args
-    predicted = rehearse_decision(prediction, default, decision, progress)
-    ask = rehearse_with_progress(prediction, progress)
+    predicted, ask = rehearse_decision(prediction, default, decision), prediction.rehearse_all
     pinned = fix_kv_cache(predicted, decision, ask) if job.options.pin_kv_cache else None
     served = predicted
     if pinned is not None and pinned.rehearsed is not None:

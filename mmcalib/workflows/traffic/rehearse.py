@@ -1,4 +1,7 @@
-"""Serve requests on a simulated GPU, by themselves or in the background of a calibration."""
+"""Rehearse configurations and serve requests on a simulated GPU; the library's `rehearse`.
+
+A calibration serves its requests in the background.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +17,9 @@ from mmcalib.checks.catalogue import LOAD_ON
 from mmcalib.checks.check import Check
 from mmcalib.checks.corpus import assumed_load_check
 from mmcalib.checks.limits import CACHE
-from mmcalib.configs.read import find_configuration, read_configuration
+from mmcalib.configs import opening
+from mmcalib.configs.opening import reject_unknown_arguments
+from mmcalib.configs.read import read_configuration
 from mmcalib.corpus.chat import ChatRequest
 from mmcalib.decision.texts import Texts
 from mmcalib.derive.demand import thin_steps
@@ -21,7 +27,6 @@ from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.traffic import Arrivals, SplitPrompt, Trace, Traffic
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.vllm_config import configured_context, loading_args, open_model
 from mmcalib.errors import MmcalibError
 from mmcalib.files import Scratch
 from mmcalib.memory.rehearse import (
@@ -34,8 +39,8 @@ from mmcalib.memory.rehearse import (
 )
 from mmcalib.models.cut import cut_checkpoint
 from mmcalib.models.gpus import AUTO, Gpu, resolve_gpu
-from mmcalib.models.resolve import cache_dir
-from mmcalib.progress import Progress, Silent
+from mmcalib.models.resolve import ResolvedModel
+from mmcalib.progress import Progress, StepLog
 from mmcalib.proof.start import CUT_LAYERS
 from mmcalib.results.memory import Rehearsal, ServedTraffic, TimelineStep, TrafficFigures
 from mmcalib.text import gib, number, plural
@@ -43,58 +48,83 @@ from mmcalib.workflows.corpus import read_corpus
 from mmcalib.workflows.traffic.requests import make_trace
 
 
-def rehearse_traffic(
+def rehearse(
     model: str | None = None,
     *,
+    gpu: str | Gpu = AUTO,
+    configs: Sequence[str | os.PathLike[str] | None] = (None,),
+    flags: Sequence[str] = (),
+    engine_args: Mapping[str, Any] | None = None,
     requests: Sequence[str | os.PathLike[str]] = (),
     data: Sequence[str | Path] = (),
-    gpu: str | Gpu = AUTO,
-    config: str | os.PathLike[str] | None = None,
-    flags: Sequence[str] = (),
     arrivals: Arrivals | None = None,
     answer_tokens: int = TEXT_RESERVE_TOKENS,
     allowed_root: Path | None = None,
     progress: Progress | None = None,
-) -> Rehearsal:
-    """Rehearse vLLM's startup on `gpu`, then serve requests with its scheduler and model runner.
-    Serves `data` only if there are no requests or one names the item. Raises `MmcalibError`.
+) -> list[Rehearsal]:
+    """Rehearse vLLM's startup on `gpu`, one `Rehearsal` per config; needs no GPU.
+
+    Each config is a file in any form, or None for the defaults. `flags` of `vllm serve` and
+    `engine_args` override each. `model` is optional if the config names one. Then vLLM's scheduler
+    serves `requests`, or the items of `data` without any. Raises `mmcalib.errors.MmcalibError`.
     """
-    progress = progress or Silent()
+    progress, arrivals = progress or StepLog(), arrivals or Arrivals()
     device = resolve_gpu(gpu) if isinstance(gpu, str) else gpu
-    written = read_configuration(None if config is None else Path(config), flags, model)
-    resolved = find_configuration(written, progress).resolved
+    written = [read_configuration(Path(one) if one else None, flags, model) for one in configs]
+    found = [opening.find_configuration(one, progress) for one in written]
+    documents, corpus = [], None
     with Rehearsals(device, on_note=progress.note, on_log=progress.log) as rehearsals:
-        args = rehearsals.parse(written).engine_args
-        paths, root, cache = [Path(one) for one in requests], allowed_root, cache_dir()
-        corpus = read_corpus(data, paths, allowed_root=root, cache=cache, progress=progress)
-        arrivals, context = arrivals or Arrivals(), configured_context(args)
+        if engine_args:
+            reject_unknown_arguments(engine_args, opening.list_options(rehearsals).engine)
+        for one in found:
+            title = f"rehearsing on {device.name}"
+            title += f" with {one.written.source}" if one.written.source else ""
+            with opening.add_config_hints(one.written, device):
+                parsed = opening.parse_configuration(rehearsals, one.written).engine_args
+                args = {**parsed, **(engine_args or {}), "model": one.resolved.path}
+                if requests or data:
+                    paths, root = [Path(path) for path in requests], allowed_root
+                    corpus = read_corpus(data, paths, allowed_root=root, progress=progress)
+                with progress.step(title):
+                    started = rehearsals.rehearse(args)
+            document = rehearsal_document(started, one.resolved, device, one.written.source)
+            if corpus is not None:
+                tokens = answer_tokens
+                if started.budget is not None:
+                    tokens = min(answer_tokens, started.budget.max_model_len)
+                split = partial(_split_apart, one.resolved, args, progress)
+                trace = make_trace(corpus, split, answer_tokens=tokens, timed=arrivals.timed)
+                if started.kv_blocks is not None:
+                    served = _serve(rehearsals, args, started, trace, arrivals, progress)
+                    said = [*document.assumptions, *trace.assumptions]
+                    document = document.model_copy(update={"traffic": served, "assumptions": said})
+            documents.append(document)
+    return documents
 
-        def split(texts: Sequence[ChatRequest]) -> list[SplitPrompt | None]:
-            """Split by vLLM's own renderer, in a separate process."""
-            with EngineHost(on_note=progress.note, on_log=progress.log) as host:
-                loading = loading_args(args)
-                open_model(host, resolved, progress, context_tokens=context, engine_args=loading)
-                return Texts(host).split(texts)
 
-        with progress.step(f"rehearsing on {device.name}"):
-            started = rehearsals.rehearse({**args, "model": resolved.path})
-        if started.budget is not None:
-            answer_tokens = min(answer_tokens, started.budget.max_model_len)
-        requested = make_trace(corpus, split, answer_tokens=answer_tokens, timed=arrivals.timed)
-        document = rehearsal_document(started, resolved, device, written.source)
-        if started.kv_blocks is None:
-            return document
-        many = plural(len(requested.requests), "request")
-        with Scratch() as scratch:
-            cut = cut_for_serving(Path(resolved.path), scratch.path)
-            with progress.step(f"serving {many} on {device.name}"):
-                served = serve_trace(rehearsals, cut, args, started, requested, arrivals)
-    return document.model_copy(
-        update={
-            "traffic": traffic_figures(served, requested, started),
-            "assumptions": [*document.assumptions, *requested.assumptions],
-        }
-    )
+def _split_apart(
+    resolved: ResolvedModel, args: EngineArgs, progress: Progress, texts: Sequence[ChatRequest]
+) -> list[SplitPrompt | None]:
+    """Split texts by vLLM's own renderer, in a separate process."""
+    context, loading = opening.configured_context(args), opening.loading_args(args)
+    with EngineHost(on_note=progress.note, on_log=progress.log) as host:
+        opening.open_model(host, resolved, progress, loading, context_tokens=context)
+        return Texts(host).split(texts)
+
+
+def _serve(
+    rehearsals: Rehearsals,
+    args: EngineArgs,
+    started: RehearsedMemory,
+    trace: Trace,
+    arrivals: Arrivals,
+    progress: Progress,
+) -> TrafficFigures:
+    many = plural(len(trace.requests), "request")
+    with Scratch() as scratch, progress.step(f"serving {many} on {rehearsals.gpu.name}"):
+        cut = cut_for_serving(Path(args["model"]), scratch.path)
+        served = serve_trace(rehearsals, cut, args, started, trace, arrivals)
+    return traffic_figures(served, trace, started)
 
 
 def cut_for_serving(model: Path, scratch: Path) -> Path:

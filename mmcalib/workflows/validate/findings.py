@@ -20,6 +20,7 @@ from mmcalib.checks.catalogue import MEDIA_INPUT, SETTINGS_EFFECT
 from mmcalib.checks.check import Check, RemedyStyle, Taken, yaml_lines
 from mmcalib.checks.facts import Alternatives, CheckFacts, LargestPrompt
 from mmcalib.checks.file import effect_checks
+from mmcalib.configs.opening import without_gpu_args
 from mmcalib.corpus.chat import PART_OF, text_part, url_part
 from mmcalib.decision.effects import Footprints, find_effects, probe_shapes
 from mmcalib.decision.measure import measure
@@ -34,7 +35,6 @@ from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import Modality, VideoShape
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Measure
-from mmcalib.engine.vllm_config import without_gpu_args
 from mmcalib.errors import VllmMoved, VllmRefused
 from mmcalib.gate.fit import Fit
 from mmcalib.media.blank import write_blank

@@ -17,7 +17,9 @@ from mmcalib.checks.catalogue import CONFIGURATION_ACCEPTED, ITEM_BATCH
 from mmcalib.checks.check import Check, yaml_line, yaml_lines
 from mmcalib.checks.facts import JudgedConfig, OptionFacts
 from mmcalib.checks.file import WrittenFile, check_file
-from mmcalib.configs.read import WrittenConfiguration, reject_unsafe_settings
+from mmcalib.configs import opening
+from mmcalib.configs.opening import CHANGE_SETTING, refusal_text, rejected_flags_error
+from mmcalib.configs.read import WrittenConfiguration
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.demand import Shortfall, WorstStep
 from mmcalib.derive.limits import LIMIT
@@ -26,17 +28,7 @@ from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import ListServeOptions, ServeConfig
-from mmcalib.engine.vllm_config import (
-    CHANGE_SETTING,
-    LIST_MODELS_HINT,
-    configured_context,
-    loading_args,
-    open_model,
-    refusal_text,
-    rejected_flags_error,
-    text_only_error,
-)
+from mmcalib.engine.messages import ServeConfig
 from mmcalib.errors import EngineDied, VllmMissing, VllmRefused
 from mmcalib.memory.checks import memory_checks, predicted_shortfall, reserved_check
 from mmcalib.memory.rehearse import MemoryPrediction, Predicted, Rehearsals, with_gpu_defaults
@@ -86,14 +78,13 @@ def parse_config(
     """Parse as `vllm serve` does, else without keys at fault; None if vLLM cannot parse the rest.
     Raises UsageError for bad flags.
     """
-    options = host.ask(ListServeOptions(), "listing the options of vllm serve")
+    options, bad = opening.list_options(host).arguments, dict[str, str]()
     flags, repeated = configuration.every_flag, configuration.repeated_keys
-    written = WrittenFile(configuration.settings, repeated, flags, options.arguments)
+    written = WrittenFile(configuration.settings, repeated, flags, options)
     parsed, refused = _parse(host, configuration)
-    bad: dict[str, str] = {}
-    if parsed is None and (flags_error := rejected_flags_error(refused, flags, options.arguments)):
-        raise flags_error
     if parsed is None:
+        if flags_error := rejected_flags_error(refused, flags, options):
+            raise flags_error
         rest = {k: v for k, v in written.settings.items() if k not in written.unusable_keys()}
         usable, why = scratch / "usable.yaml", refused
         while parsed is None:
@@ -111,11 +102,10 @@ def parse_config(
 
 def _parse(host: EngineHost, configuration: WrittenConfiguration) -> tuple[ServeConfig | None, str]:
     """Return vLLM's parsed configuration, or the words in which vLLM rejects it."""
-    try:
-        parsed = host.ask(configuration.parse_request, "reading the configuration")
-    except VllmRefused as error:
-        return None, "; try ".join(filter(None, (refusal_text(error), error.hint)))
-    return reject_unsafe_settings(parsed, configuration.source), ""
+    parsed = opening.try_to_parse(host, configuration)
+    if isinstance(parsed, ServeConfig):
+        return parsed, ""
+    return None, "; try ".join(filter(None, (refusal_text(parsed), parsed.hint)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +195,7 @@ def rehearse_config(
         MemoryPrediction(gpu, rehearsals, base, fatal) as prediction,
     ):
         default_args = {k: v for k, v in engine_args.items() if k == "max_model_len"}
-        default_args |= loading_args(engine_args)
+        default_args |= opening.loading_args(engine_args)
         with progress.step(f"rehearsing on {gpu.name}"):
             config, default = prediction.rehearse_all([engine_args, default_args])
         yield ConfigMemory(prediction, Predicted(gpu, default, config, failure=prediction.failure))
@@ -218,17 +208,11 @@ def open_config(
     memory: ConfigMemory | None,
 ) -> tuple[ValidatedConfig | None, list[Check]]:
     """Return the configuration (None if rejected) and failed checks. Raises ModelError."""
-    tokens = configured_context(engine_args)
-    text_only = text_only_error(resolved, ": there is nothing to validate", LIST_MODELS_HINT)
-    loading = loading_args(engine_args)
+    context, loading = opening.configured_context(engine_args), opening.loading_args(engine_args)
+    host, so = session.host, ": there is nothing to validate"
     try:
-        opened = open_model(
-            session.host,
-            resolved,
-            session.progress,
-            context_tokens=tokens,
-            engine_args=loading,
-            text_only=text_only,
+        opened = opening.open_model(
+            host, resolved, session.progress, loading, context_tokens=context, so=so
         )
     except VllmRefused as error:
         remedy = error.hint or CHANGE_SETTING
@@ -236,7 +220,7 @@ def open_config(
     if engine_args.get("disable_chunked_mm_input"):
         opened = replace(opened, chunks_mm_input=False)
     opened = with_gpu_defaults(opened, memory.config if memory else None)
-    asks = BudgetSource(session.host, opened, resolved.path, Policy(), given=loading)
+    asks = BudgetSource(host, opened, resolved.path, Policy(), given=loading)
     with session.progress.step("computing the encoder budget"):
         args, budget, checks = _budget_with_room(asks, dict(engine_args))
         plain_args = limits.without_hints(args)

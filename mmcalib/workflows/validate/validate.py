@@ -10,14 +10,14 @@ from typing import Any, Literal
 
 from mmcalib.checks.catalogue import CONFIG_PARSING, ENGINE_START, ITEM_BATCH
 from mmcalib.checks.check import Check, Taken, verdict
-from mmcalib.configs.read import FoundConfiguration, find_configuration, read_configuration
+from mmcalib.configs.opening import FoundConfiguration, find_configuration
+from mmcalib.configs.read import read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.files import Scratch
 from mmcalib.memory.checks import no_gpu, not_rehearsed
 from mmcalib.memory.rehearse import budget_figures, memory_figures
 from mmcalib.models.gpus import Gpu, resolve_gpu
-from mmcalib.models.resolve import cache_dir
 from mmcalib.options.option import make_options
 from mmcalib.options.run import STARTUP_BUDGET_S, Depth, ProofOptions
 from mmcalib.progress import Progress, StepLog
@@ -230,6 +230,5 @@ def read_media(job: ValidateJob, progress: Progress, *, sound: bool = False) -> 
     """Read the user's corpus, if any, `sound` as in `read`. Raises CorpusError and UsageError."""
     if not job.data and not job.requests:
         return None
-    root, cache = job.allowed_root, cache_dir()
-    sources = job.data, job.requests
-    return read_corpus(*sources, allowed_root=root, cache=cache, progress=progress, sound=sound)
+    root, sources = job.allowed_root, (job.data, job.requests)
+    return read_corpus(*sources, allowed_root=root, progress=progress, sound=sound)

@@ -11,6 +11,7 @@ import pytest
 from mmcalib.checks import reserve
 from mmcalib.checks.catalogue import MEMORY_RESERVE, SIZE_HINT
 from mmcalib.checks.check import Check
+from mmcalib.configs.opening import without_gpu_args
 from mmcalib.configs.read import read_configuration
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.limits import Count, ProfileReserve
@@ -18,7 +19,6 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.vllm_config import without_gpu_args
 from mmcalib.memory.checks import no_gpu, reserved_check
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.memory.worst_steps import worst_step_configs

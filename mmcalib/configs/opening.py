@@ -1,4 +1,8 @@
-"""Correct refused flags and arguments of `vllm serve`, and open models in the child."""
+"""Open a configuration: find its model, let vLLM parse it, and open the model under it.
+
+`run`, `validate`, `plan`, `rehearse` and `scan` go this way, each as far as it needs. What vLLM
+rejects on the way gets a correction.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,161 @@ import contextlib
 import difflib
 import itertools
 import json
+import os
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import yaml
 
+from mmcalib.configs.read import WrittenConfiguration
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import OpenModel
+from mmcalib.engine.messages import KnownOptions, ListServeOptions, OpenModel, ServeConfig
 from mmcalib.errors import EngineError, ModelError, NotMultimodal, UsageError, VllmRefused
 from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
-from mmcalib.models.resolve import ResolvedModel
+from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
 from mmcalib.progress import Progress
 from mmcalib.releases.constants import RetiredKnob, find_retired, find_retired_arguments
-from mmcalib.text import one_line
+from mmcalib.text import one_line, serve_option
+
+
+@dataclass(frozen=True, slots=True)
+class FoundConfiguration:
+    """A configuration as written, its model, and what mmcalib says of it."""
+
+    written: WrittenConfiguration
+    resolved: ResolvedModel
+    notes: tuple[str, ...]
+
+
+def find_configuration(
+    written: WrittenConfiguration,
+    progress: Progress,
+    log: tuple[str | None, str | None] | None = None,
+) -> FoundConfiguration:
+    """Say what mmcalib does not use, and find the model, before vLLM starts. A `log` has the model
+    of a configuration without one, and its architecture. Raises UsageError and ModelError.
+    """
+    notes = tuple(written.notes(os.environ))
+    for note in notes:
+        progress.note(note)
+    logged, architecture = log or (None, None)
+    name = written.model_name or logged
+    if not name:
+        where = ", and the log names none" if log else ""
+        raise UsageError(f"no model given{where}", hint="--model MODEL, or `model:` in --config")
+    is_logged = name == logged
+    try:
+        with progress.step("finding the model"):
+            its = architecture if is_logged else None
+            resolved = resolve(name, cache_dir=cache_dir(), architecture=its)
+    except ModelError as error:
+        what = "cannot find the log's model: " if is_logged else ""
+        raise ModelError(f"{what}{error.message}", hint=error.hint) from None
+    return FoundConfiguration(written, resolved, notes)
+
+
+def list_options(host: EngineHost) -> KnownOptions:
+    """List the options of `vllm serve` and the arguments of vLLM's engine."""
+    return host.ask(ListServeOptions(), "listing the options of vllm serve")
+
+
+def try_to_parse(host: EngineHost, written: WrittenConfiguration) -> ServeConfig | VllmRefused:
+    """Let vLLM parse it; return the error if vLLM rejects it. Raises UsageError if it is unsafe."""
+    try:
+        parsed = host.ask(written.parse_request, "reading the configuration")
+    except VllmRefused as error:
+        return error
+    return reject_unsafe_settings(parsed, written.source)
+
+
+def parse_configuration(host: EngineHost, written: WrittenConfiguration) -> ServeConfig:
+    """Let vLLM parse it, with the values of all arguments. Raises UsageError if it is rejected."""
+    parsed = try_to_parse(host, written)
+    if isinstance(parsed, ServeConfig):
+        return parsed
+    why, file = refusal_text(parsed), written.config
+    if flags_error := rejected_flags_error(why, written.every_flag, list_options(host).arguments):
+        raise flags_error from parsed
+    validate = file and shlex.join(["mmcalib", "validate", str(file)])
+    raise UsageError(
+        f"vLLM rejects {file or 'these flags'}: {one_line(why)}",
+        hint=validate or parsed.hint or "vllm serve --help=all lists them",
+    ) from parsed
+
+
+def reject_unsafe_settings(parsed: ServeConfig, path: Path | None) -> ServeConfig:
+    """Return it unchanged. Raises UsageError if the file could make vLLM run or write something."""
+    if parsed.unsafe_settings:
+        name = parsed.unsafe_settings[0].partition(".")[0]
+        raise UsageError(
+            f"--config {path} has settings that make vLLM import, run, write or connect: "
+            f"{', '.join(parsed.unsafe_settings)}",
+            hint="remove them, or pass them yourself as flags: mmcalib ... -- "
+            + shlex.join(serve_option(name, parsed.values[name])),
+        )
+    return parsed
+
+
+@contextlib.contextmanager
+def add_config_hints(written: WrittenConfiguration, gpu: Gpu) -> Iterator[None]:
+    """Add what to type next to vLLM's errors about this configuration on this GPU."""
+    try:
+        yield
+    except VllmRefused as error:
+        if written.source is not None:
+            file = shlex.quote(str(written.source))
+            error.hint = error.hint or f"mmcalib validate --config {file} {gpu.flags}"
+        elif written.flags:
+            flags = shlex.join(written.flags)
+            error.hint = error.hint or f"change what vLLM rejects in -- {flags}"
+        raise
+
+
+# A model may not load without these, which change no memory.
+_LOADING = ("trust_remote_code", "config_format", "tokenizer", "tokenizer_mode")
+
+
+def loading_args(engine_args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that vLLM's defaults are judged with, so that the model loads."""
+    return {name: value for name, value in engine_args.items() if name in _LOADING}
+
+
+def configured_context(engine_args: Mapping[str, Any]) -> int | None:
+    """Return the configured context in tokens; None if vLLM chooses it (unset or -1)."""
+    tokens = engine_args.get("max_model_len")
+    return tokens if isinstance(tokens, int) and tokens > 0 else None
+
+
+def open_model(
+    host: EngineHost,
+    resolved: ResolvedModel,
+    progress: Progress,
+    engine_args: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    context_tokens: int | None = None,
+    so: str = "",
+) -> ModelInfo:
+    """Open the model in the child. Raises EngineError, or ModelError for a text-only model."""
+    request = OpenModel(resolved.path, context_tokens, engine_args=dict(engine_args))
+    with progress.step("opening the model in vLLM"):
+        try:
+            return host.ask(request, "opening the model")
+        except NotMultimodal:
+            raise text_only_error(resolved, so) from None
+
+
+def text_only_error(resolved: ResolvedModel, so: str = "") -> ModelError:
+    """Return the error for a text-only model; `so` ends its message."""
+    hint = "mmcalib list models (multimodal ones), or --model another"
+    return ModelError(f"{resolved.id} takes no images, video or audio{so}", hint=hint)
+
 
 # Parts of pydantic's and argparse's errors that do not help a user.
 _ADDRESS = re.compile(r" For further information visit https?://\S+")
@@ -40,20 +181,6 @@ def refusal_text(error: EngineError) -> str:
     reason = _FUNCTION.sub("JSON", _ADDRESS.sub("", error.reason))
     only = _ONE_ERROR.match(reason)
     return only["words"] if only else reason
-
-
-@contextlib.contextmanager
-def add_config_hints(config: Path | None, flags: Sequence[str], gpu: Gpu) -> Iterator[None]:
-    """Add a hint to errors of vLLM about this file or these flags of `vllm serve` on this GPU."""
-    try:
-        yield
-    except VllmRefused as error:
-        if config is not None:
-            file = shlex.quote(str(config))
-            error.hint = error.hint or f"mmcalib validate --config {file} {gpu.flags}"
-        elif flags:
-            error.hint = error.hint or f"change what vLLM rejects in -- {shlex.join(flags)}"
-        raise
 
 
 _UNKNOWN: Final = "unrecognized arguments: "
@@ -143,14 +270,6 @@ GPU_ONLY = (
     *("quantization", "load_format"),
 )
 
-# A model may not load without these, which change no memory.
-_LOADING = ("trust_remote_code", "config_format", "tokenizer", "tokenizer_mode")
-
-
-def loading_args(engine_args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that vLLM's defaults are judged with, so that the model loads."""
-    return {name: value for name, value in engine_args.items() if name in _LOADING}
-
 
 def without_gpu_args(engine_args: Mapping[str, Any], device: str) -> dict[str, Any]:
     """Return the arguments that work on this machine; `device` is vLLM's name for it."""
@@ -163,37 +282,3 @@ def is_serving_gpu(device: str, gpu: Gpu | None) -> bool:
     if device == "cpu":
         return False
     return gpu is None or not gpus.has_gpu() or gpu.torch_name == gpus.detect_gpu().torch_name
-
-
-LIST_MODELS_HINT = "mmcalib list models (multimodal ones)"
-
-
-def configured_context(engine_args: Mapping[str, Any]) -> int | None:
-    """Return the configured context in tokens; None if vLLM chooses it (unset or -1)."""
-    tokens = engine_args.get("max_model_len")
-    return tokens if isinstance(tokens, int) and tokens > 0 else None
-
-
-def open_model(
-    host: EngineHost,
-    resolved: ResolvedModel,
-    progress: Progress,
-    *,
-    context_tokens: int | None = None,
-    engine_args: Mapping[str, Any] | None = None,
-    text_only: ModelError | None = None,
-) -> ModelInfo:
-    """Open the model in the child. Raises EngineError, or `text_only` for a text-only model."""
-    request = OpenModel(resolved.path, context_tokens, engine_args=dict(engine_args or {}))
-    with progress.step("opening the model in vLLM"):
-        try:
-            return host.ask(request, "opening the model")
-        except NotMultimodal:
-            raise (text_only or text_only_error(resolved)) from None
-
-
-def text_only_error(
-    resolved: ResolvedModel, so: str = "", hint: str = f"{LIST_MODELS_HINT}, or --model another"
-) -> ModelError:
-    """Return the error for a text-only model; `so` ends its message."""
-    return ModelError(f"{resolved.id} takes no images, video or audio{so}", hint=hint)
