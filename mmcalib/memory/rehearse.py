@@ -29,7 +29,6 @@ from mmcalib.version import __version__
 
 EngineArgs = Mapping[str, Any]
 Steps = tuple[EncoderStep, ...]
-R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -45,7 +44,7 @@ class Rehearsals(CachingHost):
         self.gpu = gpu
         super().__init__(on_log=lambda line: on_log(f"rehearsal: {line}"), **how)
 
-    def ask(self, request: m.Request[R], doing: str) -> R:
+    def ask(self, request: m.Request[m.R], doing: str) -> m.R:
         """Send one request; vLLM's parser and defaults are those of the simulated GPU."""
         if isinstance(request, m.ParseServeConfig | m.ListServeOptions):
             self.start_simulated_gpu()

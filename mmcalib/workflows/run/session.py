@@ -17,14 +17,7 @@ from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.catalogue import NOT_STARTED_WITH
 from mmcalib.checks.check import Check
 from mmcalib.checks.limits import CACHE, count_limits, limit_options, normalize_limits
-from mmcalib.configs.opening import (
-    configured_context,
-    list_options,
-    parse_configuration,
-    refusal_text,
-    reject_unknown_arguments,
-    without_gpu_args,
-)
+from mmcalib.configs import opening
 from mmcalib.configs.read import WrittenConfiguration, read_configuration
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.limits import LIMIT, compute_reserve
@@ -34,7 +27,7 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.engine.helpers import CachingHost
 from mmcalib.engine.host import EngineHost
-from mmcalib.errors import MmcalibError, UsageError, VllmRefused
+from mmcalib.errors import UsageError, VllmRefused
 from mmcalib.files import Scratch
 from mmcalib.memory.predict import reject_too_small
 from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Rehearsals, budget_figures
@@ -61,10 +54,9 @@ from mmcalib.workflows.traffic.rehearse import ServingProcess
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The inputs of one calibration. Without a `gpu` mmcalib predicts no memory, and a policy with
-    a concurrency raises UsageError. `config` is the user's present configuration. `engine_args` are
-    the server's further arguments by vLLM's names; those that a calibration derives or has options
-    for raise UsageError.
+    """The inputs of one calibration. Without a `gpu` mmcalib predicts no memory. `config` is the
+    user's present configuration. `engine_args` are the server's further arguments by vLLM's names,
+    but for those that a calibration derives or has options for.
     """
 
     model: str
@@ -86,11 +78,16 @@ class Job:
         flags: Sequence[str] = (),
         engine_args: Mapping[str, Any] | None = None,
     ) -> Job:
-        """Make the job of these options. Raises UsageError for a bad file or without a model."""
+        """Make the job of these options. Raises UsageError for a bad one, or without a model."""
         config = read_configuration(options.config, flags, options.model)
         if config.model_name is None:
             raise UsageError("no model given", hint="--model MODEL, or --config FILE with one")
         policy = policy or build_policy(options)
+        reject_derived_flags(engine_args or {}, pinned=options.pin_kv_cache)
+        if policy.concurrency is not None and gpu is None:
+            raise UsageError("--concurrency needs --gpu", hint="--gpu L4")
+        if options.pin_kv_cache and gpu is None:
+            raise UsageError("--pin-kv-cache needs --gpu", hint="--gpu L4")
         return cls(config.model_name, options, policy, gpu, config, probe, engine_args or {})
 
     def with_fitting_context(self) -> Job:
@@ -99,13 +96,6 @@ class Job:
         if self.policy.max_model_len or "max-model-len" in set_names:
             return self
         return replace(self, policy=replace(self.policy, max_model_len=FIT))
-
-    def __post_init__(self) -> None:
-        reject_derived_flags(self.engine_args, pinned=self.options.pin_kv_cache)
-        if self.policy.concurrency is not None and self.gpu is None:
-            raise UsageError("--concurrency needs --gpu", hint="--gpu L4")
-        if self.options.pin_kv_cache and self.gpu is None:
-            raise UsageError("--pin-kv-cache needs --gpu", hint="--gpu L4")
 
 
 @dataclass(slots=True)
@@ -169,7 +159,7 @@ class GivenConfiguration:
             if name in self.engine_args and not getattr(policy, name)
         }
         # -1 leaves the context to vLLM.
-        if configured_context(self.engine_args) is None:
+        if opening.configured_context(self.engine_args) is None:
             options.pop("max_model_len", None)
         return replace(policy, **options, count={**counts, **policy.count})
 
@@ -186,7 +176,7 @@ def read_your_config(
     if written.source is None and not written.every_flag:
         return None
     with progress.step("reading your configuration"):
-        config = parse_configuration(host, written)
+        config = opening.parse_configuration(host, written)
     if config.server:
         names = ", ".join(map(flag, config.server))
         progress.note(f"engine.yaml omits options of vLLM's API server: {names}")
@@ -209,7 +199,7 @@ def budget_your_config(
     try:
         budget = budgets.budget_of(yours.engine_args, build_dummy=True)
     except VllmRefused as error:
-        return None, refusal_text(error)
+        return None, opening.refusal_text(error)
     counts = {m: c.value for m, c in count_limits(yours.engine_args, budgets.opened).items()}
     return budget_figures(budget, compute_reserve(budget, counts)), ""
 
@@ -222,18 +212,10 @@ def refuse_unusable(
     resolved: ResolvedModel,
 ) -> None:
     """Raise UsageError if vLLM rejects the model with these arguments but not without them."""
-    if not given:
-        return
-    try:
-        prediction.rehearse(default)
-        return
-    except VllmRefused as error:
-        refused = error
-    except MmcalibError:
-        return
-    try:
-        prediction.rehearse({k: v for k, v in default.items() if k not in given})
-    except MmcalibError:
+    prediction.attempt(default)
+    refused = prediction.find_result(default)
+    rest = {k: v for k, v in default.items() if k not in given}
+    if not given or not isinstance(refused, VllmRefused) or prediction.attempt(rest) is None:
         return
     arguments = shlex.join(flags) or ", ".join(given)
     hint = refused.hint or "change the flag that vLLM names, or leave it out"
@@ -241,7 +223,8 @@ def refuse_unusable(
         sibling = f"{resolved.id}-{not_quantized[1].upper()}"
         other = f"--model {sibling}" if find_model(sibling) else "--model with a checkpoint that is"
         hint = f"this checkpoint is not quantized: {other}, or -- --quantization fp8"
-    words = f"vLLM rejects {resolved.id} with {arguments}: {one_line(refusal_text(refused))}"
+    why = one_line(opening.refusal_text(refused))
+    words = f"vLLM rejects {resolved.id} with {arguments}: {why}"
     raise UsageError(words, hint=hint) from refused
 
 
@@ -249,7 +232,7 @@ def check_unstarted_flags(
     given: Mapping[str, Any], device: str, gpu: Gpu | None
 ) -> Iterator[Check]:
     """Yield a check of the arguments with which no engine can start on this machine."""
-    usable = without_gpu_args(given, device)
+    usable = opening.without_gpu_args(given, device)
     unusable = [name for name in given if name not in usable]
     if not unusable:
         return
@@ -355,17 +338,13 @@ def open_session(
             # A second process is worth it if no engine starts and there is more than one core.
             if job.options.validate in ("none", "budget") and len(os.sched_getaffinity(0)) > 1:
                 own = stack.enter_context(Rehearsals(job.gpu, on_log=progress.log))
-                thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="serving")
-                stack.callback(thread.shutdown, wait=False, cancel_futures=True)
-                serving = ServingProcess(own, thread.submit, own_process=True)
+                thread = stack.enter_context(MemoryPrediction(job.gpu, own))
+                serving = ServingProcess(own, thread.run_after, own_process=True)
         host = shared.host_of(resolved.path, progress)
         if job.engine_args:
-            reject_unknown_arguments(job.engine_args, list_options(host).engine)
-        pinned, counted, parser = (
-            job.options.pin_kv_cache,
-            bool(job.options.requests),
-            rehearsals or host,
-        )
+            opening.reject_unknown_arguments(job.engine_args, opening.list_options(host).engine)
+        pinned, counted = job.options.pin_kv_cache, bool(job.options.requests)
+        parser = rehearsals or host
         yours = read_your_config(job.config, parser, progress, pinned=pinned, counted=counted)
         given = {**job.engine_args, **(yours.kept_args if yours else {})}
         if yours is not None:

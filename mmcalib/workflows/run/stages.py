@@ -31,6 +31,7 @@ from mmcalib.domain.shapes import Modality, Shape, weight
 from mmcalib.errors import MmcalibError
 from mmcalib.files import write_text
 from mmcalib.gate.admission import ChatText
+from mmcalib.memory import predict
 from mmcalib.memory.checks import (
     comparison_check,
     memory_checks,
@@ -40,13 +41,6 @@ from mmcalib.memory.checks import (
     qualify_tokens_only,
     rehearsed_inputs,
     reserved_check,
-)
-from mmcalib.memory.predict import (
-    RehearsalJudge,
-    find_default_problem,
-    fix_kv_cache,
-    rehearse_decision,
-    start_rehearsals,
 )
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.memory.worst_steps import RehearseAll, check_retention, find_remedies
@@ -118,7 +112,7 @@ def derive(session: Session, served: Prepared) -> Derived:
         requests = make_trace(corpus, texts.split, answer_tokens=answers, most=MOST_IN_A_RUN)
         cut = cut_for_serving(Path(served.resolved.path), session.scratch)
         serving = BackgroundTraffic(prediction, process, requests, cut)
-        judge = RehearsalJudge(
+        judge = predict.RehearsalJudge(
             prediction,
             default,
             job.policy.concurrency,
@@ -242,7 +236,7 @@ def start_memory(session: Session, decided: Derived) -> None:
     """Start rehearsing the decision and serving the corpus, while an engine proves it."""
     if session.prediction is None or decided.serving is None:
         return
-    start_rehearsals(session.prediction, session.default_args, decided.decision)
+    predict.start_rehearsals(session.prediction, session.default_args, decided.decision)
     decided.serving.start(decided.decision.engine_args)
     decided.serving.start(session.default_args)
 
@@ -255,8 +249,9 @@ def predict_memory(session: Session, reviewed: Review, proof: Proof) -> Predicte
     if prediction is None or serving is None:
         return PredictedMemory(None, tuple(checks))
     decision, default = decided.decision, session.default_args
-    predicted, ask = rehearse_decision(prediction, default, decision), prediction.rehearse_all
-    pinned = fix_kv_cache(predicted, decision, ask) if job.options.pin_kv_cache else None
+    predicted = predict.rehearse_decision(prediction, default, decision)
+    ask = prediction.rehearse_all
+    pinned = predict.fix_kv_cache(predicted, decision, ask) if job.options.pin_kv_cache else None
     served = predicted
     if pinned is not None and pinned.rehearsed is not None:
         served = replace(predicted, calibrated=pinned.rehearsed)
@@ -282,7 +277,7 @@ def predict_memory(session: Session, reviewed: Review, proof: Proof) -> Predicte
     with progress.step(f"simulating requests on {predicted.gpu.name}"):
         traffic, more = finish_serving(serving, predicted, default, own, starts_with)
     checks += more
-    problem = find_default_problem(predicted, default, decision, ask)
+    problem = predict.find_default_problem(predicted, default, decision, ask)
     comparison = comparison_check(predicted, traffic, decision, job.policy, problem)
     checks += [comparison] if comparison is not None else []
     pool = pinned.pool if pinned else None

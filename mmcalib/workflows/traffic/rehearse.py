@@ -89,15 +89,19 @@ def rehearse(
                     started = rehearsals.rehearse(args)
             document = rehearsal_document(started, one.resolved, device, one.written.source)
             if corpus is not None:
-                tokens = answer_tokens
-                if started.budget is not None:
-                    tokens = min(answer_tokens, started.budget.max_model_len)
+                most = started.budget.max_model_len if started.budget else answer_tokens
                 split = partial(_split_apart, one.resolved, args, progress)
-                trace = make_trace(corpus, split, answer_tokens=tokens, timed=arrivals.timed)
+                trace = make_trace(
+                    corpus, split, answer_tokens=min(answer_tokens, most), timed=arrivals.timed
+                )
                 if started.kv_blocks is not None:
-                    served = _serve(rehearsals, args, started, trace, arrivals, progress)
+                    many = plural(len(trace.requests), "request")
+                    with Scratch() as scratch, progress.step(f"serving {many} on {device.name}"):
+                        cut = cut_for_serving(Path(one.resolved.path), scratch.path)
+                        served = serve_trace(rehearsals, cut, args, started, trace, arrivals)
+                    figures = traffic_figures(served, trace, started)
                     said = [*document.assumptions, *trace.assumptions]
-                    document = document.model_copy(update={"traffic": served, "assumptions": said})
+                    document = document.model_copy(update={"traffic": figures, "assumptions": said})
             documents.append(document)
     return documents
 
@@ -110,21 +114,6 @@ def _split_apart(
     with EngineHost(on_note=progress.note, on_log=progress.log) as host:
         opening.open_model(host, resolved, progress, loading, context_tokens=context)
         return Texts(host).split(texts)
-
-
-def _serve(
-    rehearsals: Rehearsals,
-    args: EngineArgs,
-    started: RehearsedMemory,
-    trace: Trace,
-    arrivals: Arrivals,
-    progress: Progress,
-) -> TrafficFigures:
-    many = plural(len(trace.requests), "request")
-    with Scratch() as scratch, progress.step(f"serving {many} on {rehearsals.gpu.name}"):
-        cut = cut_for_serving(Path(args["model"]), scratch.path)
-        served = serve_trace(rehearsals, cut, args, started, trace, arrivals)
-    return traffic_figures(served, trace, started)
 
 
 def cut_for_serving(model: Path, scratch: Path) -> Path:

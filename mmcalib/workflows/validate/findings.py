@@ -141,7 +141,7 @@ def _with_whole_items(remedy: Remedy, subject: ValidatedConfig) -> tuple[Remedy,
 def _price_lines(remedy: Remedy, shrinks: str, subject: ValidatedConfig) -> tuple[int, str]:
     """Return the lost bytes of KV cache (0: not rehearsed), and the lines with what they cost."""
     memory, lines = subject.memory, yaml_lines(remedy.changes)
-    before = memory.config if memory else None
+    before = memory.calibrated if memory else None
     args = {**subject.engine_args, **remedy.changes}
     after = memory.prediction.rehearse_or_none(args) if memory else None
     if memory is None or before is None or after is None:
@@ -179,9 +179,9 @@ def _try_without_profiled(subject: ValidatedConfig) -> tuple[Budget | None, str]
     if worst is None or worst in written or not others:
         return None, ""
     args, gain = {**subject.engine_args, LIMIT: {**written, worst: 0}}, ""
-    if memory and memory.config and (less := memory.prediction.rehearse_or_none(args)):
-        now, then = gib(memory.config.kv_cache_bytes), gib(less.kv_cache_bytes)
-        gain = f" and a KV cache on {memory.predicted.gpu.name} of {then} instead of {now}"
+    if memory and memory.calibrated and (less := memory.prediction.rehearse_or_none(args)):
+        now, then = gib(memory.calibrated.kv_cache_bytes), gib(less.kv_cache_bytes)
+        gain = f" and a KV cache on {memory.gpu.name} of {then} instead of {now}"
     return subject.accepts(args), gain
 
 
@@ -323,7 +323,7 @@ def examine_config(
     else:
         subject, corpus_checks = measure_corpus(subject.corpus, subject)
         subject = add_own_items(subject)
-        in_bytes = rehearsed_inputs(subject.memory.config) if subject.memory else set()
+        in_bytes = rehearsed_inputs(subject.memory.calibrated) if subject.memory else set()
         checks = [check for check in (*checks, *corpus_checks) if check.id not in in_bytes]
     checks += check_settings(subject)
     return subject, checks, [check.taken for check in checks if check.taken]

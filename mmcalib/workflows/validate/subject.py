@@ -108,16 +108,11 @@ def _parse(host: EngineHost, configuration: WrittenConfiguration) -> tuple[Serve
     return None, "; try ".join(filter(None, (refusal_text(parsed), parsed.hint)))
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigMemory:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigMemory(Predicted):
     """A configuration's rehearsals, and the source of more of them."""
 
     prediction: MemoryPrediction
-    predicted: Predicted
-
-    @property
-    def config(self) -> RehearsedMemory | None:
-        return self.predicted.calibrated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +142,7 @@ class ValidatedConfig(JudgedConfig):
     @property
     def shortfall(self) -> Shortfall | None:
         """The costliest step against the reserve, or None if it was not rehearsed."""
-        return predicted_shortfall(self.memory.predicted, self) if self.memory else None
+        return predicted_shortfall(self.memory, self) if self.memory else None
 
     def command(self, name: str) -> str:
         """Return the mmcalib command of this name for this configuration."""
@@ -167,8 +162,7 @@ class ValidatedConfig(JudgedConfig):
         if self.memory is None:
             return self
         failure = self.memory.prediction.failure
-        predicted = replace(self.memory.predicted, **figures, failure=failure)
-        return replace(self, memory=replace(self.memory, predicted=predicted))
+        return replace(self, memory=replace(self.memory, **figures, failure=failure))
 
 
 def _ask_budget(asks: BudgetSource, args: Mapping[str, Any], *, whole: bool) -> Budget | str:
@@ -198,7 +192,8 @@ def rehearse_config(
         default_args |= opening.loading_args(engine_args)
         with progress.step(f"rehearsing on {gpu.name}"):
             config, default = prediction.rehearse_all([engine_args, default_args])
-        yield ConfigMemory(prediction, Predicted(gpu, default, config, failure=prediction.failure))
+        failure = prediction.failure
+        yield ConfigMemory(gpu, default, config, failure=failure, prediction=prediction)
 
 
 def open_config(
@@ -219,14 +214,11 @@ def open_config(
         return None, [Check(CONFIGURATION_ACCEPTED, "fail", refusal_text(error), remedy)]
     if engine_args.get("disable_chunked_mm_input"):
         opened = replace(opened, chunks_mm_input=False)
-    opened = with_gpu_defaults(opened, memory.config if memory else None)
+    opened = with_gpu_defaults(opened, memory.calibrated if memory else None)
     asks = BudgetSource(host, opened, resolved.path, Policy(), given=loading)
     with session.progress.step("computing the encoder budget"):
         args, budget, checks = _budget_with_room(asks, dict(engine_args))
-        plain_args = limits.without_hints(args)
-        plain = budget
-        if plain_args != args:
-            plain = _ask_budget(asks, plain_args, whole=not opened.chunks_mm_input)
+        plain = _ask_budget(asks, limits.without_hints(args), whole=not opened.chunks_mm_input)
         default, _ = asks.default_budget()
     if isinstance(budget, str) or isinstance(plain, str):
         words = budget if isinstance(budget, str) else str(plain)
@@ -284,40 +276,39 @@ def add_own_items(subject: ValidatedConfig) -> ValidatedConfig:
     """Rehearse steps of the corpus' own items if they take more than vLLM's dummies."""
     memory = subject.memory
     steps = encoder_steps(subject) if memory else ()
-    if memory is None or memory.config is None or not steps:
+    if memory is None or memory.calibrated is None or not steps:
         return subject
-    gpu = memory.predicted.gpu.name
+    gpu = memory.gpu.name
     with subject.progress.step(f"rehearsing the corpus' items on {gpu}"):
         rehearsed = memory.prediction.rehearse_or_none(subject.engine_args, steps)
-    return subject.with_rehearsal(calibrated=rehearsed or memory.config)
+    return subject.with_rehearsal(calibrated=rehearsed or memory.calibrated)
 
 
 def checks_in_bytes(
     memory: ConfigMemory, subject: ValidatedConfig, started: Started | None
 ) -> Iterator[Check]:
     """Check the reserve in bytes, the memory that cached items retain, and the engine's start."""
-    predicted = memory.predicted
-    if reserved := reserved_check(predicted, subject, allow_under_reserve=False):
+    if reserved := reserved_check(memory, subject, allow_under_reserve=False):
         fails = reserved.status == "fail"
         yield replace(reserved, remedy=_remedy(memory, subject)) if fails else reserved
     accesses = subject.corpus.accesses if subject.corpus is not None else Accesses()
-    if retention := check_retention(predicted, subject, accesses):
+    if retention := check_retention(memory, subject, accesses):
         yield retention
-    for check in memory_checks(predicted, started):
-        fails = check.status == "fail" and memory.config is not None
+    for check in memory_checks(memory, started):
+        fails = check.status == "fail" and memory.calibrated is not None
         yield replace(check, remedy=plan_command(memory, subject)) if fails else check
 
 
 def plan_command(memory: ConfigMemory, subject: ValidatedConfig) -> str:
     """Return the `mmcalib plan` command for this configuration."""
-    return f"{subject.command('plan')} {memory.predicted.gpu.flags}"
+    return f"{subject.command('plan')} {memory.gpu.flags}"
 
 
 def _remedy(memory: ConfigMemory, subject: ValidatedConfig) -> str:
     """Return rehearsed settings that pass, after a limit of 0 for a modality that may not be
     served; `plan` for what does not start.
     """
-    short, before, every = subject.shortfall, memory.config, memory.prediction.rehearse_all
+    short, before, every = subject.shortfall, memory.calibrated, memory.prediction.rehearse_all
     if short is None or before is None:
         return ""
     remedies, found = list[str](), list[tuple[Remedy, RehearsedMemory]]()
@@ -328,7 +319,7 @@ def _remedy(memory: ConfigMemory, subject: ValidatedConfig) -> str:
             remedies.append(f"{yaml_line(LIMIT, limited)}  # if you serve no {worst}")
         # If the reserve fails in tokens, other remedies shrink the item.
         if subject.adequacy.passes:
-            with subject.progress.step(f"rehearsing remedies on {memory.predicted.gpu.name}"):
+            with subject.progress.step(f"rehearsing remedies on {memory.gpu.name}"):
                 found += find_remedies(short, subject, every)
     for remedy, after in sorted(found, key=lambda one: -one[1].kv_cache_bytes):
         remedies.append(f"{yaml_lines(remedy.changes)}  # {describe_kv_cache(before, after)}")
@@ -349,6 +340,6 @@ def option_facts(subject: ValidatedConfig, served: Mapping[str, Any]) -> OptionF
     """Return the facts that option checks need; `served` has all arguments of `vllm serve`."""
     vocabulary = vocab_size(read_config(Path(subject.resolved.path)))
     memory = subject.memory
-    if memory is None or memory.config is None:
+    if memory is None or memory.calibrated is None:
         return OptionFacts(served, vocabulary)
-    return OptionFacts(served, vocabulary, memory.config, memory.predicted.steps)
+    return OptionFacts(served, vocabulary, memory.calibrated, memory.steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +28,7 @@ from mmcalib.results.part import CheckResult
 from mmcalib.results.plan import ValidatedBudgets, ValidatedMemory, Validation
 from mmcalib.storage.location import allow_hosts
 from mmcalib.version import __version__
-from mmcalib.workflows.corpus import LoadedCorpus, corpus_figures, files_of, read_corpus
+from mmcalib.workflows.corpus import corpus_figures, files_of, read_corpus
 from mmcalib.workflows.judging import judge_memory
 from mmcalib.workflows.validate.findings import add_synthetic_media, examine_config
 from mmcalib.workflows.validate.subject import (
@@ -84,7 +85,7 @@ def merge_checks(before: Sequence[Check], proven: ProvenConfig) -> list[Check]:
         unrehearsed = no_gpu(f"{subject.command('validate')} --gpu NAME")
         return judge_memory(checks, (), subject, unrehearsed)
     more = list(checks_in_bytes(memory, subject, proven.proof.started))
-    unrehearsed = not_rehearsed(memory.predicted, subject.command("rehearse"))
+    unrehearsed = not_rehearsed(memory, subject.command("rehearse"))
     return judge_memory(checks, more, subject, unrehearsed)
 
 
@@ -121,7 +122,7 @@ def add_figures(document: Validation, proven: ProvenConfig, taken: Sequence[Take
     corpus = subject.corpus if proven.items == "corpus" else None
     skipped = len(corpus.skipped) if corpus else 0
     table = subject.table if subject.table.costs else None
-    predicted = subject.memory.predicted if subject.memory else None
+    predicted = subject.memory
     default, config = (predicted.default, predicted.calibrated) if predicted else (None, None)
     return document.model_copy(
         update={
@@ -207,7 +208,9 @@ def validate_with(job: ValidateJob, host: EngineHost, progress: Progress) -> Val
             parsed, before = parse_config(host, job.written, scratch.path)
         if parsed is None:
             return build_document(job, found, before)
-        corpus, resolved = read_media(job, progress), found.resolved
+        root, resolved = job.allowed_root, found.resolved
+        read = partial(read_corpus, job.data, job.requests, allowed_root=root, progress=progress)
+        corpus = read() if job.data or job.requests else None
         args = {name: value for name, value in parsed.engine_args.items() if name != "model"}
         for note in resolved.notes[:1]:
             progress.note(note)
@@ -217,18 +220,10 @@ def validate_with(job: ValidateJob, host: EngineHost, progress: Progress) -> Val
             if subject is None:
                 return build_document(job, found, before, args)
             if corpus is not None and corpus.is_sound_only_for(subject.opened.modalities):
-                corpus = read_media(job, progress, sound=True)
+                corpus = read(sound=True)
             subject = replace(subject, corpus=corpus)
             subject, findings, taken = examine_config(subject, parsed.values)
             before += findings
             proven = try_config(session, subject, before)
             document = build_document(job, found, merge_checks(before, proven), args)
             return add_figures(document, proven, taken)
-
-
-def read_media(job: ValidateJob, progress: Progress, *, sound: bool = False) -> LoadedCorpus | None:
-    """Read the user's corpus, if any, `sound` as in `read`. Raises CorpusError and UsageError."""
-    if not job.data and not job.requests:
-        return None
-    root, sources = job.allowed_root, (job.data, job.requests)
-    return read_corpus(*sources, allowed_root=root, progress=progress, sound=sound)
