@@ -56,9 +56,9 @@ SHORT = {
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
     "modules": 227,
-    "product lines": 48_572,
+    "product lines": 48_360,
     "test files": 184,
-    "test lines": 41_222,
+    "test lines": 41_218,
     "benchmark lines": 7_174,
     "words of docs": 19_480,
     "words of CHANGELOG": 300,

@@ -18,7 +18,6 @@ from mmcalib.checks.check import Check
 from mmcalib.checks.corpus import assumed_load_check
 from mmcalib.checks.limits import CACHE
 from mmcalib.configs import opening
-from mmcalib.configs.opening import reject_unknown_arguments
 from mmcalib.configs.read import read_configuration
 from mmcalib.corpus.chat import ChatRequest
 from mmcalib.decision.texts import Texts
@@ -75,7 +74,7 @@ def rehearse(
     documents, corpus = [], None
     with Rehearsals(device, on_note=progress.note, on_log=progress.log) as rehearsals:
         if engine_args:
-            reject_unknown_arguments(engine_args, opening.list_options(rehearsals).engine)
+            opening.reject_unknown_arguments(engine_args, opening.list_options(rehearsals).engine)
         for one in found:
             title = f"rehearsing on {device.name}"
             title += f" with {one.written.source}" if one.written.source else ""

@@ -18,7 +18,6 @@ from mmcalib.checks.check import Check, yaml_line, yaml_lines
 from mmcalib.checks.facts import JudgedConfig, OptionFacts
 from mmcalib.checks.file import WrittenFile, check_file
 from mmcalib.configs import opening
-from mmcalib.configs.opening import CHANGE_SETTING, refusal_text, rejected_flags_error
 from mmcalib.configs.read import WrittenConfiguration
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.derive.demand import Shortfall, WorstStep
@@ -83,7 +82,7 @@ def parse_config(
     written = WrittenFile(configuration.settings, repeated, flags, options)
     parsed, refused = _parse(host, configuration)
     if parsed is None:
-        if flags_error := rejected_flags_error(refused, flags, options):
+        if flags_error := opening.rejected_flags_error(refused, flags, options):
             raise flags_error
         rest = {k: v for k, v in written.settings.items() if k not in written.unusable_keys()}
         usable, why = scratch / "usable.yaml", refused
@@ -105,7 +104,7 @@ def _parse(host: EngineHost, configuration: WrittenConfiguration) -> tuple[Serve
     parsed = opening.try_to_parse(host, configuration)
     if isinstance(parsed, ServeConfig):
         return parsed, ""
-    return None, "; try ".join(filter(None, (refusal_text(parsed), parsed.hint)))
+    return None, "; try ".join(filter(None, (opening.refusal_text(parsed), parsed.hint)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +170,7 @@ def _ask_budget(asks: BudgetSource, args: Mapping[str, Any], *, whole: bool) -> 
     try:
         return asks.budget_of({**args, **forced}, build_dummy=True)
     except VllmRefused as error:
-        return refusal_text(error)
+        return opening.refusal_text(error)
 
 
 @contextlib.contextmanager
@@ -210,8 +209,8 @@ def open_config(
             host, resolved, session.progress, loading, context_tokens=context, so=so
         )
     except VllmRefused as error:
-        remedy = error.hint or CHANGE_SETTING
-        return None, [Check(CONFIGURATION_ACCEPTED, "fail", refusal_text(error), remedy)]
+        remedy = error.hint or opening.CHANGE_SETTING
+        return None, [Check(CONFIGURATION_ACCEPTED, "fail", opening.refusal_text(error), remedy)]
     if engine_args.get("disable_chunked_mm_input"):
         opened = replace(opened, chunks_mm_input=False)
     opened = with_gpu_defaults(opened, memory.calibrated if memory else None)
@@ -222,7 +221,7 @@ def open_config(
         default, _ = asks.default_budget()
     if isinstance(budget, str) or isinstance(plain, str):
         words = budget if isinstance(budget, str) else str(plain)
-        return None, [*checks, Check(CONFIGURATION_ACCEPTED, "fail", words, CHANGE_SETTING)]
+        return None, [*checks, Check(CONFIGURATION_ACCEPTED, "fail", words, opening.CHANGE_SETTING)]
     args = limits.normalize_limits(args)
     counts = limits.count_limits(args, opened)
     subject = ValidatedConfig(
