@@ -21,12 +21,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from gpu import surroundings  # noqa: E402
 
+from mmcalib.checks.engine import DevicePairs  # noqa: E402
 from mmcalib.domain.knobs import DEFAULT  # noqa: E402
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape  # noqa: E402
 from mmcalib.models.catalogue import find_model  # noqa: E402
 from mmcalib.models.checkpoint import materialise  # noqa: E402
 from mmcalib.progress import Silent  # noqa: E402
-from mmcalib.proof.prove import DevicePairs, compare_apart  # noqa: E402
+from mmcalib.proof.prove import compare_apart  # noqa: E402
 
 # Each with what it takes; another of one family costs the same. InternVL2's takes no device.
 MODELS = {
@@ -67,9 +68,8 @@ def rows(model: str, found: DevicePairs) -> Iterator[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     add = parser.add_argument
     add("--data", type=Path, required=True, help="folder with image/, video/, audio/")
     add("--device", choices=("cuda", "cpu"), default="cuda")

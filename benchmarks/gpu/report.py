@@ -9,7 +9,7 @@ from pages import page
 
 from gpu.results import Result
 from gpu.scores import disagreed, scores
-from mmcalib.memory.checks import Component
+from mmcalib.checks.engine import Component
 from mmcalib.text import GIB
 
 CPU_MARK = "**CPU: shows that the program runs, compares nothing.**"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mmcalib.memory.checks import Component
+from mmcalib.checks.engine import Component
 from mmcalib.text import GIB
 
 

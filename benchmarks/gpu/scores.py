@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpu.results import Result
-from mmcalib.memory.checks import ENCODER_OFF
+from mmcalib.checks.engine import ENCODER_OFF
 from mmcalib.text import GIB
 
 

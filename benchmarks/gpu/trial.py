@@ -16,14 +16,14 @@ from pydantic import TypeAdapter
 from gpu import nvml
 from gpu.cases import Case
 from gpu.results import Result
+from mmcalib.checks.engine import components
 from mmcalib.corpus.chat import PART_OF, ChatRequest, text_part, url_part
-from mmcalib.domain.memory import RehearsedMemory
+from mmcalib.domain.memory import EngineStarted, RehearsedMemory
 from mmcalib.engine import messages as m
 from mmcalib.engine.environment import CARD_VARIABLE
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import MmcalibError
 from mmcalib.media.blank import write_blank
-from mmcalib.memory.checks import components
 from mmcalib.models.catalogue import find_model
 from mmcalib.models.checkpoint import materialise
 from mmcalib.models.cut import cut_checkpoint, read_config, read_depths
@@ -130,7 +130,7 @@ class Bench:
 
     def _start(
         self, host: EngineHost, case: Case, failed: dict[str, str]
-    ) -> tuple[m.EngineStarted | None, dict[str, Any] | None]:
+    ) -> tuple[EngineStarted | None, dict[str, Any] | None]:
         true = read_depths(read_config(self.checkpoint(case, cut=False)))
         args = {**_args(case), "model": str(self.checkpoint(case)), "load_format": "dummy"}
         if self.device == "cpu":
@@ -186,7 +186,7 @@ class Bench:
         futures = self.rehearse(cases)
         for one, case in zip(results, cases, strict=True):
             rehearsed = futures[case.key].result()
-            started = TypeAdapter(m.EngineStarted).validate_python(one.started)
+            started = TypeAdapter(EngineStarted).validate_python(one.started)
             found = [asdict(part) for part in components(rehearsed, started)]
             yield replace(one, components=found, rehearsed=_short(rehearsed))
 

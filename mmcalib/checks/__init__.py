@@ -1,1 +1,1 @@
-"""The checks of `run` and `validate`."""
+"""Checks: `check_*` judge `CheckFacts`, `*_check` judge values of one stage."""

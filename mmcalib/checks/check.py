@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from mmcalib.checks.catalogue import CheckId
 from mmcalib.domain.knobs import Knob, Value, merge_nested
@@ -15,6 +15,9 @@ Status = Literal["pass", "warn", "fail", "skip"]
 Verdict = Literal["pass", "fail"]
 
 T = TypeVar("T")
+
+REPORT_BUG: Final = "please report this bug"
+CHANGE_SETTING: Final = "change the setting that it names"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from mmcalib.checks import catalogue as ids
-from mmcalib.checks.check import Check, RemedyStyle, yaml_line
+from mmcalib.checks.check import Check, RemedyStyle, Status, yaml_line
 from mmcalib.checks.facts import CheckFacts
 from mmcalib.derive.costs import Refusal
+from mmcalib.derive.limits import LIMIT
 from mmcalib.derive.policy import FIT, TEXT_RESERVE_TOKENS
-from mmcalib.domain.shapes import MODALITIES, UNKNOWN_CONTENT, Modality
+from mmcalib.domain.shapes import MODALITIES, UNKNOWN_CONTENT, EncodedItem, Modality
+from mmcalib.gate.admission import ServerRefusal
 from mmcalib.gate.fit import Fit
 from mmcalib.text import one_line, plural, reason_kind
 
 _SHOWN = 3
+_REMOVE = "remove or convert them"
+_SET_LENGTH = "max_tokens in the requests, or --text-reserve-tokens N"
 # Decoders pad the ends of a sound differently, by less than a frame of features: 10 ms.
 _SAME_SAMPLES = 160
 
@@ -40,13 +45,10 @@ def check_blank_items(facts: CheckFacts) -> Iterator[Check]:
     table = facts.decision.default_table
     if table.out_of_reach:
         others = f"; {plural(table.compared, 'other')} could" if table.compared else ""
-        yield Check(
-            ids.REAL_ITEMS,
-            "warn",
-            f"{table.out_of_reach} sampled items could not be read here, so blank items of the "
-            f"same size were measured{others}",
-            "run where the files are, or --allowed-media-domains for remote ones",
-        )
+        detail = f"{table.out_of_reach} sampled items could not be read here, so blank items of "
+        detail += f"the same size were measured{others}"
+        remedy = "run where the files are, or --allowed-media-domains for remote ones"
+        yield Check(ids.REAL_ITEMS, "warn", detail, remedy)
     if not table.mismatches:
         if count := table.compared:
             detail = f"{count} of {count} real items take as many tokens as blank ones"
@@ -56,14 +58,10 @@ def check_blank_items(facts: CheckFacts) -> Iterator[Check]:
     shown = "; ".join(
         f"{m.exemplar}: {m.real_tokens} tokens, blank {m.blank_tokens} ({m.why})" for m in first
     )
-    yield Check(
-        ids.BLANK_ITEMS,
-        "warn",
-        f"{len(table.mismatches)} of {table.compared} sampled items take other tokens than blank "
-        f"ones; the real ones count: {shown}",
-        "--sample N measures more real items",
-        tuple(m.exemplar for m in first),
-    )
+    detail = f"{len(table.mismatches)} of {table.compared} sampled items take other tokens than "
+    detail += f"blank ones; the real ones count: {shown}"
+    remedy = "--sample N measures more real items"
+    yield Check(ids.BLANK_ITEMS, "warn", detail, remedy, tuple(m.exemplar for m in first))
 
 
 def check_sound_lengths(facts: CheckFacts) -> Iterator[Check]:
@@ -79,18 +77,15 @@ def check_sound_lengths(facts: CheckFacts) -> Iterator[Check]:
         detail = f"{len(table.resampled)} resampled sounds have the same length in librosa"
         yield Check(ids.AUDIO_LENGTH, "pass", detail)
         return
+    first = differ[:_SHOWN]
     shown = "; ".join(
         f"{one.exemplar}: vLLM {one.vllm_samples:,} samples, librosa {one.librosa_samples:,}"
-        for one in differ[:_SHOWN]
+        for one in first
     )
-    yield Check(
-        ids.AUDIO_LENGTH,
-        "warn",
-        f"{len(differ)} of {len(table.resampled)} resampled sounds have another length in librosa; "
-        f"vLLM's length counts: {shown}",
-        "listen to them, and convert them to WAV or FLAC",
-        tuple(one.exemplar for one in differ[:_SHOWN]),
-    )
+    detail = f"{len(differ)} of {len(table.resampled)} resampled sounds have another length in "
+    detail += f"librosa; vLLM's length counts: {shown}"
+    remedy, names = "listen to them, and convert them to WAV or FLAC", (r.exemplar for r in first)
+    yield Check(ids.AUDIO_LENGTH, "warn", detail, remedy, tuple(names))
 
 
 def check_tools(facts: CheckFacts) -> Iterator[Check]:
@@ -101,13 +96,39 @@ def check_tools(facts: CheckFacts) -> Iterator[Check]:
     if facts.corpus.tools and not (
         given.get("enable_auto_tool_choice") and given.get("tool_call_parser")
     ):
-        yield Check(
-            ids.TOOL_CALLS,
-            "warn",
-            f"{facts.corpus.tools} of {facts.corpus.requests} requests have tools. vLLM rejects "
-            "them without --enable-auto-tool-choice and --tool-call-parser",
-            "-- --enable-auto-tool-choice --tool-call-parser NAME, for the model's format",
-        )
+        detail = f"{facts.corpus.tools} of {facts.corpus.requests} requests have tools. vLLM "
+        detail += "rejects them without --enable-auto-tool-choice and --tool-call-parser"
+        remedy = "-- --enable-auto-tool-choice --tool-call-parser NAME, for the model's format"
+        yield Check(ids.TOOL_CALLS, "warn", detail, remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedItems:
+    """`count` items that the server rejects for one reason; `exemplar` is the path of one."""
+
+    file: EncodedItem
+    refusal: ServerRefusal
+    count: int
+    exemplar: str
+
+
+def rejected_items_check(left_out: Sequence[RefusedItems], items: int, includes: str) -> Check:
+    """Warn about rejected items of all; the command `includes` admits some, if any does."""
+    reasons: dict[str, RefusedItems] = {}
+    for one in left_out:
+        reasons.setdefault(one.refusal.variable or one.refusal.remedy, one)
+    first = list(reasons.values())[:_SHOWN]
+    shown = "; ".join(f"{one_line(one.exemplar)}: {one.refusal.reason}" for one in first)
+    detail = f"the server rejects {sum(one.count for one in left_out)} of {items} items under any "
+    detail += f"limits; mmcalib left them out: {shown}"
+    others = [one.refusal.remedy for one in reasons.values() if not one.refusal.variable]
+    remedy = "; ".join([*filter(None, [includes]), *others])
+    return Check(ids.SERVER_LIMITS, "warn", detail, remedy, tuple(one.exemplar for one in first))
+
+
+def rejected_request_check(origin: str, refusal: ServerRefusal) -> Check:
+    detail = f"the server rejects {origin}: {refusal.reason}"
+    return Check(ids.SERVER_LIMITS, "warn", detail, refusal.remedy, (origin,))
 
 
 def check_loaded(facts: CheckFacts) -> Iterator[Check]:
@@ -115,8 +136,7 @@ def check_loaded(facts: CheckFacts) -> Iterator[Check]:
     if unreadable := facts.corpus.unreadable:
         first = unreadable[0]
         detail = f"vLLM cannot load {len(unreadable)}, such as {first.path}: {first.reason}"
-        remedy = "remove or convert them"
-        yield Check(ids.MEDIA_LOADING, "warn", detail, remedy, _names(first.path, first.reason))
+        yield Check(ids.MEDIA_LOADING, "warn", detail, _REMOVE, _names(first.path, first.reason))
 
 
 def check_accepted(facts: CheckFacts) -> Iterator[Check]:
@@ -126,13 +146,10 @@ def check_accepted(facts: CheckFacts) -> Iterator[Check]:
         failed = table.failed.get(modality, 0) if dialect is RemedyStyle.FLAGS else 0
         loaded = int(table.columns_of(modality).basis_mask("real").sum())
         if failed > loaded:
-            yield Check(
-                ids.MODALITY_LOADING.of(modality),
-                "fail",
-                f"vLLM's loader fails on {failed} of {failed + loaded} sampled {modality} items "
-                "that other libraries read; skipped.jsonl has the errors",
-                "convert them, or install vLLM's decoder for them",
-            )
+            detail = f"vLLM's loader fails on {failed} of {failed + loaded} sampled {modality} "
+            detail += "items that other libraries read; skipped.jsonl has the errors"
+            remedy = "convert them, or install vLLM's decoder for them"
+            yield Check(ids.MODALITY_LOADING.of(modality), "fail", detail, remedy)
         if refused := [r for r in table.refusals if r.shape.modality == modality]:
             taken = table.columns_of(modality).item_count()
             yield _refusal_check(refused, taken, modality, dialect)
@@ -143,14 +160,11 @@ def _refusal_check(
 ) -> Check:
     """vLLM accepts `taken` other items of the modality."""
     items, first, number = sum(r.count for r in refused), refused[0], dialect.number
-    return Check(
-        ids.PROCESSING.of(modality),
-        "fail" if items > taken else "warn",
-        f"vLLM rejects {number(items)} of {number(items + taken)} with any settings, such as "
-        f"{first.exemplar} ({first.shape}): {first.reason}",
-        "remove or convert them: requests with them fail",
-        _names(first.exemplar, first.reason),
-    )
+    status: Status = "fail" if items > taken else "warn"
+    detail = f"vLLM rejects {number(items)} of {number(items + taken)} with any settings, such as "
+    detail += f"{first.exemplar} ({first.shape}): {first.reason}"
+    remedy, names = f"{_REMOVE}: requests with them fail", _names(first.exemplar, first.reason)
+    return Check(ids.PROCESSING.of(modality), status, detail, remedy, names)
 
 
 def check_served(facts: CheckFacts) -> Iterator[Check]:
@@ -162,16 +176,11 @@ def check_served(facts: CheckFacts) -> Iterator[Check]:
         detail = f"left out: {'; '.join(left_out.values())}"
         yield Check(ids.MODALITIES_SERVED, "warn", detail, "vLLM will reject requests with them")
         return
+    limits = dict(facts.configuration.engine_args.get(LIMIT) or {})
     one = {m: 1 for m in left_out if m in facts.model.modalities}
-    limits = facts.configuration.engine_args.get("limit_mm_per_prompt") or {}
-    yield Check(
-        ids.MODALITIES_SERVED,
-        "fail",
-        f"the configuration admits none, but the data has {', '.join(left_out.values())}",
-        yaml_line("limit_mm_per_prompt", {**limits, **one})
-        if one
-        else "use a model that takes them",
-    )
+    remedy = yaml_line(LIMIT, limits | one) if one else "use a model that takes them"
+    detail = f"the configuration admits none, but the data has {', '.join(left_out.values())}"
+    yield Check(ids.MODALITIES_SERVED, "fail", detail, remedy)
 
 
 def check_unseen(facts: CheckFacts) -> Iterator[Check]:
@@ -180,13 +189,10 @@ def check_unseen(facts: CheckFacts) -> Iterator[Check]:
     for modality, count in judged.counts.items():
         if count.value and not judged.table.columns_of(modality):
             most = judged.budget.max_tokens_per_item.get(modality, 0)
-            yield Check(
-                ids.SAMPLES.of(modality),
-                "warn",
-                f"--count admits {count.value} {modality} items and the data has none, so vLLM's "
-                f"own largest of {most} tokens was assumed",
-                f"add {modality} files to --data",
-            )
+            detail = f"--count admits {count.value} {modality} items and the data has none, so "
+            detail += f"vLLM's own largest of {most} tokens was assumed"
+            remedy = f"add {modality} files to --data"
+            yield Check(ids.SAMPLES.of(modality), "warn", detail, remedy)
 
 
 def check_counts(facts: CheckFacts) -> Iterator[Check]:
@@ -194,13 +200,10 @@ def check_counts(facts: CheckFacts) -> Iterator[Check]:
         if count.label != "assumed":
             continue
         why = "no request carries one" if facts.corpus.requests else "there are no requests"
-        yield Check(
-            ids.ASSUMED_COUNT.of(modality),
-            "warn",
-            f"{count.value} {modality} per prompt, because {why}. vLLM rejects requests with more "
-            "(HTTP 400)",
-            f"--requests FILE, or --count {modality}=N",
-        )
+        detail = f"{count.value} {modality} per prompt, because {why}. vLLM rejects requests with "
+        detail += "more (HTTP 400)"
+        remedy = f"--requests FILE, or --count {modality}=N"
+        yield Check(ids.ASSUMED_COUNT.of(modality), "warn", detail, remedy)
 
 
 def check_answer_length(facts: CheckFacts) -> Iterator[Check]:
@@ -211,32 +214,21 @@ def check_answer_length(facts: CheckFacts) -> Iterator[Check]:
         return
     if longest.longest.answer_tokens is None:
         what = "text and answer" if longest.longest.text is None else "the answer"
-        yield Check(
-            ids.ASSUMED_ANSWER,
-            "warn",
-            f"{TEXT_RESERVE_TOKENS:,} tokens for {what}, because the longest request sets no "
-            "max_tokens. With --max-model-len fit vLLM cuts longer answers short",
-            "max_tokens in the requests, or --text-reserve-tokens N",
-        )
+        detail = f"{TEXT_RESERVE_TOKENS:,} tokens for {what}, because the longest request sets no "
+        detail += "max_tokens. With --max-model-len fit vLLM cuts longer answers short"
+        yield Check(ids.ASSUMED_ANSWER, "warn", detail, _SET_LENGTH)
 
 
 def assumed_load_check(unsaid: int, tokens: int) -> Check:
     """The check for `unsaid` requests whose simulated answers had `tokens`."""
-    return Check(
-        ids.ASSUMED_LOAD,
-        "warn",
-        f"{plural(unsaid, 'request')} set no max_tokens; assumed {tokens:,}. Longer answers "
-        "reduce concurrency",
-        "max_tokens in the requests, or --text-reserve-tokens N",
-    )
+    detail = f"{plural(unsaid, 'request')} set no max_tokens; assumed {tokens:,}. Longer answers "
+    detail += "reduce concurrency"
+    return Check(ids.ASSUMED_LOAD, "warn", detail, _SET_LENGTH)
 
 
 def assumed_batch_check(tokens: int, device: str) -> Check:
     """The check for a run without --gpu and --max-num-batched-tokens."""
-    return Check(
-        ids.ASSUMED_BATCH,
-        "warn",
-        f"{tokens:,} tokens, vllm serve's default on this machine ({device}). A GPU with a larger "
-        "default prefills slower with it, one with a smaller default needs more encoder memory",
-        "--gpu NAME, or --max-num-batched-tokens N",
-    )
+    detail = f"{tokens:,} tokens, vllm serve's default on this machine ({device}). A GPU with a "
+    detail += "larger default prefills slower with it, one with a smaller default needs more "
+    detail += "encoder memory"
+    return Check(ids.ASSUMED_BATCH, "warn", detail, "--gpu NAME, or --max-num-batched-tokens N")

@@ -6,15 +6,23 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from mmcalib.checks import catalogue as ids
-from mmcalib.checks.check import Check, yaml_line
+from mmcalib.checks.check import CHANGE_SETTING, REPORT_BUG, Check, yaml_line
 from mmcalib.checks.facts import CheckFacts
 from mmcalib.derive.effects import Effect, is_size_hint
 from mmcalib.derive.limits import LIMIT
+from mmcalib.domain.model import BODY_BYTES
+from mmcalib.errors import EngineError, VllmMoved
 from mmcalib.releases.constants import find_retired_arguments
 
+LANGUAGE_ONLY: Final = Check(
+    ids.MEDIA_INPUT,
+    "warn",
+    "language_model_only: vLLM rejects every image, video and audio clip",
+    "remove language-model-only",
+)
 _ARGUMENT = re.compile(r"argument (?:-\w/)*--(?P<option>[\w-]+)[^:]*: ")
 # Older releases spelled limits so: image=2,video=1.
 _PAIRS = re.compile(r"(\w+)=(\d+)")
@@ -75,12 +83,9 @@ def check_file(
             yield Check(ids.UNKNOWN_KEY.of(key), "fail", detail, _instead(written, key, value))
     for key, value in written.settings.items():
         if value is None and written.argument(key) is not None:
-            yield Check(
-                ids.EMPTY_KEY.of(key),
-                "fail",
-                "it has no value. vLLM reads the word None, and rejects it or takes it as a name",
-                f"remove the line; {key} then has its default",
-            )
+            none = "it has no value. vLLM reads the word None, and rejects it or takes it as a name"
+            remedy = f"remove the line; {key} then has its default"
+            yield Check(ids.EMPTY_KEY.of(key), "fail", none, remedy)
     yield from _bad_values(written, bad)
     if values is not None:
         yield from _false(written, values)
@@ -137,13 +142,9 @@ def _false(written: WrittenFile, values: Mapping[str, Any]) -> Iterator[Check]:
             remedy = f"{name.removeprefix('no-')}: true"
         elif f"no-{name}" not in written.options:
             remedy = f"remove the line: vllm serve has no --no-{name}"
-        yield Check(
-            ids.FALSE_KEY.of(key),
-            "fail",
-            f"vllm serve silently drops `{key}: false` from a file; {argument} stays "
-            f"{'at its default, which is not false' if now is None else str(now).lower()}",
-            remedy,
-        )
+        detail = f"vllm serve silently drops `{key}: false` from a file; {argument} stays "
+        detail += f"{'at its default, which is not false' if now is None else str(now).lower()}"
+        yield Check(ids.FALSE_KEY.of(key), "fail", detail, remedy)
 
 
 def _overridden(written: WrittenFile) -> Iterator[Check]:
@@ -181,6 +182,43 @@ def _differs(wrote: Any, arrived: Any) -> bool:
     return bool(wrote != arrived)
 
 
+def unreadable_file_check(problem: str) -> Check:
+    """The check of a file that is not YAML, or not settings."""
+    return Check(ids.CONFIG_PARSING, "fail", problem, "write one `option: value` on each line")
+
+
+def read_back_check(wrote: Mapping[str, Any], reads: Mapping[str, Any] | EngineError) -> Check:
+    """Compare what mmcalib wrote with what vLLM reads, or report vLLM's error."""
+    name = ids.CONFIG_PARSING
+    if isinstance(reads, VllmMoved):
+        return Check(name, "warn", f"not checked: {reads.message}", reads.hint)
+    if isinstance(reads, EngineError):
+        return Check(name, "fail", reads.message, REPORT_BUG)
+    differing = [
+        f"{key}: wrote {wrote.get(key)!r}, vLLM reads {reads.get(key)!r}"
+        for key in sorted({*wrote, *reads})
+        if wrote.get(key) != reads.get(key)
+    ]
+    if differing:
+        return Check(name, "fail", "; ".join(differing), REPORT_BUG)
+    return Check(name, "pass", f"vLLM's own parser reads all {len(wrote)} settings back")
+
+
+def rejected_configuration_check(refusal: str, remedy: str = "") -> Check:
+    return Check(ids.CONFIGURATION_ACCEPTED, "fail", refusal, remedy or CHANGE_SETTING)
+
+
+def small_batch_check(refusal: str, enough: int, *, on_gpu: bool) -> Check:
+    """The check of a batch below one item; `on_gpu`: only a GPU forbids chunks."""
+    where = " on a GPU" if on_gpu else ""
+    remedy = f"{yaml_line('max_num_batched_tokens', enough)}, or more"
+    return Check(ids.ITEM_BATCH, "fail", f"vLLM does not start{where}: {refusal}", remedy)
+
+
+def untested_effects_check(error: EngineError) -> Check:
+    return Check(ids.SETTINGS_EFFECT, "skip", f"not tested: {error.message}")
+
+
 def effect_checks(effects: Sequence[Effect]) -> Iterator[Check]:
     """A warning for each setting without effect, and one line for the others."""
     for effect in _idle(effects):
@@ -205,16 +243,24 @@ def _idle(effects: Sequence[Effect]) -> list[Effect]:
     return [e for e in effects if e.outcome == "idle" and not is_size_hint(e.path)]
 
 
+def check_variables(facts: CheckFacts) -> Iterator[Check]:
+    """Warn about each limit in the environment that this server does not apply."""
+    opened = facts.model
+    for name in opened.server.given:
+        if name not in opened.server.limits:
+            detail = f"vLLM {opened.versions.get('vllm', '')}'s server does not apply this variable"
+            if name == BODY_BYTES:
+                detail += "; only the Rust front end of 0.33 does (VLLM_USE_RUST_FRONTEND=1)"
+            yield Check(ids.EFFECT_OF.of(name), "warn", detail, f"unset {name}")
+
+
 def check_ineffective(facts: CheckFacts) -> Iterator[Check]:
     turned, policy = facts.decision.shrinkable_modalities(), facts.policy
     for modality in facts.configuration.table.modalities():
         if policy.max_tokens_per_item is not None and modality not in turned:
-            yield Check(
-                ids.TOKEN_CAP.of(modality),
-                "warn",
-                f"--max-tokens-per-item has no effect: the processor has no option that makes "
-                f"{modality} items smaller",
-            )
+            detail = "--max-tokens-per-item has no effect: the processor has no option that makes "
+            detail += f"{modality} items smaller"
+            yield Check(ids.TOKEN_CAP.of(modality), "warn", detail)
     none = "no value changed tokens or encoder budget, so engine.yaml leaves it out"
     for knob in facts.decision.ineffective:
         yield Check(ids.EFFECT_OF.of(knob.name), "warn", none)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby, islice
-from typing import Any, Literal
+from typing import Any
 
 from mmcalib.checks import catalogue as ids
-from mmcalib.checks.check import Check, RemedyStyle, knob_line, yaml_line
+from mmcalib.checks.catalogue import CheckId
+from mmcalib.checks.check import Check, RemedyStyle, Status, knob_line, yaml_line
 from mmcalib.checks.facts import CheckFacts, Decision, LargestPrompt
 from mmcalib.checks.limits import size_hint
 from mmcalib.derive.costs import CostColumns, CostTable, ItemCost
 from mmcalib.derive.demand import Excess, find_excesses
 from mmcalib.derive.frontier import Point, most_detailed
-from mmcalib.derive.limits import LIMIT, Count
+from mmcalib.derive.limits import LIMIT, Count, resident_items
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.knobs import Knob, merge_nested
-from mmcalib.domain.memory import Budget
+from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.shapes import Modality, weight
 from mmcalib.gate.fit import Fit
 from mmcalib.text import number, plural
@@ -38,14 +39,9 @@ def check_items_admitted(facts: CheckFacts) -> Iterator[Check]:
     ends, remedy = "", f"{dialect.setting('max_num_batched_tokens', largest.embeds)} or more"
     if dialect is RemedyStyle.LINES:
         ends, remedy = ", so vLLM rejects them (HTTP 400)", _room(largest, facts)
-    yield Check(
-        ids.ADMITTED,
-        "fail",
-        f"{number(over)} items exceed the encoder cache of "
-        f"{number(limit)} tokens{ends}; {largest.exemplar} takes {number(largest.embeds)}",
-        remedy,
-        names,
-    )
+    detail = f"{number(over)} items exceed the encoder cache of {number(limit)} tokens{ends}; "
+    detail += f"{largest.exemplar} takes {number(largest.embeds)}"
+    yield Check(ids.ADMITTED, "fail", detail, remedy, names)
 
 
 def _room(item: ItemCost, facts: CheckFacts) -> str:
@@ -130,13 +126,9 @@ def check_still_accepted(facts: CheckFacts) -> Iterator[Check]:
     ]
     if items := sum(costs.item_count() for costs in gone):
         first = next(costs[0] for costs in gone if costs)
-        yield Check(
-            ids.NEWLY_REJECTED,
-            "fail",
-            f"the tuned settings reject {plural(items, 'item')}, such as {first.exemplar}",
-            "a larger --max-tokens-per-item",
-            (first.exemplar,),
-        )
+        detail = f"the tuned settings reject {plural(items, 'item')}, such as {first.exemplar}"
+        remedy = "a larger --max-tokens-per-item"
+        yield Check(ids.NEWLY_REJECTED, "fail", detail, remedy, (first.exemplar,))
 
 
 # By what was too small. More context takes more KV cache, so it does not help memory.
@@ -168,14 +160,10 @@ def check_kept_whole(facts: CheckFacts) -> Iterator[Check]:
         tokens = {cost.shape: before.costs[cost.shape].tokens for cost in smaller}
         worst = min(smaller, key=lambda cost: cost.tokens / tokens[cost.shape])
         count = sum(cost.count for cost in smaller)
-        yield Check(
-            ids.DETAIL_KEPT,
-            "fail",
-            f"{plural(count, 'item')} {'is' if count == 1 else 'are'} downscaled, such as "
-            f"{worst.exemplar}: {worst.tokens} of {tokens[worst.shape]} tokens",
-            "--prefer throughput allows it; otherwise report a bug",
-            (worst.exemplar,),
-        )
+        detail = f"{plural(count, 'item')} {'is' if count == 1 else 'are'} downscaled, such as "
+        detail += f"{worst.exemplar}: {worst.tokens} of {tokens[worst.shape]} tokens"
+        remedy = "--prefer throughput allows it; otherwise report a bug"
+        yield Check(ids.DETAIL_KEPT, "fail", detail, remedy, (worst.exemplar,))
     elif decision.setting != decision.default_table.setting:
         more = "at least " if decision.raises_detail else ""
         detail = f"every item takes {more}as many tokens as by default"
@@ -257,10 +245,8 @@ def _shrunk_check(now: Point, better: Point | None, facts: CheckFacts) -> Iterat
     largest = largest_item(over)
     count = better.items_gaining if kept is None and better else over.item_count()
     verb = "shrinks" if count == 1 else "shrink"
-    detail = (
-        f"{count:,} of {plural(items.item_count(), knob.modality)} {verb} to {limit}, such as "
-        f"{largest.exemplar}: {largest.shape}"
-    )
+    detail = f"{count:,} of {plural(items.item_count(), knob.modality)} {verb} to {limit}, such as "
+    detail += f"{largest.exemplar}: {largest.shape}"
     if knob.modality == "image":
         detail += f", {weight(largest.shape) / 1e6:.1f} megapixels"
     remedy = _PARTS[knob.modality]
@@ -300,10 +286,8 @@ def _fullest_fits(prompt: LargestPrompt, facts: CheckFacts) -> Check:
     total = needed_context(most, reserve_tokens)
     tokens = total - reserve_tokens
     items = ", ".join(f"{count} × {m} of {each:,} tokens" for m, (count, each) in most.items())
-    detail = (
-        f"a prompt of {items}{', the largest of yours,' if own else ''} takes {tokens:,}, with "
-        f"{reserve_tokens:,} for text (assumed) {total:,}; max_model_len {room:,}"
-    )
+    detail = f"a prompt of {items}{', the largest of yours,' if own else ''} takes {tokens:,}, "
+    detail += f"with {reserve_tokens:,} for text (assumed) {total:,}; max_model_len {room:,}"
     if total <= room:
         return Check(ids.PROMPT_LENGTH, "pass", detail)
     limits = engine_args.get(LIMIT) or {}
@@ -320,7 +304,7 @@ def _fullest_fits(prompt: LargestPrompt, facts: CheckFacts) -> Check:
         "--requests FILE checks your requests" if own else "--data DIR checks your own media"
     )
     alone = own and max(each for _, each in most.values()) + reserve_tokens > room
-    status: Literal["fail", "warn"] = "fail" if alone else "warn"
+    status: Status = "fail" if alone else "warn"
     rejects = f"{detail}: vLLM rejects such a prompt"
     return Check(ids.PROMPT_LENGTH, status, rejects, "\n".join(remedies))
 
@@ -342,7 +326,7 @@ def _longest_fits(longest: Fit, facts: CheckFacts) -> Check:
         remedy = f"{context}, or {fewer}"
     elif not facts.longer:
         remedy = "fewer or smaller items; this is the model's longest context"
-    status: Literal["fail", "warn"] = "warn" if longest.passes else "fail"
+    status: Status = "warn" if longest.passes else "fail"
     return Check(ids.PROMPT_LENGTH, status, f"{longest.problems}; {detail}", remedy, names)
 
 
@@ -353,26 +337,45 @@ def check_prompts_fit(facts: CheckFacts) -> Iterator[Check]:
         yield _fullest_fits(facts.prompt, facts)
 
 
+def check_large_items(facts: CheckFacts) -> Iterator[Check]:
+    """Check items that block the encoder cache; `items admitted` reports those that never fit."""
+    judged, budget = facts.configuration, facts.configuration.budget
+    size = budget.encoder_cache_size
+    modalities = {modality for modality, most in judged.items_per_prompt.items() if most}
+    every = resident_items(judged.table, budget)
+    large = [r for r in every if r.items and r.modality in modalities]
+    blocking = [r for r in large if r.delays_others]
+    if blocking and budget.max_num_seqs > 1:
+        worst = max(blocking, key=lambda r: r.steps)
+        item, batched = worst.item, budget.max_num_batched_tokens
+        detail = f"{worst.over_half} {worst.modality} items each take over half of the encoder "
+        detail += f"cache ({size:,} tokens): {item.exemplar} occupies it for at least "
+        detail += f"{worst.steps} steps of {batched} tokens; the next large {worst.modality} waits"
+        double = f"--max-num-batched-tokens {2 * item.embeds}"
+        remedy = f"{double} makes room for two and takes GPU memory"
+        if worst.modality in facts.decision.shrinkable_modalities():
+            remedy += "; --max-tokens-per-item makes them smaller"
+        yield Check(ids.LARGE_ITEMS, "warn", detail, remedy, (item.exemplar,))
+    elif large:
+        each = (f"{number(r.items)} × {r.modality} of {r.item.embeds} tokens" for r in large)
+        detail = f"the encoder cache, {size} tokens, holds {' or '.join(each)}"
+        yield Check(ids.LARGE_ITEMS, "pass", detail)
+
+
 def check_requests_admitted(facts: CheckFacts) -> Iterator[Check]:
     """Check that no request has more items than the limits admit; else vLLM answers HTTP 400."""
-    over, dialect = facts.corpus.over, facts.dialect
+    over, judged, dialect = facts.corpus.over, facts.configuration, facts.dialect
     if over is None:
         return
-    limits = facts.configuration.engine_args.get(LIMIT) or {}
-    more = {m: n for m, n in over.most.items() if n > facts.configuration.items_per_prompt[m]}
-    status: Literal["fail", "warn"] = dialect.choose(flags="warn", lines="fail")
-    yield Check(
-        ids.REQUESTS_ADMITTED,
-        status,
-        f"{dialect.number(over.requests)} of {dialect.number(over.of)} requests carry more items "
-        f"than the limits admit, such as {over.first}: vLLM "
-        f"{dialect.choose(flags='will reject', lines='rejects')} them",
-        dialect.choose(
-            flags="--coverage 1, a larger --count, or split the requests",
-            lines=yaml_line(LIMIT, {**limits, **more}),
-        ),
-        (over.first,),
-    )
+    status: Status = "warn"
+    rejects, remedy = "will reject", "--coverage 1, a larger --count, or split the requests"
+    if dialect is RemedyStyle.LINES:
+        limits = dict(judged.engine_args.get(LIMIT) or {})
+        more = {m: n for m, n in over.most.items() if n > judged.items_per_prompt[m]}
+        status, rejects, remedy = "fail", "rejects", yaml_line(LIMIT, limits | more)
+    detail = f"{dialect.number(over.requests)} of {dialect.number(over.of)} requests carry more "
+    detail += f"items than the limits admit, such as {over.first}: vLLM {rejects} them"
+    yield Check(ids.REQUESTS_ADMITTED, status, detail, remedy, (over.first,))
 
 
 def excess_check(excess: Excess, dialect: RemedyStyle) -> Check:
@@ -381,16 +384,12 @@ def excess_check(excess: Excess, dialect: RemedyStyle) -> Check:
     fewer = dialect.choose(flags=f"-- --max-num-seqs {seqs}", lines=f"max-num-seqs: {seqs}")
     cost, items = excess.cost, f"{excess.items:,} items" if excess.items > 1 else "an item"
     lower = "a lower gpu_memory_utilization leaves room without reserving it"
-    return Check(
-        ids.INPUT_MEMORY.of(excess.modality),
-        "warn",
-        f"one step may encode {items} such as {cost.exemplar}, of {cost.embeds:,} tokens: "
-        f"{excess.times:.1f} times the encoder input that vLLM profiles, because the processor "
-        "pads or tiles them. The engine may run out of memory under load; --gpu NAME rehearses "
-        "the step",
-        f"{fewer}, or {lower}" if excess.max_num_seqs else lower,
-        (cost.exemplar,),
-    )
+    detail = f"one step may encode {items} such as {cost.exemplar}, of {cost.embeds:,} tokens: "
+    detail += f"{excess.times:.1f} times the encoder input that vLLM profiles, because the "
+    detail += "processor pads or tiles them. The engine may run out of memory under load; --gpu "
+    detail += "NAME rehearses the step"
+    remedy = f"{fewer}, or {lower}" if excess.max_num_seqs else lower
+    return Check(ids.INPUT_MEMORY.of(excess.modality), "warn", detail, remedy, (cost.exemplar,))
 
 
 def check_input_reserved(facts: CheckFacts) -> Iterator[Check]:
@@ -398,3 +397,11 @@ def check_input_reserved(facts: CheckFacts) -> Iterator[Check]:
     judged = facts.configuration
     for excess in find_excesses(judged.table, judged.budget, judged.plain, judged.items_per_prompt):
         yield excess_check(excess, facts.dialect)
+
+
+def rehearsed_inputs(after: RehearsedMemory | None) -> set[CheckId]:
+    """The input memory checks that a rehearsal answers in bytes."""
+    steps = after.steps if after else ()
+    return {
+        ids.INPUT_MEMORY.of(one.step.shape.modality) for one in steps if one.peak_bytes is not None
+    }

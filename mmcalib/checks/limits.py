@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mmcalib.checks.catalogue import LIMIT_OF, SCOPE, UNLIMITED
+from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, yaml_line
 from mmcalib.checks.facts import CheckFacts
 from mmcalib.derive.effects import Footprint, ItemOutcome
@@ -95,7 +95,7 @@ def check_written_limits(facts: CheckFacts) -> Iterator[Check]:
             remedy = yaml_line(LIMIT, {near[0]: limits[modality]})
         takes = f"the model takes {', '.join(taken)}"
         detail = f"{takes}; vLLM silently ignores a limit of {modality}"
-        yield Check(LIMIT_OF.of(modality), "fail" if near else "warn", detail, remedy)
+        yield Check(ids.LIMIT_OF.of(modality), "fail" if near else "warn", detail, remedy)
 
 
 def _misspelt(limits: Mapping[str, Any], modality: str) -> Iterator[Check]:
@@ -104,7 +104,7 @@ def _misspelt(limits: Mapping[str, Any], modality: str) -> Iterator[Check]:
         if name not in known:
             detail = f"vLLM ignores {name} without a word: {modality} has {', '.join(known)}"
             remedy = yaml_line(LIMIT, {modality: {n: v for n, v in given.items() if n in known}})
-            yield Check(LIMIT_OF.of(f"{modality}: {name}"), "warn", detail, remedy)
+            yield Check(ids.LIMIT_OF.of(f"{modality}: {name}"), "warn", detail, remedy)
 
 
 def check_every_limited(facts: CheckFacts) -> Iterator[Check]:
@@ -129,7 +129,7 @@ def check_every_limited(facts: CheckFacts) -> Iterator[Check]:
                 detail += f", {less}"
             if limits or worst != next(iter(taken)):
                 remedy = f"{yaml_line(LIMIT, {**known, worst: 0})} if you serve no {worst}"
-    yield Check(UNLIMITED, "warn", detail, remedy)
+    yield Check(ids.UNLIMITED, "warn", detail, remedy)
 
 
 def check_given_counts(facts: CheckFacts) -> Iterator[Check]:
@@ -139,7 +139,7 @@ def check_given_counts(facts: CheckFacts) -> Iterator[Check]:
         if count and modality not in taken:
             option, takes = f"--count {modality}={count}", f"the model takes {', '.join(taken)}"
             detail = f"{takes}; {option} has no effect"
-            yield Check(LIMIT_OF.of(modality), "warn", detail, f"leave out {option}")
+            yield Check(ids.LIMIT_OF.of(modality), "warn", detail, f"leave out {option}")
 
 
 def flat_options(engine_args: Mapping[str, Any]) -> list[str]:
@@ -189,4 +189,4 @@ def flat_option_check(
     )
     lines = [f"{yaml_line(KWARGS, args[KWARGS])}  # only for {m}" for m, args in remedies.items()]
     detail = f"{name} has no modality and changes {' and '.join(moved)}: {cases}"
-    return Check(SCOPE.of(name), "warn", detail, "\n".join(lines))
+    return Check(ids.SCOPE.of(name), "warn", detail, "\n".join(lines))

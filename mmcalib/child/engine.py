@@ -12,6 +12,8 @@ from PIL import Image
 
 from mmcalib.child.processor import require_host_memory
 from mmcalib.child.service import exhausted_resource, refusal_reason
+from mmcalib.domain.memory import EngineStarted
+from mmcalib.domain.traffic import BurstResult, PromptOutcome
 from mmcalib.engine import messages as m
 from mmcalib.models.cut import scale_to_depth
 from mmcalib.processes import free_bytes
@@ -36,7 +38,7 @@ _MEMORY_SHARE = 0.7
 _TOO_LITTLE = "{free:.1f} GiB free, about {needed:.1f} GiB needed"
 
 
-def start_engine(request: m.StartEngine, say: Callable[[str], None]) -> tuple[Any, m.EngineStarted]:
+def start_engine(request: m.StartEngine, say: Callable[[str], None]) -> tuple[Any, EngineStarted]:
     """Start `vllm.LLM` with these engine arguments and read its figures.
 
     Raises MemoryError before loading if this machine is too small for weights and KV cache. The
@@ -98,7 +100,7 @@ def start_engine(request: m.StartEngine, say: Callable[[str], None]) -> tuple[An
         say("reading the memory of the GPU")
         gpu = replace(_ask(llm, "mmcalib_memory"), cudagraph_captured_bytes=graphs.nbytes)
         peak, weights, full = gpu.activation_peak_bytes, gpu.weights_bytes, gpu.weights_bytes
-    return llm, m.EngineStarted(
+    return llm, EngineStarted(
         device=str(llm.llm_engine.vllm_config.device_config.device_type),
         start_s=start_s,
         weights_bytes=weights,
@@ -182,12 +184,12 @@ def emulates_bfloat16(model_config: Any) -> bool:
 _ANSWER_TOKENS = 1
 
 
-def run_burst(llm: Any, request: m.Replay, prompting: processors.PromptSettings) -> m.BurstResult:
+def run_burst(llm: Any, request: m.Replay, prompting: processors.PromptSettings) -> BurstResult:
     """Admit and abort the prompts of `admit`; queue the others and run until all are answered."""
     started = time.perf_counter()
     queued: dict[str, m.ReplayPrompt] = {}
-    answers: list[m.PromptOutcome] = []
-    admitted: list[m.PromptOutcome] = []
+    answers: list[PromptOutcome] = []
+    admitted: list[PromptOutcome] = []
     start_bytes = _peak(llm, None)
     with RequestWatch(llm) as watch:
         for prompt in request.admit:
@@ -195,7 +197,7 @@ def run_burst(llm: Any, request: m.Replay, prompting: processors.PromptSettings)
                 admitted.append(_rejected(prompt, error))
                 continue
             tokens = watch.item_tokens[watch.last_added]
-            admitted.append(m.PromptOutcome(prompt.origin, "", tokens))
+            admitted.append(PromptOutcome(prompt.origin, "", tokens))
             llm.llm_engine.abort_request([watch.last_added])
         for prompt in request.prompts:
             if error := _enqueue(llm, prompt, prompting):
@@ -206,8 +208,8 @@ def run_burst(llm: Any, request: m.Replay, prompting: processors.PromptSettings)
     for request_id, prompt in queued.items():
         has_answer = request_id in outputs and outputs[request_id].finished
         problem = "" if has_answer else "the engine did not answer"
-        answers.append(m.PromptOutcome(prompt.origin, problem, watch.item_tokens[request_id]))
-    return m.BurstResult(
+        answers.append(PromptOutcome(prompt.origin, problem, watch.item_tokens[request_id]))
+    return BurstResult(
         tuple(answers),
         time.perf_counter() - started,
         watch.largest_encoder_step_tokens,
@@ -221,9 +223,9 @@ def _peak(llm: Any, start_bytes: int | None) -> int | None:
     return int(_ask(llm, "mmcalib_peak", start_bytes)) if platform.current().is_cuda() else None
 
 
-def _rejected(prompt: m.ReplayPrompt, error: Exception) -> m.PromptOutcome:
+def _rejected(prompt: m.ReplayPrompt, error: Exception) -> PromptOutcome:
     no_memory = exhausted_resource(error) == "memory"
-    return m.PromptOutcome(prompt.origin, refusal_reason(error), (), no_memory)
+    return PromptOutcome(prompt.origin, refusal_reason(error), (), no_memory)
 
 
 def _enqueue(

@@ -25,7 +25,7 @@ from mmcalib.configs.read import WrittenConfiguration
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import KnownOptions, ListServeOptions, OpenModel, ServeConfig
-from mmcalib.errors import EngineError, ModelError, NotMultimodal, UsageError, VllmRefused
+from mmcalib.errors import ModelError, NotMultimodal, UsageError, VllmRefused
 from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
@@ -89,7 +89,7 @@ def parse_configuration(host: EngineHost, written: WrittenConfiguration) -> Serv
     parsed = try_to_parse(host, written)
     if isinstance(parsed, ServeConfig):
         return parsed
-    why, file = refusal_text(parsed), written.config
+    why, file = parsed.refusal, written.config
     if flags_error := rejected_flags_error(why, written.every_flag, list_options(host).arguments):
         raise flags_error from parsed
     validate = file and shlex.join(["mmcalib", "validate", str(file)])
@@ -164,23 +164,6 @@ def text_only_error(resolved: ResolvedModel, so: str = "") -> ModelError:
     """Return the error for a text-only model; `so` ends its message."""
     hint = "mmcalib list models (multimodal ones), or --model another"
     return ModelError(f"{resolved.id} takes no images, video or audio{so}", hint=hint)
-
-
-# Parts of pydantic's and argparse's errors that do not help a user.
-_ADDRESS = re.compile(r" For further information visit https?://\S+")
-_FUNCTION = re.compile(r"<function loads at 0x[0-9a-f]+>")
-# A long one is cut off before its end.
-_ONE_ERROR = re.compile(
-    r"1 validation error for \w+ Value error, (?P<words>.+?)(?: \[type=value_error|\Z)"
-)
-CHANGE_SETTING: Final = "change the setting that it names"
-
-
-def refusal_text(error: EngineError) -> str:
-    """Return vLLM's reason without what mmcalib was doing."""
-    reason = _FUNCTION.sub("JSON", _ADDRESS.sub("", error.reason))
-    only = _ONE_ERROR.match(reason)
-    return only["words"] if only else reason
 
 
 _UNKNOWN: Final = "unrecognized arguments: "

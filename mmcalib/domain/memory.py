@@ -1,4 +1,4 @@
-"""Encoder budget, rehearsed memory, and memory measured on a GPU."""
+"""Encoder budget, rehearsed memory, and memory measured at an engine's start."""
 
 from __future__ import annotations
 
@@ -376,3 +376,31 @@ class WorkerMemory:
     kv_cache_bytes: int | None = None
     kv_cache_tokens: int | None = None
     max_concurrency: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStarted:
+    """Figures read inside the worker, in bytes and seconds; None if not measured.
+
+    `*_full_*` figures are scaled to the true depth. `gpu` is None on the CPU, where mmcalib traces
+    the peak. `computed_in` is the dtype used instead of one that this CPU does not support.
+    `most_step_tokens` is the largest encoder step that fits in free memory; None if vLLM's profile
+    fits.
+    """
+
+    device: str
+    start_s: float
+    weights_bytes: int
+    weights_full_bytes: int
+    kv_bytes_per_token: int
+    kv_full_bytes_per_token: int
+    encoder_seconds_per_token: float | None
+    profile_estimate_s: float | None
+    profile_s: float | None
+    activation_peak_bytes: int | None
+    budget_tokens: int
+    profiled_modality: str | None
+    profiled_items: int
+    computed_in: str | None = None
+    most_step_tokens: int | None = None
+    gpu: WorkerMemory | None = None

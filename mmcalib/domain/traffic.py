@@ -1,4 +1,4 @@
-"""Requests in order of arrival, and the memory of serving them, step by step."""
+"""Requests by arrival, the memory of serving them, and answers to a burst."""
 
 from __future__ import annotations
 
@@ -124,3 +124,34 @@ class Traffic:
     cached_tokens: int
     reserved_bytes: int | None
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PromptOutcome:
+    """The outcome of one replayed prompt: its error, if any, and the engine's item tokens."""
+
+    origin: str
+    error: str
+    item_tokens: tuple[int, ...]
+    out_of_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BurstResult:
+    """Outcomes of one burst's prompts; those in `admitted` were admitted only."""
+
+    answers: tuple[PromptOutcome, ...]
+    seconds: float
+    largest_encoder_step_tokens: int
+    admitted: tuple[PromptOutcome, ...] = ()
+    # torch's peak above its start; None without a GPU.
+    peak_bytes: int | None = None
+
+    @property
+    def outcomes(self) -> tuple[PromptOutcome, ...]:
+        return (*self.answers, *self.admitted)
+
+    @property
+    def rejected(self) -> list[str]:
+        """Prompts that the engine rejected or did not answer, with its error."""
+        return [f"{one.origin}: {one.error}" for one in self.outcomes if one.error]

@@ -16,10 +16,10 @@ from pydantic import TypeAdapter
 from mmcalib.corpus.chat import ChatRequest
 from mmcalib.domain.items import TextBound, TextCounting
 from mmcalib.domain.knobs import Setting
-from mmcalib.domain.memory import Budget, EncoderStep, RehearsedMemory, WorkerMemory
+from mmcalib.domain.memory import Budget, EncoderStep, EngineStarted, RehearsedMemory
 from mmcalib.domain.model import Cost, ModelInfo, ProcessedItem, RejectedBy
 from mmcalib.domain.shapes import Modality, Shape
-from mmcalib.domain.traffic import Arrivals, SplitPrompt, Traffic, TrafficRequest
+from mmcalib.domain.traffic import Arrivals, BurstResult, SplitPrompt, Traffic, TrafficRequest
 from mmcalib.models.gpus import Gpu
 
 
@@ -260,33 +260,6 @@ class ListServeOptions(Request[KnownOptions]):
     """List the options of `vllm serve`."""
 
 
-class EngineStarted(Message):
-    """Figures read inside the worker, in bytes and seconds; None if not measured.
-
-    `*_full_*` figures are scaled to the true depth. `gpu` is None on the CPU, where mmcalib traces
-    the peak. `computed_in` is the dtype used instead of one that this CPU does not support.
-    `most_step_tokens` is the largest encoder step that fits in free memory; None if vLLM's profile
-    fits.
-    """
-
-    device: str
-    start_s: float
-    weights_bytes: int
-    weights_full_bytes: int
-    kv_bytes_per_token: int
-    kv_full_bytes_per_token: int
-    encoder_seconds_per_token: float | None
-    profile_estimate_s: float | None
-    profile_s: float | None
-    activation_peak_bytes: int | None
-    budget_tokens: int
-    profiled_modality: str | None
-    profiled_items: int
-    computed_in: str | None = None
-    most_step_tokens: int | None = None
-    gpu: WorkerMemory | None = None
-
-
 class StartEngine(Request[EngineStarted]):
     """Start the real engine with dummy weights and read its memory from inside."""
 
@@ -303,31 +276,6 @@ class ReplayPrompt:
     origin: str
     request: ChatRequest
     item_tokens: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PromptOutcome:
-    """The outcome of one replayed prompt: its error, if any, and the engine's item tokens."""
-
-    origin: str
-    error: str
-    item_tokens: tuple[int, ...]
-    out_of_memory: bool = False
-
-
-class BurstResult(Message):
-    """Outcomes of one burst's prompts; those in `admitted` were admitted only."""
-
-    answers: tuple[PromptOutcome, ...]
-    seconds: float
-    largest_encoder_step_tokens: int
-    admitted: tuple[PromptOutcome, ...] = ()
-    # torch's peak above its start; None without a GPU.
-    peak_bytes: int | None = None
-
-    @property
-    def outcomes(self) -> tuple[PromptOutcome, ...]:
-        return (*self.answers, *self.admitted)
 
 
 class Replay(Request[BurstResult]):

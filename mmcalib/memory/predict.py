@@ -9,20 +9,20 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
-from mmcalib.checks.catalogue import FIXED_KV_CACHE
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import Decision, Explored, JudgedConfig
+from mmcalib.checks.memory import fixed_kv_cache_check, serves_worse, steps_are_larger
 from mmcalib.decision.decide import MemoryJudge
 from mmcalib.derive.demand import FixedKvCache, Shortfall, fix_kv_cache_size
 from mmcalib.derive.policy import Cost
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.errors import MmcalibError, VerdictError
-from mmcalib.memory.checks import predicted_shortfall, serves_worse, steps_are_larger
 from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Predicted, Steps
 from mmcalib.memory.worst_steps import (
     RehearseAll,
     encoder_steps,
     find_remedies,
+    predicted_shortfall,
     rehearse_worst_steps,
     worst_step_configs,
 )
@@ -326,9 +326,6 @@ def _profile(one: Explored) -> tuple[Any, ...]:
     )
 
 
-_REMEDY = "a smaller --max-model-len, or no --pin-kv-cache"
-
-
 @dataclass(frozen=True, slots=True)
 class PinnedPool:
     """A fixed KV cache and its rehearsal; both are None if vLLM would not start with it."""
@@ -348,16 +345,10 @@ def fix_kv_cache(
     if pool is None:
         return None
     (rehearsed,) = ask([{**decision.engine_args, **pool.values}], encoder_steps(decision))
-    if rehearsed is None or rehearsed.kv_cache_tokens is None:
-        why = rehearsed.problem if rehearsed else "it could not be rehearsed"
-        detail = f"a KV cache of {gib(pool.kv_cache_memory_bytes)} is too small: {why}"
-        return PinnedPool(None, Check(FIXED_KV_CACHE, "fail", detail, _REMEDY))
-    graphs = f", graphs of {len(pool.capture_sizes)} sizes" if pool.capture_sizes else ""
-    detail = (
-        f"KV cache {gib(pool.kv_cache_memory_bytes)} of the {gib(pool.left_bytes)} left, "
-        f"{rehearsed.kv_cache_tokens:,} tokens{graphs}; {pool.effect}"
-    )
-    return PinnedPool(pool, Check(FIXED_KV_CACHE, "pass", detail), rehearsed)
+    check = fixed_kv_cache_check(pool, rehearsed)
+    if check.status == "fail":
+        return PinnedPool(None, check)
+    return PinnedPool(pool, check, rehearsed)
 
 
 def pool_evidence(pool: FixedKvCache, gpu: str) -> Iterator[Evidence]:

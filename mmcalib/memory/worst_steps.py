@@ -14,17 +14,16 @@ from typing import Any, Final
 import numpy as np
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.checks.catalogue import CACHE_RETENTION
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
+from mmcalib.checks.memory import retention_check
 from mmcalib.derive import demand
 from mmcalib.derive.policy import Cost
 from mmcalib.domain.memory import Budget, EncoderStep, PhasePeak, RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.memory.rehearse import Predicted
-from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.remedies.memory import UTILIZATION, Remedy
-from mmcalib.text import gib, number
+from mmcalib.text import gib
 
 # Phases of the profile that make up a step of the language model.
 _LANGUAGE: Final = ("language model", "sampler")
@@ -123,6 +122,18 @@ def find_shortfall(
         total_bytes=calibrated.total_bytes,
         kv_cache_bytes=max(0, calibrated.kv_cache_bytes),
     )
+
+
+def predicted_shortfall(predicted: Predicted, decision: JudgedConfig) -> demand.Shortfall | None:
+    """The shortfall of the reserve; None if a part is unrehearsed or nothing needs memory."""
+    after = predicted.calibrated
+    served = [m for m, _ in worst_step_configs(decision)]
+    if after is None or any(m not in predicted.steps for m in served):
+        return None
+    # Embeddings from clients have no steps but need memory.
+    if not after.phases or not (decision.budget.encoder_cache_size or after.prefills):
+        return None
+    return find_shortfall(decision, after, predicted.steps)
 
 
 def list_demands(
@@ -280,25 +291,7 @@ def check_retention(
     width = output_width(after, predicted.steps)
     if bound is None or language is None or not width:
         return None
-    counted, retained = bound.cache_tokens * width, bound.tokens * width
-    staying = "each item that requests repeat" if bound.known else "every item"
-    detail = (
-        "an item in the encoder cache retains the memory of its whole batch: at most "
-        f"{gib(retained)} for this corpus, while the cache counts {gib(counted)}; computed for "
-        f"{number(bound.batches)} batches, with {staying} staying"
-    )
-    if not bound.known:
-        detail += " (assumed: no request order given)"
-    short = language.peak_bytes + retained - after.activation_peak_bytes
-    if short <= VLLM_SLACK_BYTES:
-        return Check(CACHE_RETENTION, "pass", f"{detail}; the profile reserves enough")
-    return Check(
-        CACHE_RETENTION,
-        "warn",
-        f"{detail}; with the language model's step that exceeds the reserve by {gib(short)}",
-        "a lower gpu_memory_utilization leaves more free; a smaller max_num_batched_tokens shrinks "
-        "batch and cache",
-    )
+    return retention_check(bound, width, language.peak_bytes, after.activation_peak_bytes)
 
 
 def _bound_retention(decision: JudgedConfig, accesses: Accesses) -> demand.RetainedStorage | None:

@@ -2,34 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.checks.catalogue import CONFIG_PARSING, ENGINE_START, PROCESSOR_ON_GPU, REPLAY, CheckId
+from mmcalib.checks import engine
 from mmcalib.checks.check import Check
+from mmcalib.checks.engine import DevicePairs
+from mmcalib.checks.facts import JudgedConfig
+from mmcalib.checks.file import read_back_check
+from mmcalib.configs.opening import is_serving_gpu, without_gpu_args
 from mmcalib.decision.measure import Sample
 from mmcalib.decision.media_files import Files, prepare_files
 from mmcalib.domain.knobs import Label, Setting
-from mmcalib.domain.model import ProcessedItem
-from mmcalib.domain.shapes import Modality
+from mmcalib.domain.memory import EngineStarted
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.traffic import BurstResult
+from mmcalib.engine import messages as m
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import BurstResult, CompareDevices, File, OpenModel, ParseServeConfig
 from mmcalib.engine.wheels import BUILDS, installed_version
-from mmcalib.errors import EngineDied, EngineError, OutputError, UsageError, VllmMissing, VllmMoved
+from mmcalib.errors import EngineError, OutputError, UsageError, VllmMissing, VllmMoved
 from mmcalib.models import gpus
+from mmcalib.models.cut import Depths, cut_checkpoint, read_config, read_depths
+from mmcalib.models.gpus import Gpu
 from mmcalib.options.run import Device
 from mmcalib.processes import exhausted, free_bytes
 from mmcalib.progress import Progress
-from mmcalib.proof import replay, start
-from mmcalib.proof.replay import Burst, mismatched_prompts, rejected_prompts
-from mmcalib.proof.start import Launch, Started
-from mmcalib.releases.constants import INSTALL_CUDA, PROCESSOR_DEVICE_OPTION
+from mmcalib.proof import replay
+from mmcalib.proof.replay import Burst, mismatched_prompts
+from mmcalib.releases.constants import INSTALL_CUDA
 from mmcalib.results.memory import Memory, ReplayResult, Startup
-from mmcalib.text import MIB, gib
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The engine's figures, and the depths it ran with."""
+
+    figures: EngineStarted
+    depths: Depths
+    true_depths: Depths
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A configuration, its model as opened here, and limits; `gpu` is the one that will serve."""
+
+    config: JudgedConfig
+    opened: ModelInfo
+    model_path: Path
+    scratch: Path
+    budget_s: float
+    gpu: Gpu | None = None
+
+    @property
+    def engine_args(self) -> dict[str, Any]:
+        """The arguments that this machine supports."""
+        return without_gpu_args(self.config.engine_args, self.opened.device)
+
+    @property
+    def serves(self) -> bool:
+        """True if this machine's GPU is the one that will serve."""
+        return is_serving_gpu(self.opened.device, self.gpu)
+
+
+def start_engine(host: EngineHost, launch: Launch, progress: Progress) -> Started:
+    """Start the engine with dummy weights; without a GPU cut and eager. Raises EngineError."""
+    path, budget = launch.model_path, launch.config.budget
+    # The serving machine's default batch: `vllm.LLM` and this machine have other defaults.
+    args = {
+        "max_num_batched_tokens": budget.max_num_batched_tokens,
+        "max_num_seqs": budget.max_num_seqs,
+        **launch.engine_args,
+        "model": str(path),
+        "load_format": "dummy",
+    }
+    ran = true = read_depths(read_config(path), launch.opened.text_layers)
+    if launch.opened.device == "cpu":
+        cut = cut_checkpoint(path, launch.scratch / "cut")
+        ran = read_depths(read_config(cut))
+        args |= {"model": str(cut), "dtype": "bfloat16", "enforce_eager": True}
+        # Here it would be a share of this machine's memory; another setting sizes the KV cache.
+        args.pop("gpu_memory_utilization", None)
+    # With a rehearsed GPU, the peak of this CPU is not needed.
+    within_s = None if launch.gpu is not None else launch.budget_s
+    request = m.StartEngine(args, true, within_s)
+    with progress.step("starting the engine"):
+        figures = host.ask(request, "starting the engine")
+    return Started(figures, ran, true)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,74 +126,48 @@ def prove(
     out of memory or disk and is not the one that serves.
     """
     if not launch.opened.starts_engines:
-        why = "not started: this build of vLLM needs a GPU"
-        where = "mmcalib validate FILE on the serving machine, or install vLLM's CPU build here"
-        return Proof(checks=(Check(ENGINE_START, "skip", why, where),))
+        return Proof(checks=(engine.NEEDS_GPU,))
     proof, free = Proof(), free_bytes()
     try:
-        started = start.start(host, launch, progress)
-        proof = Proof(started, checks=tuple(start.startup_checks(started, launch)))
+        started = start_engine(host, launch, progress)
+        figures = started.figures
+        usable = launch.engine_args
+        left_out = [name for name in launch.config.engine_args if name not in usable]
+        start = engine.start_check(figures, launch.config.budget, left_out)
+        checks = (start, *engine.profile_checks(figures, rehearsed=launch.gpu is not None))
+        proof = Proof(started, checks=checks)
         if source is None:
             return proof
         burst = replay.choose_burst(
-            source.prompts, launch.config, started, launch.budget_s, launch.scratch, source.files
+            source.prompts, launch.config, figures, launch.budget_s, launch.scratch, source.files
         )
         replayed = replay.replay(host, burst, progress)
         if not launch.serves:
             burst, replayed = replay.leave_out_exhausting(burst, replayed)
-        check = replay.replay_check(burst, replayed, started.figures.budget_tokens)
+        mismatched = mismatched_prompts(burst, replayed)
+        check = engine.replay_check(burst, replayed, mismatched, figures.budget_tokens)
         proof = replace(proof, checks=(*proof.checks, check))
-        if replay.lacks_chat_template(replayed):
+        if engine.lacks_chat_template(replayed):
             return proof
         return replace(proof, burst=burst, replayed=replayed)
-    except VllmMoved as error:
-        name = REPLAY if proof.started else ENGINE_START
-        unproven = Check(name, "warn", f"not checked: {error.message}", error.hint)
-        return replace(proof, checks=(*proof.checks, unproven))
     except (EngineError, OutputError, OSError, MemoryError) as error:
-        name = REPLAY if proof.started else ENGINE_START
-        failed = _beyond_machine(name, error, launch, free, remedy)
-        if failed is None:
-            if not isinstance(error, EngineError):
-                raise
-            # If the engine died, its own hint may help too.
-            both = f"{remedy}; {error.hint}" if isinstance(error, EngineDied) else remedy
-            failed = Check(name, "fail", error.message, both)
-        return replace(proof, checks=(*proof.checks, failed), failure=error)
-
-
-def _beyond_machine(
-    name: CheckId, error: Exception, launch: Launch, free: int | None, remedy: str
-) -> Check | None:
-    """The skipped check if this machine ran out of something and is not the one that serves."""
-    lacking = error.exhausted if isinstance(error, EngineError) else exhausted(error)
-    if not lacking or launch.serves:
-        return None
-    what = "replayed" if name == REPLAY else "started"
-    why = error.reason if isinstance(error, EngineError) else str(error)
-    if isinstance(error, EngineDied) and free is not None:
-        why = f"{gib(free)} free before; {why}"
-    detail = f"not {what}: this machine ran out of {lacking} ({why})"
-    return Check(name, "skip", detail, f"run with more free {lacking}, or {remedy}")
+        began = proof.started is not None
+        lacking = error.exhausted if isinstance(error, EngineError) else exhausted(error)
+        lacking = "" if launch.serves else lacking
+        if not lacking and not isinstance(error, EngineError):
+            raise
+        failed = engine.ended_check(error, remedy, started=began, lacking=lacking, free=free)
+        failure = None if isinstance(error, VllmMoved) else error
+        return replace(proof, checks=(*proof.checks, failed), failure=failure)
 
 
 def check_config_parsing(host: EngineHost, path: Path, engine_config: Mapping[str, Any]) -> Check:
     """Check field by field that `vllm serve --config` reads the file as it was written."""
-    name = CONFIG_PARSING
     try:
-        parsed = host.ask(ParseServeConfig(str(path)), "parsing the config file")
-    except VllmMoved as error:
-        return Check(name, "warn", f"not checked: {error.message}", error.hint)
+        parsed = host.ask(m.ParseServeConfig(str(path)), "parsing the config file")
     except EngineError as error:
-        return Check(name, "fail", error.message, "please report this bug")
-    differing = [
-        f"{key}: wrote {engine_config.get(key)!r}, vLLM reads {parsed.engine_args.get(key)!r}"
-        for key in sorted({*engine_config, *parsed.engine_args})
-        if engine_config.get(key) != parsed.engine_args.get(key)
-    ]
-    if differing:
-        return Check(name, "fail", "; ".join(differing), "please report this bug")
-    return Check(name, "pass", f"vLLM's own parser reads all {len(engine_config)} settings back")
+        return read_back_check(engine_config, error)
+    return read_back_check(engine_config, parsed.engine_args)
 
 
 def measured_memory(started: Started | None, *, own: bool) -> Memory:
@@ -186,7 +222,7 @@ def startup_figures(proof: Proof) -> Startup | None:
         replay = ReplayResult(
             prompts=len(burst.prompts),
             admitted=len(burst.prompts) + len(burst.admit),
-            rejected=len(rejected_prompts(replayed)),
+            rejected=len(replayed.rejected),
             oom=sum(one.out_of_memory for one in replayed.outcomes),
             token_mismatches=len(mismatched_prompts(burst, replayed)),
             encoder_tokens=burst.encoder_tokens,
@@ -213,17 +249,6 @@ def startup_figures(proof: Proof) -> Startup | None:
     )
 
 
-@dataclass(slots=True)
-class DevicePairs:
-    """Results: `items` passed on the CPU, `wrong` has differences by path, `ended` the error."""
-
-    device: str
-    items: int = 0
-    pairs: dict[Modality, list[tuple[ProcessedItem, ProcessedItem]]] = field(default_factory=dict)
-    wrong: dict[str, str] = field(default_factory=dict)
-    ended: str = ""
-
-
 def compare_apart(
     path: str,
     max_model_len: int | None,
@@ -236,7 +261,8 @@ def compare_apart(
     """Compare in a separate process, which frees its GPU memory before an engine starts."""
     with EngineHost(on_note=progress.note, on_log=progress.log) as host:
         try:
-            host.ask(OpenModel(path, max_model_len, search_knobs=False), "opening the model again")
+            request = m.OpenModel(path, max_model_len, search_knobs=False)
+            host.ask(request, "opening the model again")
         except EngineError as error:
             return DevicePairs(device, ended=error.message)
         return compare(host, device, setting, sample, progress, files)
@@ -261,7 +287,7 @@ def compare(
                 if not isinstance(file, str):
                     continue
                 warm = modality not in results.pairs
-                request = CompareDevices(setting, File(modality, file), device, warm)
+                request = m.CompareDevices(setting, m.File(modality, file), device, warm)
                 answer = host.ask(request, f"processing on {device}")
                 results.items += answer.cpu is not None
                 if answer.cpu and answer.device:
@@ -273,34 +299,6 @@ def compare(
         except EngineError as error:
             results.ended = error.message
     return results
-
-
-def compared_check(results: DevicePairs) -> Check:
-    """Check that all results are the same, and report the speed."""
-    device = results.device
-    if results.wrong:
-        path, why = next(iter(results.wrong.items()))
-        detail = f"{path}: {why}; {len(results.wrong)} of {results.items} sampled items differ"
-        remedy = f"{PROCESSOR_DEVICE_OPTION}=cpu on the server"
-        return Check(PROCESSOR_ON_GPU, "fail", detail, remedy)
-    if results.ended:
-        return Check(PROCESSOR_ON_GPU, "fail", f"failed: {results.ended}", "--device cpu")
-    if not results.items:
-        detail = f"vLLM accepts none of the sampled items on {device} or on the CPU"
-        return Check(PROCESSOR_ON_GPU, "skip", detail, "--device cpu")
-    same = f"{results.items} sampled items come out the same on {device} as on the CPU"
-    what = "tokens, embeds, types and shapes of tensors"
-    return Check(PROCESSOR_ON_GPU, "pass", "; ".join([f"{same}: {what}", *_figures(results)]))
-
-
-def _figures(results: DevicePairs) -> Iterator[str]:
-    """Yield each modality's speed, measured one item at a time without loading."""
-    for modality, pairs in results.pairs.items():
-        cpu_s, device_s = (sum(m.seconds for m in side) for side in zip(*pairs, strict=True))
-        peak = max(result.peak_bytes or 0 for _, result in pairs)
-        where = f"at most {peak / MIB:,.1f} MiB each" if peak else "computed on the CPU anyway"
-        rates = f"{len(pairs) / device_s:,.1f} items/s, CPU {len(pairs) / cpu_s:,.1f}"
-        yield f"{modality} {rates}, {where}"
 
 
 _INSTEAD = "--device cpu"

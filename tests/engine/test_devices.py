@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from mmcalib.checks.engine import processor_check
 from mmcalib.domain.knobs import DEFAULT, Setting
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.engine.messages import Blank, CompareDevices, DeviceComparison
 from mmcalib.progress import Silent
-from mmcalib.proof.prove import compare_apart, compared_check
+from mmcalib.proof.prove import compare_apart
 from tests.engine.conftest import Lab, folder_of
 
 pytestmark = pytest.mark.engine
@@ -78,7 +79,7 @@ def test_a_process_apart_finds_the_same_and_ends(engine_cache: Path, tmp_path: P
     folder = folder_of(GEMMA, engine_cache)
     chosen = [(ImageShape(280, 280), str(tmp_path / "a.png"))]
     found = compare_apart(str(folder), None, "cpu", DEFAULT, chosen, Silent())
-    assert compared_check(found).status == "pass"
+    assert processor_check(found).status == "pass"
     assert [cpu.embeds for cpu, _ in found.pairs["image"]] == [256]
 
 
@@ -86,4 +87,4 @@ def test_a_process_apart_finds_the_same_and_ends(engine_cache: Path, tmp_path: P
 def test_a_model_that_cannot_be_opened_again_breaks_off(tmp_path: Path) -> None:
     found = compare_apart(str(tmp_path), None, "cpu", DEFAULT, [], Silent())
     assert found.ended
-    assert compared_check(found).status == "fail"
+    assert processor_check(found).status == "fail"

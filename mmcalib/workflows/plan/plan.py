@@ -22,7 +22,6 @@ from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import EngineError, MmcalibError, ModelError, UsageError
 from mmcalib.logs.starts import StartupLog
-from mmcalib.memory.checks import predicted_shortfall
 from mmcalib.memory.rehearse import (
     MemoryPrediction,
     Predicted,
@@ -30,7 +29,12 @@ from mmcalib.memory.rehearse import (
     memory_figures,
     rehearsed_adequacy,
 )
-from mmcalib.memory.worst_steps import find_remedies, list_demands, rehearse_worst_steps
+from mmcalib.memory.worst_steps import (
+    find_remedies,
+    list_demands,
+    predicted_shortfall,
+    rehearse_worst_steps,
+)
 from mmcalib.models.catalogue import quantized_twins
 from mmcalib.models.cut import read_config, text_sections
 from mmcalib.models.gpus import AUTO, Gpu, resolve_gpu

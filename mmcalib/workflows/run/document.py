@@ -8,8 +8,8 @@ from typing import Any
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.admission.rules import list_costs
-from mmcalib.checks.catalogue import RUN_COMPLETION
-from mmcalib.checks.check import Check, verdict
+from mmcalib.checks.check import verdict
+from mmcalib.checks.engine import UNFINISHED
 from mmcalib.checks.facts import Decision
 from mmcalib.derive.costs import CostTable, mean_cpu_s, quantile
 from mmcalib.derive.frontier import RatedPoint, find_dominated
@@ -20,8 +20,7 @@ from mmcalib.errors import MmcalibError
 from mmcalib.gate.admission import ChatText, Gate, ShapeCost, fit_chat
 from mmcalib.memory.predict import pool_evidence
 from mmcalib.memory.rehearse import Predicted, budget_figures, memory_figures
-from mmcalib.proof.prove import Proof, measured_memory, startup_figures
-from mmcalib.proof.start import Started
+from mmcalib.proof.prove import Proof, Started, measured_memory, startup_figures
 from mmcalib.results.calibration import (
     ChatItems,
     Conversation,
@@ -63,14 +62,6 @@ def frontier_points(decision: Decision, predicted: Predicted | None) -> Iterator
         )
 
 
-_UNFINISHED = Check(
-    RUN_COMPLETION,
-    "fail",
-    "the run did not finish: results of later steps are missing",
-    "run it again with --force",
-)
-
-
 def build_calibration(
     session: Session,
     reviewed: Review,
@@ -81,7 +72,7 @@ def build_calibration(
     job, decided, proof = session.job, reviewed.derived, proof or Proof()
     prepared, decision = decided.prepared, decided.decision
     opened, resolved = prepared.opened, prepared.resolved
-    unfinished = PredictedMemory(None, (*reviewed.checks, *proof.checks, _UNFINISHED))
+    unfinished = PredictedMemory(None, (*reviewed.checks, *proof.checks, UNFINISHED))
     memory, gpu = memory_found or unfinished, job.gpu
     checks, predicted, pool = memory.checks, memory.predicted, memory.pool
     cpu = mean_cpu_s(decision.table)

@@ -6,29 +6,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from mmcalib.checks.catalogue import LARGE_ITEMS, PROCESSOR_CACHE
-from mmcalib.checks.check import Check
 from mmcalib.checks.facts import Decision
 from mmcalib.checks.limits import CACHE
+from mmcalib.checks.options import cache_reason
 from mmcalib.derive.effects import Effect
 from mmcalib.derive.frontier import Point
-from mmcalib.derive.limits import resident_items
 from mmcalib.derive.policy import FIT, Policy
 from mmcalib.derive.processor_cache import (
-    CappedCache,
-    DecidedCache,
     SizedCache,
     UnsizedCache,
-    describe_floor,
-    round_up_gib,
 )
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.models.gpus import Gpu
-from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
+from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.results.calibration import Evidence, ProcessorCache
-from mmcalib.text import GIB, flag, gib, number, plural, share
+from mmcalib.text import GIB, flag, plural
 
 # Points of the hit curve in the document: enough to draw it.
 _POINTS = 32
@@ -42,47 +36,9 @@ def cache_evidence(decision: Decision) -> Iterator[Evidence]:
         setting=CACHE,
         value=cache.mm_processor_cache_gb,
         label="computed",
-        reason=_cache_reason(cache),
+        reason=cache_reason(cache),
         exemplar=cache.often if isinstance(cache, SizedCache) and cache.times > 1 else "",
     )
-
-
-def _capped_reason(cache: CappedCache) -> str:
-    most = f"the largest allowed request needs {describe_floor(cache.floor)}"
-    if cache.gib:
-        budgeted = cache.allowed_gib < PROCESSOR_CACHE_GIB
-        at_most = "the RAM budget allows" if budgeted else "one request needs"
-        return f"as large as {at_most}: without request order the best size is unknown; {most}"
-    allows = f"the RAM budget allows {cache.allowed_gib:g} GiB per process"
-    if not cache.budgeted:
-        allows = f"vLLM's default is {PROCESSOR_CACHE_GIB} GiB"
-    return f"off: {most}; {allows}, and vLLM fails requests that exceed its cache"
-
-
-def _cache_reason(cache: SizedCache | CappedCache) -> str:
-    if isinstance(cache, CappedCache):
-        return _capped_reason(cache)
-    curve, size = cache.curve, cache.size
-    first = "" if cache.complete else "the first "
-    items = f"{first}{number(curve.accesses)} items in {plural(cache.requests, 'request')}"
-    if not curve.most_hits:
-        return f"none of {items} repeats in a later one: a cache would never hit"
-    default = f"vLLM's {PROCESSOR_CACHE_GIB} GiB {share(curve.rate_at(PROCESSOR_CACHE_GIB * GIB))}"
-    if size.floor_bytes > PROCESSOR_CACHE_GIB * GIB:
-        default = f"vLLM's {PROCESSOR_CACHE_GIB} GiB cannot hold the largest allowed request"
-    most = f"an unlimited cache hits {share(curve.most_rate)}, {default}"
-    if not size.mm_processor_cache_gb:
-        # Items do repeat, but no allowed size is safe or hits.
-        need = f"but the largest allowed request needs {describe_floor(cache.floor)}"
-        need = need if size.is_unsafe else "too little to hit"
-        why = f"off: {size.allowed_gib:g} GiB per process are allowed, {need}; of {items} {most}"
-    else:
-        why = f"expected hit rate {share(size.hit_rate)}; {items}, {most}"
-    if size.floor_limited:
-        why += f"; at least what the largest allowed request needs, {describe_floor(cache.floor)}"
-    if size.is_limited:
-        why += f"; {share(size.wanted_hit_rate)} would take {size.wanted_gib:g} GiB per process"
-    return why
 
 
 def cache_report(decision: Decision) -> ProcessorCache | None:
@@ -100,62 +56,6 @@ def cache_report(decision: Decision) -> ProcessorCache | None:
         wanted=wanted if size.wanted_gib > cache.mm_processor_cache_gb else None,
         curve=tuple((capacity, round(rate, 6)) for capacity, rate in curve.points(_POINTS)),
     )
-
-
-def cache_checks(decision: Decision, policy: Policy) -> Iterator[Check]:
-    own_gib = decision.engine_args.get(CACHE)
-    if isinstance(decision.cache, UnsizedCache) and own_gib is not None:
-        yield Check(PROCESSOR_CACHE, "skip", f"not sized: no requests; your {own_gib:g} GiB apply")
-    else:
-        yield _processor_cache(decision.cache, policy)
-    yield from _large_items(decision)
-
-
-def _processor_cache(cache: DecidedCache, policy: Policy) -> Check:
-    name = PROCESSOR_CACHE
-    if isinstance(cache, UnsizedCache):
-        return Check(name, "skip", cache.reason)
-    if isinstance(cache, CappedCache):
-        least = f"--ram-budget {PROCESSOR_CACHES * round_up_gib(cache.floor.nbytes):g}GiB or more"
-        remedy = "" if cache.gib else f"{least}, if the host has it"
-        return Check(name, "pass" if cache.gib else "warn", _cache_reason(cache), remedy)
-    size = cache.size
-    most = f"at most {gib(size.total_bytes)} of RAM in both processes of a server"
-    default = gib(PROCESSOR_CACHES * PROCESSOR_CACHE_GIB * GIB)
-    detail = f"{most}, by default {default}: {_cache_reason(cache)}"
-    if not size.is_limited:
-        return Check(name, "pass", detail)
-    more = f"--ram-budget {PROCESSOR_CACHES * size.wanted_gib:g}GiB, if the host has it"
-    if policy.ram_budget_bytes is None:
-        return Check(name, "pass", f"{detail}: {more}")
-    return Check(name, "warn", f"{gib(policy.ram_budget_bytes)} are allowed, {detail}", more)
-
-
-def _large_items(decision: Decision) -> Iterator[Check]:
-    """Check items that block the encoder cache; `items admitted` reports those that never fit."""
-    name, budget = LARGE_ITEMS, decision.budget
-    size = budget.encoder_cache_size
-    modalities = {modality for modality, most in decision.items_per_prompt.items() if most}
-    every = resident_items(decision.table, budget)
-    large = [r for r in every if r.items and r.modality in modalities]
-    blocking = [r for r in large if r.delays_others]
-    if blocking and budget.max_num_seqs > 1:
-        worst = max(blocking, key=lambda r: r.steps)
-        item, batched = worst.item, budget.max_num_batched_tokens
-        smaller = "; --max-tokens-per-item makes them smaller"
-        yield Check(
-            name,
-            "warn",
-            f"{worst.over_half} {worst.modality} items each take over half of the encoder cache "
-            f"({size:,} tokens): {item.exemplar} occupies it for at least {worst.steps} steps of "
-            f"{batched} tokens; the next large {worst.modality} waits",
-            f"--max-num-batched-tokens {2 * item.embeds} makes room for two and takes GPU memory"
-            + (smaller if worst.modality in decision.shrinkable_modalities() else ""),
-            (item.exemplar,),
-        )
-    elif large:
-        each = (f"{number(r.items)} × {r.modality} of {r.item.embeds} tokens" for r in large)
-        yield Check(name, "pass", f"the encoder cache, {size} tokens, holds {' or '.join(each)}")
 
 
 def evidence(

@@ -7,19 +7,18 @@ from dataclasses import dataclass, replace
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.checks.catalogue import SERVER_LIMITS
 from mmcalib.checks.check import Check
+from mmcalib.checks.corpus import RefusedItems, rejected_items_check, rejected_request_check
 from mmcalib.configs.opening import open_model, without_gpu_args
 from mmcalib.decision.media_files import Files
 from mmcalib.decision.texts import Texts
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo, Server
-from mmcalib.domain.shapes import EncodedItem, Shape, weight
+from mmcalib.domain.shapes import Shape, weight
 from mmcalib.errors import CorpusError, ModelError, UsageError, VllmRefused
 from mmcalib.gate.admission import (
     DEFAULT_AUDIO_LIMITS,
     AudioLimits,
-    ServerRefusal,
     admitting_variables,
     count_packed_samples,
     find_request_refusal,
@@ -33,18 +32,6 @@ from mmcalib.results.calibration import with_environment
 from mmcalib.text import one_line
 from mmcalib.workflows.corpus import LoadedCorpus, files_of
 from mmcalib.workflows.run.session import Session, refuse_unusable
-
-_SHOWN = 3
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedItems:
-    """`count` items that the server rejects for one reason; `exemplar` is the path of one."""
-
-    file: EncodedItem
-    refusal: ServerRefusal
-    count: int
-    exemplar: str
 
 
 def drop_refused(
@@ -115,32 +102,15 @@ def check_sizes(prompts: PromptCensus, server: Server) -> Iterator[Check]:
     sent = find_request_refusal((), (), server, nbytes)
     for origin, refusal in ((fetching, fetched), (sending, sent)):
         if refusal:
-            detail = f"the server rejects {origin}: {refusal.reason}"
-            yield Check(SERVER_LIMITS, "warn", detail, refusal.remedy, (origin,))
+            yield rejected_request_check(origin, refusal)
 
 
 def check_server(
     left_out: Sequence[RefusedItems], items: int, values: Mapping[str, int]
 ) -> Iterator[Check]:
     """Yield a check if the server rejects some of the `items`."""
-    if not left_out:
-        return
-    reasons: dict[str, RefusedItems] = {}
-    for one in left_out:
-        reasons.setdefault(one.refusal.variable or one.refusal.remedy, one)
-    first = list(reasons.values())[:_SHOWN]
-    reasons_text = "; ".join(f"{one_line(one.exemplar)}: {one.refusal.reason}" for one in first)
-    remedies = [one.refusal.remedy for one in reasons.values() if not one.refusal.variable]
-    if values:
-        remedies.insert(0, _include_command(values))
-    yield Check(
-        SERVER_LIMITS,
-        "warn",
-        f"the server rejects {sum(one.count for one in left_out)} of {items} items under any "
-        f"limits; mmcalib left them out: {reasons_text}",
-        "; ".join(remedies),
-        tuple(one.exemplar for one in first),
-    )
+    if left_out:
+        yield rejected_items_check(left_out, items, _include_command(values))
 
 
 def _include_command(values: Mapping[str, int]) -> str:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.checks.catalogue import NOT_STARTED_WITH
 from mmcalib.checks.check import Check
+from mmcalib.checks.engine import unstarted_flags_check
 from mmcalib.checks.limits import CACHE, count_limits, limit_options, normalize_limits
 from mmcalib.configs import opening
 from mmcalib.configs.read import WrittenConfiguration, read_configuration
@@ -199,7 +199,7 @@ def budget_your_config(
     try:
         budget = budgets.budget_of(yours.engine_args, build_dummy=True)
     except VllmRefused as error:
-        return None, opening.refusal_text(error)
+        return None, error.refusal
     counts = {m: c.value for m, c in count_limits(yours.engine_args, budgets.opened).items()}
     return budget_figures(budget, compute_reserve(budget, counts)), ""
 
@@ -223,8 +223,7 @@ def refuse_unusable(
         sibling = f"{resolved.id}-{not_quantized[1].upper()}"
         other = f"--model {sibling}" if find_model(sibling) else "--model with a checkpoint that is"
         hint = f"this checkpoint is not quantized: {other}, or -- --quantization fp8"
-    why = one_line(opening.refusal_text(refused))
-    words = f"vLLM rejects {resolved.id} with {arguments}: {why}"
+    words = f"vLLM rejects {resolved.id} with {arguments}: {one_line(refused.refusal)}"
     raise UsageError(words, hint=hint) from refused
 
 
@@ -233,16 +232,8 @@ def check_unstarted_flags(
 ) -> Iterator[Check]:
     """Yield a check of the arguments with which no engine can start on this machine."""
     usable = opening.without_gpu_args(given, device)
-    unusable = [name for name in given if name not in usable]
-    if not unusable:
-        return
-    name = NOT_STARTED_WITH.of(", ".join(map(flag, unusable)))
-    why = "they need a GPU and change neither tokens nor the encoder budget"
-    if gpu is None:
-        detail = f"{why}; their memory is unknown"
-        yield Check(name, "warn", detail, "--gpu NAME rehearses them")
-    else:
-        yield Check(name, "skip", f"{why}; memory on {gpu.name} is rehearsed")
+    if unusable := [name for name in given if name not in usable]:
+        yield unstarted_flags_check(unusable, gpu.name if gpu else None)
 
 
 @dataclass(frozen=True, slots=True)

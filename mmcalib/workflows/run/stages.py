@@ -12,12 +12,12 @@ from typing import Any
 from mmcalib.admission.rules import ProvenRule, prove_rules
 from mmcalib.census.accesses import Accesses
 from mmcalib.census.census import choose_sample
-from mmcalib.checks.catalogue import ENGINE_START, MEMORY_RESERVE
+from mmcalib.checks import corpus as data
+from mmcalib.checks import engine, items, reserve
+from mmcalib.checks.catalogue import MEMORY_RESERVE
 from mmcalib.checks.check import Check, RemedyStyle
-from mmcalib.checks.corpus import assumed_batch_check
 from mmcalib.checks.facts import Alternatives, CheckFacts, Decision
-from mmcalib.checks.items import largest_item, least_kept
-from mmcalib.checks.reserve import missing_parts
+from mmcalib.checks.memory import comparison_check, memory_checks
 from mmcalib.decision.cache import size_cache
 from mmcalib.decision.decide import MemoryJudge, decide
 from mmcalib.decision.effects import drop_idle_settings
@@ -31,33 +31,21 @@ from mmcalib.domain.shapes import Modality, Shape, weight
 from mmcalib.errors import MmcalibError
 from mmcalib.files import write_text
 from mmcalib.gate.admission import ChatText
-from mmcalib.memory import predict
-from mmcalib.memory.checks import (
-    comparison_check,
-    memory_checks,
-    no_gpu,
-    not_rehearsed,
-    predicted_shortfall,
-    qualify_tokens_only,
-    rehearsed_inputs,
-    reserved_check,
-)
+from mmcalib.memory import predict, worst_steps
 from mmcalib.memory.rehearse import Predicted
-from mmcalib.memory.worst_steps import RehearseAll, check_retention, find_remedies
+from mmcalib.memory.worst_steps import RehearseAll, predicted_shortfall
 from mmcalib.proof.prove import (
+    Launch,
     Proof,
     ReplaySource,
     check_config_parsing,
     compare_apart,
-    compared_check,
     prove,
 )
-from mmcalib.proof.start import Launch
 from mmcalib.remedies.memory import format_flags
 from mmcalib.results.memory import EncoderBudget, ServedTraffic
+from mmcalib.workflows import judging
 from mmcalib.workflows.corpus import LoadedCorpus
-from mmcalib.workflows.judging import DECIDED_RULES, corpus_facts, judge, judge_memory
-from mmcalib.workflows.run.evidence import cache_checks
 from mmcalib.workflows.run.prepare import Prepared, check_server, check_sizes, required_environment
 from mmcalib.workflows.run.session import Session, budget_your_config, check_unstarted_flags
 from mmcalib.workflows.traffic.rehearse import (
@@ -152,10 +140,10 @@ class Review:
 def review(session: Session, decided: Derived) -> Review:
     served, decision = decided.prepared, decided.decision
     rules = prove_rules(session.host, served.opened, decision, session.progress)
-    kept = least_kept(decision)
+    kept = items.least_kept(decision)
     same, table = dict[Modality, Shape](), decision.most_detailed_table
     for modality in (m for m in table.modalities() if m not in kept):
-        largest = largest_item(table.columns_of(modality)).shape
+        largest = items.largest_item(table.columns_of(modality)).shape
         dummy = decision.plain.dummies.get(modality)
         # A smaller copy of the largest item that takes as many tokens.
         if copy := find_same_cost(session.host, table.setting, largest, dummy):
@@ -165,20 +153,21 @@ def review(session: Session, decided: Derived) -> Review:
     checks = [
         *check_server(served.refused, served.read.census.items(), needed),
         *check_sizes(served.read.prompts, served.opened.server),
-        *missing_parts(served.opened),
+        *engine.missing_parts(served.opened),
         *check_decision(corpus, served.left_out, decision, session.job.policy, same),
     ]
     if gpu is None and session.job.policy.max_num_batched_tokens is None:
         batch = decision.engine_args["max_num_batched_tokens"]
-        checks.append(assumed_batch_check(batch, served.opened.device))
+        checks.append(data.assumed_batch_check(batch, served.opened.device))
     checks += check_unstarted_flags(session.given, served.opened.device, gpu)
     if session.prediction is None:
-        checks = qualify_tokens_only(checks, decision, no_gpu("mmcalib run --gpu NAME --force"))
+        no_gpu = reserve.no_gpu("mmcalib run --gpu NAME --force")
+        checks = reserve.qualify_tokens_only(checks, decision, no_gpu)
     if session.job.options.device == "cuda":
         path, tokens = served.resolved.path, session.job.policy.context_tokens
         setting, sample, files = decision.setting, decided.sample, served.files
         compared = compare_apart(path, tokens, "cuda", setting, sample, session.progress, files)
-        checks.append(compared_check(compared))
+        checks.append(engine.processor_check(compared))
     return Review(decided, rules, needed, tuple(checks), kept)
 
 
@@ -195,10 +184,10 @@ def check_decision(
         configuration=decision,
         policy=policy,
         prompt=decision.longest,
-        corpus=corpus_facts(corpus, decision, decision.default_table, left_out),
+        corpus=judging.corpus_facts(corpus, decision, decision.default_table, left_out),
         tries=Alternatives(same_cost=same_cost),
     )
-    return [*judge(DECIDED_RULES, facts), *cache_checks(decision, policy)]
+    return list(judging.judge(judging.DECIDED_RULES, facts))
 
 
 def prove_decision(session: Session, decided: Derived, engine_yaml: str) -> Proof:
@@ -210,8 +199,7 @@ def prove_decision(session: Session, decided: Derived, engine_yaml: str) -> Proo
         write_text(path, engine_yaml)
         checks.append(check_config_parsing(session.host, path, decided.engine_config))
     if depth not in ("startup", "replay"):
-        detail = f"skipped by --validate {depth}"
-        checks.append(Check(ENGINE_START, "skip", detail, "--validate replay"))
+        checks.append(engine.skipped_start_check(depth, RemedyStyle.FLAGS))
         return Proof(checks=tuple(checks))
     path, budget_s = Path(served.resolved.path), job.options.startup_budget_s
     launch = Launch(decided.decision, served.opened, path, session.scratch, budget_s, job.gpu)
@@ -257,14 +245,17 @@ def predict_memory(session: Session, reviewed: Review, proof: Proof) -> Predicte
         served = replace(predicted, calibrated=pinned.rehearsed)
     memory = _reserve_checks(served, decision, job.policy, ask, decided.prepared.corpus.accesses)
     if memory:
-        replaced = {MEMORY_RESERVE, *rehearsed_inputs(served.calibrated)}
+        replaced = {MEMORY_RESERVE, *items.rehearsed_inputs(served.calibrated)}
         checks = [check for check in checks if check.id not in replaced]
-    memory += memory_checks(predicted, proof.started, job.policy.concurrency)
+    gpu, before, after = predicted.gpu.name, predicted.default, predicted.calibrated
+    figures = proof.started.figures if proof.started else None
+    concurrency = job.policy.concurrency
+    memory += memory_checks(gpu, before, after, predicted.failure, figures, concurrency)
     file = ["--config", str(job.config.source)] if job.config.source else []
     flags = ["--", *job.config.flags] if job.config.flags else []
     command = shlex.join(["mmcalib", "rehearse", "--model", job.model, *file, *flags])
-    unrehearsed = not_rehearsed(served, command)
-    checks = judge_memory(checks, memory, decision, unrehearsed)
+    unrehearsed = judging.explain_unrehearsed(served, command)
+    checks = judging.judge_memory(checks, memory, decision, unrehearsed)
     if pinned is not None:
         checks.append(pinned.check)
 
@@ -274,11 +265,12 @@ def predict_memory(session: Session, reviewed: Review, proof: Proof) -> Predicte
         return one is not None and one.starts
 
     own = decision.engine_args
-    with progress.step(f"simulating requests on {predicted.gpu.name}"):
+    with progress.step(f"simulating requests on {gpu}"):
         traffic, more = finish_serving(serving, predicted, default, own, starts_with)
     checks += more
     problem = predict.find_default_problem(predicted, default, decision, ask)
-    comparison = comparison_check(predicted, traffic, decision, job.policy, problem)
+    loads = (traffic.default, traffic.calibrated) if traffic and traffic.default else None
+    comparison = comparison_check(before, after, loads, decision, job.policy, problem)
     checks += [comparison] if comparison is not None else []
     pool = pinned.pool if pinned else None
     yours = prediction.find_result(session.yours.engine_args) if session.yours else None
@@ -293,13 +285,13 @@ def _reserve_checks(
     if short is None:
         return []
     # Only what the user has set stands against these: `decide` applies all others.
-    for remedy, _ in find_remedies(short, decision, ask) if not short.holds else ():
+    for remedy, _ in worst_steps.find_remedies(short, decision, ask) if not short.holds else ():
         # `run` has these options, but for others vLLM's flags follow `--`.
         values = dict(remedy.changes)
         batch = values.pop("max_num_batched_tokens", None)
         own = f"--max-num-batched-tokens {batch} " if batch else ""
         remedies.append(f"{own}{'-- ' if values else ''}{format_flags(values)}".strip())
-    allowed = policy.allow_under_reserve
-    reserved = reserved_check(predicted, decision, allow_under_reserve=allowed, remedies=remedies)
-    retention = check_retention(predicted, decision, accesses)
+    after, allowed = predicted.calibrated, policy.allow_under_reserve
+    reserved = reserve.reserved_bytes_check(short, after, decision, remedies, allowed=allowed)
+    retention = worst_steps.check_retention(predicted, decision, accesses)
     return [check for check in (reserved, retention) if check is not None]

@@ -6,17 +6,17 @@ A calibration serves its requests in the background.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from mmcalib.checks.catalogue import LOAD_ON
 from mmcalib.checks.check import Check
 from mmcalib.checks.corpus import assumed_load_check
 from mmcalib.checks.limits import CACHE
+from mmcalib.checks.memory import load_check, unserved_check
 from mmcalib.configs import opening
 from mmcalib.configs.read import read_configuration
 from mmcalib.corpus.chat import ChatRequest
@@ -40,9 +40,8 @@ from mmcalib.models.cut import cut_checkpoint
 from mmcalib.models.gpus import AUTO, Gpu, resolve_gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Progress, StepLog
-from mmcalib.proof.start import CUT_LAYERS
 from mmcalib.results.memory import Rehearsal, ServedTraffic, TimelineStep, TrafficFigures
-from mmcalib.text import gib, number, plural
+from mmcalib.text import plural
 from mmcalib.workflows.corpus import read_corpus
 from mmcalib.workflows.traffic.requests import make_trace
 
@@ -117,7 +116,7 @@ def _split_apart(
 
 def cut_for_serving(model: Path, scratch: Path) -> Path:
     """Cut the model to fewer layers; a step's memory above the model stays the same."""
-    return cut_checkpoint(model, scratch / "served", CUT_LAYERS)
+    return cut_checkpoint(model, scratch / "served")
 
 
 def serve_trace(
@@ -252,8 +251,7 @@ def finish_serving(
     except MmcalibError as error:
         problem = error.message
     if served is None:
-        remedy = "mmcalib rehearse --requests FILE --verbose"
-        return None, [Check(LOAD_ON.of(gpu), "skip", f"not rehearsed: {problem}", remedy)]
+        return None, [unserved_check(gpu, problem)]
     problem = "its startup could not be rehearsed"
     try:
         if before is not None:
@@ -268,39 +266,11 @@ def finish_serving(
         default_problem=problem,
         assumptions=list(serving.trace.assumptions),
     )
-    detail = "; ".join(_describe_traffic(served, default))
-    checks = [Check(LOAD_ON.of(gpu), served.status, detail, _remedy(served, starts_with))]
+    share = None if served.status == "pass" else served.margin.fitting_utilization
+    fitting = share if share is not None and starts_with(share) else None
+    checks = [load_check(gpu, served, default, fitting)]
     unsaid, tokens = serving.trace.no_answer_length, serving.trace.answer_tokens
     context = after.budget.max_model_len if after.budget else tokens
     if unsaid and tokens == min(TEXT_RESERVE_TOKENS, context):
         checks.append(assumed_load_check(unsaid, tokens))
     return document, checks
-
-
-def _describe_traffic(run: TrafficFigures, default: TrafficFigures | None) -> Iterator[str]:
-    items = ""
-    if run.highest is not None and run.highest.encoding:
-        items = f" (items of {run.highest.encoding[0]})"
-    yield (
-        f"{number(run.served)} of {plural(run.requests, 'request')} served, the highest of "
-        f"{number(run.steps)} steps takes {gib(run.peak_bytes)}{items}; startup reserves "
-        f"{gib(run.reserved_bytes)}, rehearsed"
-    )
-    if run.preemptions:
-        yield f"{number(run.preemptions)} preempted because the KV cache is full"
-    if run.encoder_waits:
-        yield f"{number(run.encoder_waits)} held up by the encoder"
-    if default is not None:
-        yield f"by default {number(default.steps)} steps, highest {gib(default.peak_bytes)}"
-    if run.refused:
-        yield f"{number(len(run.refused))} rejected: {run.refused[0]}"
-
-
-def _remedy(traffic: TrafficFigures, starts_with: StartsWith) -> str:
-    """Return a lower GPU share with which vLLM starts, or else general advice."""
-    if traffic.status == "pass":
-        return ""
-    share = traffic.margin.fitting_utilization
-    if share is not None and starts_with(share):
-        return f"-- --gpu-memory-utilization {share:g}"
-    return "a lower --max-num-batched-tokens or -- --gpu-memory-utilization leaves more free"

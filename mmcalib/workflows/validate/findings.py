@@ -16,10 +16,9 @@ from typing import Any, Final
 
 from mmcalib.census.census import choose_sample
 from mmcalib.checks import items, limits, reserve
-from mmcalib.checks.catalogue import MEDIA_INPUT, SETTINGS_EFFECT
 from mmcalib.checks.check import Check, RemedyStyle, Taken, yaml_lines
 from mmcalib.checks.facts import Alternatives, CheckFacts, LargestPrompt
-from mmcalib.checks.file import effect_checks
+from mmcalib.checks.file import LANGUAGE_ONLY, effect_checks, untested_effects_check
 from mmcalib.configs.opening import without_gpu_args
 from mmcalib.corpus.chat import PART_OF, text_part, url_part
 from mmcalib.decision.effects import Footprints, find_effects, probe_shapes
@@ -38,18 +37,11 @@ from mmcalib.engine.messages import Blank, Measure
 from mmcalib.errors import VllmMoved, VllmRefused
 from mmcalib.gate.fit import Fit
 from mmcalib.media.blank import write_blank
-from mmcalib.memory.checks import rehearsed_inputs
 from mmcalib.options.run import SAMPLE_PER_MODALITY
 from mmcalib.remedies.memory import Remedy
 from mmcalib.text import gib, plural
+from mmcalib.workflows import judging
 from mmcalib.workflows.corpus import LoadedCorpus, files_of, read_corpus
-from mmcalib.workflows.judging import (
-    MEASURED_RULES,
-    OPTION_RULES,
-    WRITTEN_RULES,
-    corpus_facts,
-    judge,
-)
 from mmcalib.workflows.validate.subject import (
     ValidatedConfig,
     add_own_items,
@@ -63,8 +55,7 @@ from mmcalib.workflows.validate.subject import (
 def check_limits(subject: ValidatedConfig) -> Iterator[Check]:
     """Yield the checks that need no media, most severe first."""
     if subject.engine_args.get("language_model_only"):
-        detail = "language_model_only: vLLM rejects every image, video and audio clip"
-        yield Check(MEDIA_INPUT, "warn", detail, "remove language-model-only")
+        yield LANGUAGE_ONLY
         return
     without, gain = _try_without_profiled(subject)
     budget, prompt, longer, floor = subject.budget, None, False, None
@@ -80,8 +71,8 @@ def check_limits(subject: ValidatedConfig) -> Iterator[Check]:
         served = [m for m, count in subject.items_per_prompt.items() if count]
         largest = {m: largest_item_bytes(m, subject.table, plain, limit) for m in served}
     remedies = _find_remedies(subject)
-    yield from judge(
-        WRITTEN_RULES,
+    yield from judging.judge(
+        judging.WRITTEN_RULES,
         CheckFacts(
             dialect=RemedyStyle.LINES,
             configuration=subject,
@@ -243,10 +234,10 @@ def measure_corpus(
         configuration=subject,
         prompt=prompt,
         longer=longer,
-        corpus=corpus_facts(corpus, subject, subject.table, left_out, unreadable),
+        corpus=judging.corpus_facts(corpus, subject, subject.table, left_out, unreadable),
         model=subject.opened,
     )
-    return subject, list(judge(MEASURED_RULES, facts))
+    return subject, list(judging.judge(judging.MEASURED_RULES, facts))
 
 
 def _longest(
@@ -317,13 +308,13 @@ def examine_config(
     checks = list(check_limits(subject))
     options = option_facts(subject, served)
     facts = CheckFacts(RemedyStyle.LINES, configuration=subject, options=options)
-    checks += judge(OPTION_RULES, facts)
+    checks += judging.judge(judging.OPTION_RULES, facts)
     if subject.corpus is None:
         checks += probe_video(subject)
     else:
         subject, corpus_checks = measure_corpus(subject.corpus, subject)
         subject = add_own_items(subject)
-        in_bytes = rehearsed_inputs(subject.memory.calibrated) if subject.memory else set()
+        in_bytes = items.rehearsed_inputs(subject.memory.calibrated) if subject.memory else set()
         checks = [check for check in (*checks, *corpus_checks) if check.id not in in_bytes]
     checks += check_settings(subject)
     return subject, checks, [check.taken for check in checks if check.taken]
@@ -341,7 +332,7 @@ def check_settings(subject: ValidatedConfig) -> Iterator[Check]:
         try:
             every, _ = find_effects(args, footprints, task)
         except (VllmMoved, VllmRefused) as error:
-            yield Check(SETTINGS_EFFECT, "skip", f"not tested: {error.message}")
+            yield untested_effects_check(error)
             return
     yield from effect_checks(every)
 

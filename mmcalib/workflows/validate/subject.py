@@ -13,10 +13,15 @@ import yaml
 
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks import limits, reserve
-from mmcalib.checks.catalogue import CONFIGURATION_ACCEPTED, ITEM_BATCH
 from mmcalib.checks.check import Check, yaml_line, yaml_lines
 from mmcalib.checks.facts import JudgedConfig, OptionFacts
-from mmcalib.checks.file import WrittenFile, check_file
+from mmcalib.checks.file import (
+    WrittenFile,
+    check_file,
+    rejected_configuration_check,
+    small_batch_check,
+)
+from mmcalib.checks.memory import memory_checks
 from mmcalib.configs import opening
 from mmcalib.configs.read import WrittenConfiguration
 from mmcalib.decision.explore import BudgetSource
@@ -29,12 +34,12 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ServeConfig
 from mmcalib.errors import EngineDied, VllmMissing, VllmRefused
-from mmcalib.memory.checks import memory_checks, predicted_shortfall, reserved_check
 from mmcalib.memory.rehearse import MemoryPrediction, Predicted, Rehearsals, with_gpu_defaults
 from mmcalib.memory.worst_steps import (
     check_retention,
     encoder_steps,
     find_remedies,
+    predicted_shortfall,
     rehearse_worst_steps,
 )
 from mmcalib.models.checkpoint import vocab_size
@@ -43,7 +48,7 @@ from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.options.run import ProofOptions
 from mmcalib.progress import Progress
-from mmcalib.proof.start import Started
+from mmcalib.proof.prove import Started
 from mmcalib.remedies.memory import Remedy
 from mmcalib.text import SHOWN_BYTES, gib
 from mmcalib.workflows.corpus import LoadedCorpus
@@ -104,7 +109,7 @@ def _parse(host: EngineHost, configuration: WrittenConfiguration) -> tuple[Serve
     parsed = opening.try_to_parse(host, configuration)
     if isinstance(parsed, ServeConfig):
         return parsed, ""
-    return None, "; try ".join(filter(None, (opening.refusal_text(parsed), parsed.hint)))
+    return None, "; try ".join(filter(None, (parsed.refusal, parsed.hint)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +175,7 @@ def _ask_budget(asks: BudgetSource, args: Mapping[str, Any], *, whole: bool) -> 
     try:
         return asks.budget_of({**args, **forced}, build_dummy=True)
     except VllmRefused as error:
-        return opening.refusal_text(error)
+        return error.refusal
 
 
 @contextlib.contextmanager
@@ -209,8 +214,7 @@ def open_config(
             host, resolved, session.progress, loading, context_tokens=context, so=so
         )
     except VllmRefused as error:
-        remedy = error.hint or opening.CHANGE_SETTING
-        return None, [Check(CONFIGURATION_ACCEPTED, "fail", opening.refusal_text(error), remedy)]
+        return None, [rejected_configuration_check(error.refusal, error.hint)]
     if engine_args.get("disable_chunked_mm_input"):
         opened = replace(opened, chunks_mm_input=False)
     opened = with_gpu_defaults(opened, memory.calibrated if memory else None)
@@ -221,7 +225,7 @@ def open_config(
         default, _ = asks.default_budget()
     if isinstance(budget, str) or isinstance(plain, str):
         words = budget if isinstance(budget, str) else str(plain)
-        return None, [*checks, Check(CONFIGURATION_ACCEPTED, "fail", words, opening.CHANGE_SETTING)]
+        return None, [*checks, rejected_configuration_check(words)]
     args = limits.normalize_limits(args)
     counts = limits.count_limits(args, opened)
     subject = ValidatedConfig(
@@ -255,9 +259,8 @@ def _budget_with_room(
     if not enough:
         return args, budget, []
     # Some platforms forbid chunks without the option.
-    where = "" if args.get("disable_chunked_mm_input") else " on a GPU"
-    remedy = f"{yaml_line('max_num_batched_tokens', enough)}, or more"
-    check = Check(ITEM_BATCH, "fail", f"vLLM does not start{where}: {budget}", remedy)
+    on_gpu = not args.get("disable_chunked_mm_input")
+    check = small_batch_check(budget, enough, on_gpu=on_gpu)
     args = {**args, "max_num_batched_tokens": enough}
     return args, _ask_budget(asks, args, whole=whole), [check]
 
@@ -287,14 +290,16 @@ def checks_in_bytes(
     memory: ConfigMemory, subject: ValidatedConfig, started: Started | None
 ) -> Iterator[Check]:
     """Check the reserve in bytes, the memory that cached items retain, and the engine's start."""
-    if reserved := reserved_check(memory, subject, allow_under_reserve=False):
+    after = memory.calibrated
+    if reserved := reserve.reserved_bytes_check(subject.shortfall, after, subject):
         fails = reserved.status == "fail"
         yield replace(reserved, remedy=_remedy(memory, subject)) if fails else reserved
     accesses = subject.corpus.accesses if subject.corpus is not None else Accesses()
     if retention := check_retention(memory, subject, accesses):
         yield retention
-    for check in memory_checks(memory, started):
-        fails = check.status == "fail" and memory.calibrated is not None
+    gpu, figures = memory.gpu.name, started.figures if started else None
+    for check in memory_checks(gpu, memory.default, after, memory.failure, figures):
+        fails = check.status == "fail" and after is not None
         yield replace(check, remedy=plan_command(memory, subject)) if fails else check
 
 

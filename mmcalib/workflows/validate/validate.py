@@ -9,27 +9,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from mmcalib.checks.catalogue import CONFIG_PARSING, ENGINE_START, ITEM_BATCH
-from mmcalib.checks.check import Check, Taken, verdict
+from mmcalib.checks.catalogue import CONFIG_PARSING, ITEM_BATCH
+from mmcalib.checks.check import Check, RemedyStyle, Taken, verdict
+from mmcalib.checks.engine import skipped_start_check
+from mmcalib.checks.file import unreadable_file_check
+from mmcalib.checks.reserve import no_gpu
 from mmcalib.configs.opening import FoundConfiguration, find_configuration
 from mmcalib.configs.read import read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.files import Scratch
-from mmcalib.memory.checks import no_gpu, not_rehearsed
 from mmcalib.memory.rehearse import budget_figures, memory_figures
 from mmcalib.models.gpus import Gpu, resolve_gpu
 from mmcalib.options.option import make_options
 from mmcalib.options.run import STARTUP_BUDGET_S, Depth, ProofOptions
 from mmcalib.progress import Progress, StepLog
-from mmcalib.proof.prove import Proof, ReplaySource, measured_memory, prove, startup_figures
-from mmcalib.proof.start import Launch
+from mmcalib.proof.prove import (
+    Launch,
+    Proof,
+    ReplaySource,
+    measured_memory,
+    prove,
+    startup_figures,
+)
 from mmcalib.results.part import CheckResult
 from mmcalib.results.plan import ValidatedBudgets, ValidatedMemory, Validation
 from mmcalib.storage.location import allow_hosts
 from mmcalib.version import __version__
 from mmcalib.workflows.corpus import corpus_figures, files_of, read_corpus
-from mmcalib.workflows.judging import judge_memory
+from mmcalib.workflows.judging import explain_unrehearsed, judge_memory
 from mmcalib.workflows.validate.findings import add_synthetic_media, examine_config
 from mmcalib.workflows.validate.subject import (
     ValidatedConfig,
@@ -59,8 +67,7 @@ def try_config(
     items: Literal["none", "corpus", "made up"] = "none" if subject.corpus is None else "corpus"
     refused = any(c.id in (CONFIG_PARSING, ITEM_BATCH) and c.status == "fail" for c in before)
     if refused or depth == "budget":
-        why = "vLLM rejects the file" if refused else "--validate budget"
-        check = Check(ENGINE_START, "skip", f"not started: {why}")
+        check = skipped_start_check(depth, RemedyStyle.LINES, rejected=refused)
         return ProvenConfig(subject, Proof(checks=(check,)), items)
     source = None
     if depth == "replay" and subject.opened.starts_engines:
@@ -85,7 +92,7 @@ def merge_checks(before: Sequence[Check], proven: ProvenConfig) -> list[Check]:
         unrehearsed = no_gpu(f"{subject.command('validate')} --gpu NAME")
         return judge_memory(checks, (), subject, unrehearsed)
     more = list(checks_in_bytes(memory, subject, proven.proof.started))
-    unrehearsed = not_rehearsed(memory, subject.command("rehearse"))
+    unrehearsed = explain_unrehearsed(memory, subject.command("rehearse"))
     return judge_memory(checks, more, subject, unrehearsed)
 
 
@@ -201,8 +208,7 @@ def validate_with(job: ValidateJob, host: EngineHost, progress: Progress) -> Val
     with Scratch() as scratch:
         session = ValidateSession(job, host, scratch.path, progress)
         if broken := job.written.broken:
-            remedy = "write one `option: value` on each line"
-            return build_document(job, None, [Check(CONFIG_PARSING, "fail", broken, remedy)])
+            return build_document(job, None, [unreadable_file_check(broken)])
         found = find_configuration(job.written, progress)
         with progress.step("reading the configuration"):
             parsed, before = parse_config(host, job.written, scratch.path)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from mmcalib.checks.facts import Decision
+from mmcalib.checks.check import Check, RemedyStyle
+from mmcalib.checks.facts import CheckFacts, Decision
+from mmcalib.checks.items import check_large_items
+from mmcalib.checks.options import check_processor_cache
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.policy import Policy
 from mmcalib.derive.processor_cache import SizedCache, UnsizedCache, largest_item_bytes
@@ -15,13 +19,19 @@ from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 from mmcalib.text import GIB
-from mmcalib.workflows.run.evidence import cache_checks, cache_evidence, cache_report
+from mmcalib.workflows.judging import judge
+from mmcalib.workflows.run.evidence import cache_evidence, cache_report
 from tests.workflows.corpora import corpus, decide, path_of
 from tests.workflows.fake_host import UNIT, budget, cost, opened
 
 A, B, C = ImageShape(2800, 2800), ImageShape(2800, 1400), ImageShape(1400, 1400)
 CLIP = VideoShape(8, 8.0, 1.0, 280, 280)
 SLIVER = ImageShape(2010, 10)
+
+
+def cache_checks(decision: Decision, policy: Policy) -> Iterator[Check]:
+    facts = CheckFacts(RemedyStyle.FLAGS, decision, policy)
+    return judge((check_processor_cache, check_large_items), facts)
 
 
 def tensor_bytes(*shapes: Shape) -> int:

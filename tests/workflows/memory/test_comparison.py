@@ -9,17 +9,14 @@ import pytest
 
 from mmcalib.checks.catalogue import BETTER, KEEP_DEFAULTS
 from mmcalib.checks.facts import JudgedConfig
+from mmcalib.checks.memory import comparison_check
 from mmcalib.derive.policy import Policy
 from mmcalib.domain.memory import RehearsedMemory
-from mmcalib.memory.checks import comparison_check
-from mmcalib.memory.rehearse import Predicted
-from mmcalib.models import gpus
 from mmcalib.results.memory import ServedTraffic
 from tests.report.serving import figures
 from tests.workflows.memory.test_reserved import FOUR
 from tests.workflows.rehearsals import GIB, rehearsed
 
-GPU = gpus.find_gpu("L4")
 BEFORE = rehearsed(kv_cache_tokens=100_000, max_concurrency=12.0)
 CAPPED = replace(FOUR, engine_args={"mm_processor_kwargs": {"max_pixels": 1_003_520}})
 NO_START = rehearsed(kv_cache_tokens=None, max_concurrency=None)
@@ -32,8 +29,8 @@ def compared(
     traffic: ServedTraffic | None = None,
     config: JudgedConfig = CAPPED,
 ) -> Any:
-    predicted = Predicted(GPU, before, after)
-    return comparison_check(predicted, traffic, config, policy or Policy())
+    loads = (traffic.default, traffic.calibrated) if traffic and traffic.default else None
+    return comparison_check(before, after, loads, config, policy or Policy())
 
 
 def with_tokens(tokens: int) -> RehearsedMemory:

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from mmcalib.domain.memory import WorkerMemory
-from mmcalib.engine.messages import EngineStarted
+from mmcalib.checks.engine import components, gpu_profile_check
+from mmcalib.checks.memory import memory_checks
+from mmcalib.domain.memory import EngineStarted, WorkerMemory
 from mmcalib.errors import VllmRefused
-from mmcalib.memory.checks import components, memory_checks
-from mmcalib.memory.rehearse import Predicted, memory_figures
+from mmcalib.memory.rehearse import memory_figures
 from mmcalib.models import gpus
 from mmcalib.models.cut import Depths
-from mmcalib.proof.prove import measured_memory
-from mmcalib.proof.start import Started, _gpu_check
+from mmcalib.proof.prove import Started, measured_memory
 from tests.workflows.rehearsals import GIB, rehearsed
 
 L4 = gpus.find_gpu("L4")
@@ -46,7 +45,7 @@ def test_the_entry_adds_up_and_labels_what_is_not_rehearsed() -> None:
 
 def test_a_calibrated_configuration_that_would_not_start_fails() -> None:
     short = rehearsed(kv_cache_bytes=-GIB, kv_cache_tokens=None, problem="No memory for KV cache")
-    (check,) = memory_checks(Predicted(L4, None, short), None)
+    (check,) = memory_checks("L4", None, short)
     assert check.status == "fail"
     assert "No memory for KV cache" in check.detail
     assert "--max-model-len" in check.remedy
@@ -116,8 +115,9 @@ def test_every_part_has_a_row_and_none_is_off() -> None:
 def test_a_run_says_what_was_predicted_beside_what_was_measured(
     changes: dict[str, object], status: str, said: str
 ) -> None:
-    predicted = Predicted(gpus.find_gpu("L4"), None, rehearsed(budget=None))
-    checks = {c.name: c for c in memory_checks(predicted, started(gpu(**changes)))}
+    figures = started(gpu(**changes)).figures
+    after = rehearsed(budget=None)
+    checks = {c.name: c for c in memory_checks("L4", None, after, figures=figures)}
     found = checks["prediction accuracy"]
     assert (found.status, said in found.detail) == (status, True), found.detail
 
@@ -130,15 +130,15 @@ def test_the_report_has_the_gpu_s_own_column() -> None:
 
 
 def test_an_encoder_that_vllm_does_not_profile_is_warned_of() -> None:
-    blind = _gpu_check(gpu(phases={"language model": GIB}))
+    blind = gpu_profile_check(gpu(phases={"language model": GIB}))
     assert (blind.status, "does not profile or reserve" in blind.detail) == ("warn", True)
-    assert _gpu_check(gpu()).status == "pass"
-    assert _gpu_check(WorkerMemory("V1")).status == "skip"
+    assert gpu_profile_check(gpu()).status == "pass"
+    assert gpu_profile_check(WorkerMemory("V1")).status == "skip"
 
 
 def test_a_default_that_would_not_start_is_said_beside_the_gain() -> None:
     short = rehearsed(kv_cache_bytes=-GIB, kv_cache_tokens=None, max_concurrency=None, problem="x")
-    checks = memory_checks(Predicted(L4, short, rehearsed()), None)
+    checks = list(memory_checks("L4", short, rehearsed()))
     assert [check.status for check in checks] == ["pass", "pass"]
     assert (
         "305,832 tokens; vLLM does not start with its defaults (1.00 GiB short)" in checks[0].detail
@@ -157,15 +157,13 @@ def test_memory_that_the_host_shares_leaves_a_range() -> None:
 
 def test_an_encoder_without_a_profile_is_a_finding() -> None:
     blind = rehearsed(phases=rehearsed().phases[1:])
-    checks = {c.name: c for c in memory_checks(Predicted(L4, None, blind), None)}
+    checks = {c.name: c for c in memory_checks("L4", None, blind)}
     assert checks["encoder memory reserve"].status == "warn"
 
 
 def test_a_model_that_cannot_be_rehearsed_is_skipped_with_the_reason() -> None:
-    (check,) = memory_checks(
-        Predicted(L4, None, None, failure=VllmRefused("_C::foo has no fake implementation")),
-        None,
-    )
+    failure = VllmRefused("_C::foo has no fake implementation")
+    (check,) = memory_checks("L4", None, None, failure)
     assert (check.status, "_C::foo" in check.detail) == ("skip", True)
 
 

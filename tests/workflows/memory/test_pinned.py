@@ -10,12 +10,11 @@ import pytest
 
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.errors import UsageError
-from mmcalib.memory.checks import reserved_check
 from mmcalib.memory.predict import fix_kv_cache, pool_evidence
 from mmcalib.memory.worst_steps import RehearseAll
 from mmcalib.options.run import RunOptions
 from mmcalib.workflows.run.session import Job
-from tests.workflows.memory.test_reserved import FOUR, predicted
+from tests.workflows.memory.test_reserved import FOUR, predicted, reserved_check
 from tests.workflows.rehearsals import LATE, deepstack, rehearsed
 
 MIB = 1 << 20
@@ -71,13 +70,11 @@ def test_room_is_left_for_what_the_profile_does_not_reserve() -> None:
     size, *_ = pool_evidence(found.pool, "L4")
     assert "and 0.46 GiB for steps above the profile" in size.reason
     served = predicted(FOUR, left)
-    check = reserved_check(served, FOUR, allow_under_reserve=False)
-    assert check is not None
+    check = reserved_check(served, FOUR)
     assert check.status == "pass"
     assert "rehearsed, and 0.46 GiB are free beside the KV cache" in check.detail
     less = predicted(FOUR, replace(left, spare_bytes=300 << 20))
-    check = reserved_check(less, FOUR, allow_under_reserve=False)
-    assert check is not None
+    check = reserved_check(less, FOUR)
     assert check.status == "warn"
     assert "vLLM does not reserve 0.17 GiB of it" in check.detail
 

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from mmcalib.census.accesses import Accesses
+from mmcalib.checks import reserve
 from mmcalib.checks.catalogue import INPUT_MEMORY, MEMORY_RESERVE
 from mmcalib.checks.check import Check, verdict
 from mmcalib.checks.facts import JudgedConfig
-from mmcalib.checks.reserve import embeddings_only_check
+from mmcalib.checks.items import rehearsed_inputs
+from mmcalib.checks.reserve import embeddings_only_check, reserved_bytes_check
 from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.derive.demand import (
     LanguageStep,
@@ -37,13 +39,13 @@ from mmcalib.domain.memory import (
 )
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.errors import VllmRefused
-from mmcalib.memory import checks, worst_steps
+from mmcalib.memory import worst_steps
 from mmcalib.memory.rehearse import Predicted, rehearsal_document
 from mmcalib.memory.worst_steps import RehearseAll, check_retention, encoder_steps, find_remedies
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
-from mmcalib.workflows.judging import judge_memory
+from mmcalib.workflows.judging import explain_unrehearsed, judge_memory
 from tests.derive.costed import table_of
 from tests.workflows.rehearsals import GIB, WIDTH, deepstack, limits, peaks, rehearsed
 
@@ -58,6 +60,14 @@ def config_of(
     counts = {modality: Count(1, "", "given")}
     table = table or table_of(DEFAULT, {})
     return JudgedConfig({}, counts, budget, budget, ProfileReserve(1, 1), table)
+
+
+def shortfall(at: Predicted, config: JudgedConfig) -> Any:
+    return worst_steps.predicted_shortfall(at, config)
+
+
+def reserved_check(at: Predicted, config: JudgedConfig, remedies: Sequence[str] = ()) -> Any:
+    return reserved_bytes_check(shortfall(at, config), at.calibrated, config, remedies)
 
 
 FOUR = config_of(limits(16_384, 4))
@@ -102,18 +112,14 @@ def answers(alone: int, each: int) -> RehearseAll:
 
 def test_a_prompt_beyond_the_reserve_is_named_with_a_batch_that_passes() -> None:
     at = predicted(FOUR, served(FOUR.budget, 140_000, MIB))
-    found = checks.predicted_shortfall(at, FOUR)
-    assert found is not None
+    found = shortfall(at, FOUR)
     assert isinstance(found.worst, PromptsStep)
     remedies = [one.changes for one, _ in find_remedies(found, FOUR, answers(140_000, MIB))]
     (batch,) = filter(None, [one.get("max_num_batched_tokens") for one in remedies])
     assert batch < 16_384
     assert batch % 324 == 0
     full = predicted(FOUR, on_full_card(served(FOUR.budget, 140_000, MIB)))
-    check = checks.reserved_check(
-        full, FOUR, allow_under_reserve=False, remedies=[f"--max-num-batched-tokens {batch}"]
-    )
-    assert check is not None
+    check = reserved_check(full, FOUR, remedies=[f"--max-num-batched-tokens {batch}"])
     assert "of 4 prompts, as served, takes" in check.detail
     assert check.remedy.startswith(f"--max-num-batched-tokens {batch}")
 
@@ -124,29 +130,25 @@ def test_the_language_model_alone_is_judged_by_its_prompts() -> None:
     )
     alone = config_of(nothing)
     after = replace(served(nothing, 140_000, MIB), phases=peaks(0, 16_384 * 111_000))
-    check = checks.reserved_check(predicted(alone, after), alone, allow_under_reserve=False)
-    assert check is not None
+    check = reserved_check(predicted(alone, after), alone)
     assert (check.status, "of 4 prompts, as served" in check.detail) == ("warn", True)
     assert "vllm#52872" in check.detail
     dense = replace(after, prefills=())
-    assert checks.predicted_shortfall(predicted(alone, dense), alone) is None
+    assert shortfall(predicted(alone, dense), alone) is None
 
 
 def test_what_stays_resident_beside_the_language_model_decides() -> None:
     """Server conformance §3: 1,296 tokens pass, `max_num_seqs 4`; 15,088 (494 MB) are resident."""
     at = predicted(FOUR, deepstack(FOUR.budget))
-    found = checks.predicted_shortfall(at, FOUR)
-    assert found is not None
+    found = shortfall(at, FOUR)
     assert isinstance(found.worst, LanguageStep)
     assert found.nbytes == 15_088 * WIDTH == 494_403_584
-    check = checks.reserved_check(at, FOUR, allow_under_reserve=False)
-    assert check is not None
+    check = reserved_check(at, FOUR)
     assert check.status == "warn"
     assert "vLLM does not reserve 0.46 GiB of it" in check.detail
     assert check.remedy == "keep that memory free of other processes"
     full = predicted(FOUR, on_full_card(deepstack(FOUR.budget)))
-    check = checks.reserved_check(full, FOUR, allow_under_reserve=False, remedies=["--one"])
-    assert check is not None
+    check = reserved_check(full, FOUR, remedies=["--one"])
     assert check.status == "fail"
     assert "under-reserved by 0.46 GiB" in check.detail
     assert (
@@ -167,11 +169,9 @@ def test_a_step_of_whole_items_is_scaled_up_to_a_full_one(profiled: int, peak: i
 def test_the_merge_decides_where_it_takes_the_most() -> None:
     """Finding §3 of the server conformance work: merging deepstack is in no profile."""
     at = predicted(FOUR, deepstack(FOUR.budget, merge_peak_bytes=3 * GIB))
-    found = checks.predicted_shortfall(at, FOUR)
-    assert found is not None
+    found = shortfall(at, FOUR)
     assert isinstance(found.worst, MergeStep)
-    check = checks.reserved_check(at, FOUR, allow_under_reserve=False)
-    assert check is not None
+    check = reserved_check(at, FOUR)
     assert "the merge of 16,384 tokens into the text takes 3.00 GiB" in check.detail
 
 
@@ -180,21 +180,17 @@ def test_workspaces_that_stay_are_beside_the_encoder() -> None:
     full = limits(324 * 50, 64)
     config = config_of(full)
     after = deepstack(full, kept_bytes=GIB)
-    found = checks.predicted_shortfall(predicted(config, after), config)
-    bare = checks.predicted_shortfall(predicted(config, deepstack(full)), config)
-    assert found is not None
-    assert bare is not None
+    found = shortfall(predicted(config, after), config)
+    bare = shortfall(predicted(config, deepstack(full)), config)
     assert isinstance(found.worst, WorstStep)
     assert found.worst.nbytes == found.worst.peak_bytes + GIB
     assert bare.passes
     assert not found.passes
-    check = checks.reserved_check(predicted(config, after), config, allow_under_reserve=False)
-    assert check is not None
+    check = reserved_check(predicted(config, after), config)
     assert "beside 1.00 GiB of kernels' workspaces" in check.detail
     assert (check.status, "vLLM does not reserve 1.00 GiB of it" in check.detail) == ("warn", True)
     on_full = predicted(config, on_full_card(after))
-    crash = checks.reserved_check(on_full, config, allow_under_reserve=False)
-    assert crash is not None
+    crash = reserved_check(on_full, config)
     assert (crash.status, "out of memory under load" in crash.detail) == ("fail", True)
 
 
@@ -213,16 +209,12 @@ def test_remedies_pass_as_they_are_rehearsed(shared: bool, batch: int) -> None:
         return [replace(after, outputs=replace(after.outputs, shared=shared)) for _ in every]
 
     full = on_full_card(deepstack(FOUR.budget))
-    found = checks.predicted_shortfall(predicted(FOUR, full), FOUR)
-    assert found is not None
+    found = shortfall(predicted(FOUR, full), FOUR)
     (more, roomy), (less, small) = find_remedies(found, FOUR, ask)
     assert less.changes == {"max_num_batched_tokens": batch}
     assert more.changes == {"max_num_seqs": 51}
     for after in (roomy, small):
-        short = checks.predicted_shortfall(
-            predicted(FOUR, after), config_of(after.budget or FOUR.budget)
-        )
-        assert short is not None
+        short = shortfall(predicted(FOUR, after), config_of(after.budget or FOUR.budget))
         assert short.passes
     assert all("limit_mm_per_prompt" in args for args in asked[1::2])
 
@@ -249,20 +241,18 @@ def test_padded_clips_decide_by_their_bytes() -> None:
     """Server conformance §4: 0.15 of 0.24 GiB passed, though 90 such clips give 30 × the input."""
     assert encoder_steps(CLIPS) == (EncoderStep(SECOND, 90),)
     after = listening(4626 * MIB)
-    check = checks.reserved_check(predicted(CLIPS, after), CLIPS, allow_under_reserve=False)
-    assert check is not None
+    check = reserved_check(predicted(CLIPS, after), CLIPS)
     assert check.status == "fail"
     assert "90 items such as /c.wav, 2,250 tokens of audio, takes 4.52 GiB" in check.detail
-    assert checks.rehearsed_inputs(after) == {INPUT_MEMORY.of("audio")}
+    assert rehearsed_inputs(after) == {INPUT_MEMORY.of("audio")}
 
 
 def test_a_step_that_could_not_be_run_decides_nothing() -> None:
     """Finding §4 of the server conformance work: then the warning that names no bytes stays."""
     after = listening(None)
-    found = checks.predicted_shortfall(predicted(CLIPS, after), CLIPS)
-    assert found is not None
+    found = shortfall(predicted(CLIPS, after), CLIPS)
     assert not isinstance(found.worst, WorstStep) or not found.worst.items
-    assert checks.rehearsed_inputs(after) == set()
+    assert rehearsed_inputs(after) == set()
 
 
 @pytest.mark.parametrize(("width", "status"), [(4096, "pass"), (WIDTH, "fail")])
@@ -275,13 +265,12 @@ def test_embeddings_alone_are_held_in_bytes(width: int, status: str) -> None:
     after = deepstack(alone, phases=peaks(0, GIB)[1:], activation_peak_bytes=GIB)
     outputs = EncoderOutputs(width)
     after = on_full_card(replace(after, encoder_tokens=0, outputs=outputs, merge_peak_bytes=None))
-    check = checks.reserved_check(Predicted(GPU, None, after), config, allow_under_reserve=False)
-    assert check is not None
+    check = reserved_check(Predicted(GPU, None, after), config)
     assert check.status == status
     assert "16,384 tokens in the encoder cache" in check.detail
     said = embeddings_only_check(alone)
     assert said is not None
-    (said,) = checks.qualify_tokens_only([said], config, NO_GPU)
+    (said,) = reserve.qualify_tokens_only([said], config, NO_GPU)
     assert (said.status, "unknown" in said.detail) == ("warn", True)
     assert embeddings_only_check(FOUR.budget) is None
 
@@ -329,8 +318,7 @@ def test_rehearse_says_how_adequate_the_profile_is(tmp_path: Path) -> None:
     assert (found.profiled_tokens, found.worst_step_tokens, found.adequacy) == (0, 1296, 0.0)
 
 
-# Asked for cures alone.
-NO_GPU = checks.no_gpu("mmcalib run --gpu NAME")
+NO_GPU = reserve.no_gpu("mmcalib run --gpu NAME")
 TOKENS = Check(
     MEMORY_RESERVE, "pass", "vLLM's startup profile encodes 1296 tokens, one step at most 1296"
 )
@@ -338,7 +326,7 @@ TOKENS = Check(
 
 def test_tokens_alone_do_not_read_like_the_proven_pass() -> None:
     """Nobody named a GPU: it is a warning, which is no verdict, and names what would settle it."""
-    (check,) = checks.qualify_tokens_only([TOKENS], FOUR, NO_GPU)
+    (check,) = reserve.qualify_tokens_only([TOKENS], FOUR, NO_GPU)
     assert (check.id, check.status, verdict([check])) == (MEMORY_RESERVE, "warn", "pass")
     assert check.detail.startswith(f"{TOKENS.detail}; only tokens were compared, because --gpu")
     for part in ("padded or tiled", "keep their batch", "merge", "language model with a full"):
@@ -354,8 +342,8 @@ def test_a_rehearsal_that_failed_leaves_tokens_alone_with_its_reason() -> None:
     other = VllmRefused("it asserts")
     partly = Predicted(GPU, None, deepstack(FOUR.budget), steps={}, failure=other)
     for at, reason in ((failed, "no kernel"), (partly, "it asserts")):
-        assert checks.predicted_shortfall(at, FOUR) is None
-        (check,) = judge_memory([TOKENS], (), FOUR, checks.not_rehearsed(at, "mmcalib rehearse"))
+        assert shortfall(at, FOUR) is None
+        (check,) = judge_memory([TOKENS], (), FOUR, explain_unrehearsed(at, "mmcalib rehearse"))
         assert check.status == "warn"
         assert "only tokens were compared, because rehearsals on L4 ended early" in check.detail
         assert f"{reason}; the bytes are unknown" in check.detail
@@ -371,8 +359,7 @@ def test_a_step_that_fits_needs_room_outside_the_utilization_too() -> None:
         free = 22 * GIB - CONTEXT_BYTES
         after = deepstack(fits.budget, requested_bytes=requested, free_bytes=free)
         at = predicted(fits, after)
-        check = checks.reserved_check(at, fits, allow_under_reserve=False)
-        assert check is not None
+        check = reserved_check(at, fits)
         assert (check.status, check.remedy) == found, check.detail
 
 
@@ -380,16 +367,14 @@ def test_no_utilization_is_proposed_for_weights_beyond_the_gpu() -> None:
     fits = config_of(limits(16_384, 51))
     after = deepstack(fits.budget)
     huge = replace(after, weights_bytes=40 * GIB, kv_cache_bytes=-20 * GIB, kv_cache_tokens=None)
-    check = checks.reserved_check(predicted(fits, huge), fits, allow_under_reserve=False)
-    assert check is not None
+    check = reserved_check(predicted(fits, huge), fits)
     assert (check.status, check.remedy) == ("pass", "")
 
 
 def test_a_smaller_share_for_vllm_leaves_room_for_what_no_profile_reserves() -> None:
     """Merging deepstack is in no profile, and only 2 GiB are free."""
     big = deepstack(FOUR.budget, merge_peak_bytes=6 * GIB)
-    found = checks.predicted_shortfall(predicted(FOUR, big), FOUR)
-    assert found is not None
+    found = shortfall(predicted(FOUR, big), FOUR)
     assert not found.holds
     asked: list[Mapping[str, Any]] = []
 
@@ -405,8 +390,7 @@ def test_a_smaller_share_for_vllm_leaves_room_for_what_no_profile_reserves() -> 
     short = found.nbytes - found.outside_bytes + VLLM_SLACK_BYTES
     expected = math.floor(100 * (20 * GIB - short) / (22 * GIB)) / 100
     assert remedy.changes == {"gpu_memory_utilization": expected}
-    left = checks.predicted_shortfall(predicted(FOUR, after), FOUR)
-    assert left is not None
+    left = shortfall(predicted(FOUR, after), FOUR)
     assert (left.holds, left.passes) == (True, False)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from mmcalib.checks.memory import outside_check
 from mmcalib.domain.memory import GRAPHS, Allocation, PhasePeak, RehearsedMemory
 from mmcalib.errors import UsageError
-from mmcalib.memory.checks import outside_check
 from mmcalib.memory.rehearse import memory_figures
 from mmcalib.models.gpus import find_gpu, with_free_memory
 from mmcalib.releases.constants import CONTEXT_BYTES, divide
@@ -48,7 +48,7 @@ def test_graphs_that_nothing_reserves_end_the_start_that_leaves_too_little(
     found = e4b(share)
     assert found.starts is starts
     assert Goal().is_reached(found) is starts
-    (check,) = outside_check(found)
+    check = outside_check(found)
     assert check.status == ("pass" if starts else "fail")
     assert found.most_utilization == 0.73
     assert e4b(found.most_utilization).starts
@@ -87,7 +87,7 @@ def test_nccl_lessens_what_is_free_as_published(
 
 def test_what_nccl_took_is_shown_with_its_label() -> None:
     found = e4b(0.62, before_snapshot=(Allocation("NCCL", 280 << 20, "assumed"),))
-    (check,) = outside_check(found)
+    check = outside_check(found)
     assert check.detail.endswith("are free; NCCL took 0.27 GiB before, assumed")
     rows = rehearsed_rows(memory_figures(found, find_gpu("L4")))
     assert ("NCCL, before vLLM looks", "0.27 GiB", "assumed") in rows
@@ -107,14 +107,14 @@ def late(**changes: Any) -> RehearsedMemory:
 
 
 def test_an_extensible_kv_cache_leaves_a_reserve_and_nothing_comes_after_it() -> None:
-    (check,) = outside_check(late())
+    check = outside_check(late())
     assert check.status == "pass"
     assert "leaves 0.25 GiB free" in check.detail
     assert (late().starts, late().most_utilization) == (True, 1.0)
     rows = rehearsed_rows(memory_figures(late(), find_gpu("L4")))
     assert ("kept free", "− 0.25 GiB", "computed") in rows
     # Beside other processes vLLM wants a share.
-    (check,) = outside_check(late(refusal="not set", free_bytes=round(17.06 * GIB)))
+    check = outside_check(late(refusal="not set", free_bytes=round(17.06 * GIB)))
     assert (check.status, check.remedy) == ("fail", "--gpu-memory-utilization 0.77")
 
 

@@ -20,8 +20,8 @@ from mmcalib.logs.starts import (
     last_failed,
     read_starts,
 )
-from mmcalib.memory.checks import predicted_shortfall, reserved_check
 from mmcalib.memory.rehearse import MemoryPrediction, Predicted
+from mmcalib.memory.worst_steps import predicted_shortfall
 from mmcalib.models import gpus
 from mmcalib.models.gpus import describe_gpu
 from mmcalib.progress import Silent
@@ -31,6 +31,7 @@ from mmcalib.remedies.memory import Goal, Remedy, SearchResult, parse_kept
 from mmcalib.workflows.plan import from_log
 from mmcalib.workflows.plan.plan import Judged, Trials, observe_oom, search, without_trap_hints
 from tests.derive.costed import AREA
+from tests.workflows.memory.test_reserved import reserved_check
 from tests.workflows.rehearsals import BUDGET, GIB, deepstack, limits, peaks, rehearsed
 
 GPU = gpus.find_gpu("H100-80G")
@@ -83,8 +84,7 @@ def test_a_configuration_is_judged_as_run_and_validate_do() -> None:
     after = at.rehearse(())
     same = Predicted(GPU, None, after, steps={"image": after})
     assert found.shortfall == predicted_shortfall(same, found.configuration)
-    theirs = reserved_check(same, found.configuration, allow_under_reserve=False)
-    assert theirs is not None
+    theirs = reserved_check(same, found.configuration)
     assert found.check.detail == theirs.detail
     assert judge(bench(ROOMY)).check.status == "pass"
 

@@ -7,10 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from mmcalib.checks.check import Check
+from mmcalib.checks.engine import replay_check
 from mmcalib.corpus.chat import ChatRequest, url_part
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import ImageShape
-from mmcalib.engine.messages import BurstResult, PromptOutcome
+from mmcalib.domain.traffic import BurstResult, PromptOutcome
 from mmcalib.proof import replay
 from mmcalib.releases.constants import NO_CHAT_TEMPLATE
 from mmcalib.storage.location import url_of
@@ -26,6 +28,10 @@ def chosen(requests: list[list[ImageShape]], step: int, affordable: float = 1e9)
     return replay.choose_heaviest(read.prompts, decision.table, decision.counts, step, affordable)
 
 
+def checked(burst: replay.Burst, replayed: BurstResult) -> Check:
+    return replay_check(burst, replayed, replay.mismatched_prompts(burst, replayed), 8000)
+
+
 def test_the_heaviest_fill_a_step_and_every_other_kind_is_taken_in() -> None:
     found = chosen([[LARGE], [SMALL], [SMALL, SMALL], [SMALL]], step=8000)
     assert [prompt.origin for prompt in found.prompts] == ["r.jsonl:1"]
@@ -37,9 +43,8 @@ def test_a_step_that_memory_does_not_hold_is_not_replayed(tmp_path: Path) -> Non
     read = corpus([], [[LARGE], [MIDDLE]])
     decision = decide(read)
     seconds = {"encoder_seconds_per_token": None, "profile_estimate_s": 0.0, "profile_s": None}
-    figures = SimpleNamespace(**seconds, most_step_tokens=500, budget_tokens=8000)
-    started: Any = SimpleNamespace(figures=figures)
-    burst = replay.choose_burst(read.prompts, decision, started, 90.0, tmp_path, pretended)
+    figures: Any = SimpleNamespace(**seconds, most_step_tokens=500, budget_tokens=8000)
+    burst = replay.choose_burst(read.prompts, decision, figures, 90.0, tmp_path, pretended)
     assert [prompt.item_tokens for prompt in burst.prompts] == [(400,)]
     assert (burst.too_heavy, burst.made_up) == (1, 0)
 
@@ -55,20 +60,20 @@ def test_a_prompt_that_is_not_taken_in_fails_the_check() -> None:
     found = chosen([[LARGE], [SMALL]], step=8000)
     answered = (PromptOutcome("r.jsonl:1", "", (8000,)),)
     good = BurstResult(answered, 1.0, 8000, (PromptOutcome("r.jsonl:2", "", (100,)),))
-    check = replay.replay_check(found, good, 8000)
+    check = checked(found, good)
     assert check.status == "pass"
     assert "1 of the heaviest prompts answered at once, 1 others admitted" in check.detail
     refused = BurstResult(answered, 1.0, 8000, (PromptOutcome("r.jsonl:2", "too long", ()),))
-    assert replay.replay_check(found, refused, 8000).detail == "r.jsonl:2: too long"
+    assert checked(found, refused).detail == "r.jsonl:2: too long"
     differing = BurstResult(answered, 1.0, 8000, (PromptOutcome("r.jsonl:2", "", (99,)),))
-    assert "measured (100,), engine (99,)" in replay.replay_check(found, differing, 8000).detail
+    assert "measured (100,), engine (99,)" in checked(found, differing).detail
 
 
 def test_a_model_that_cannot_chat_is_asked_nothing_and_only_a_limit_is_to_be_raised() -> None:
     found = chosen([[LARGE], [SMALL]], step=8000)
     no_template = f"default chat template is no longer allowed, so {NO_CHAT_TEMPLATE}"
     silent = BurstResult((PromptOutcome("r.jsonl:1", no_template, ()),), 1.0, 0)
-    check = replay.replay_check(found, silent, 8000)
+    check = checked(found, silent)
     assert (check.status, "no chat template" in check.detail) == ("skip", True)
     for words, cure in (
         (
@@ -78,7 +83,7 @@ def test_a_model_that_cannot_chat_is_asked_nothing_and_only_a_limit_is_to_be_rai
         ("unknown role", "correct these requests, or --validate startup"),
     ):
         refused = BurstResult((PromptOutcome("r.jsonl:1", words, ()),), 1.0, 0)
-        assert replay.replay_check(found, refused, 8000).remedy == cure
+        assert checked(found, refused).remedy == cure
 
 
 def test_a_corpus_too_small_to_fill_a_step_is_filled_with_blanks_of_its_shapes(tmp_path) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from mmcalib.checks.check import Check
+from mmcalib.checks.engine import processor_check
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.model import ProcessedItem
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from mmcalib.engine.messages import CompareDevices, DeviceComparison, File
 from mmcalib.errors import EngineDied, UsageError
 from mmcalib.progress import Silent
-from mmcalib.proof.prove import compare, compared_check, cpu_build, require_cuda
+from mmcalib.proof.prove import compare, cpu_build, require_cuda
 from mmcalib.workflows.run.run import calibrate
 from tests.workflows.corpora import pretended
 from tests.workflows.fake_host import FakeHost, opened
@@ -57,7 +58,7 @@ def checked(*names: str, host: Gpu | None = None) -> Check:
 
     sample = [(shape(name), f"{name}.jpg") for name in names]
     found = compare(host or Gpu(), "cuda", DEFAULT, sample, Silent(), pretended)  # type: ignore[arg-type]
-    return compared_check(found)
+    return processor_check(found)
 
 
 def test_the_same_on_both_passes_with_its_figures() -> None:

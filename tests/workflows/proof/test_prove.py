@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from mmcalib.checks.check import Check
+from mmcalib.checks.engine import replay_check
 from mmcalib.domain.shapes import ImageShape
-from mmcalib.engine.messages import BurstResult, PromptOutcome
+from mmcalib.domain.traffic import BurstResult, PromptOutcome
 from mmcalib.errors import EngineDied, EngineSilent, OutputError, VllmRefused
 from mmcalib.models.resolve import resolve
 from mmcalib.progress import Silent
-from mmcalib.proof.prove import prove
-from mmcalib.proof.replay import choose_heaviest, leave_out_exhausting, replay_check
-from mmcalib.proof.start import Launch
+from mmcalib.proof.prove import Launch, prove
+from mmcalib.proof.replay import choose_heaviest, leave_out_exhausting
 from tests.workflows.corpora import corpus, decide
 from tests.workflows.fake_host import opened
 
@@ -92,8 +92,8 @@ def test_a_prompt_that_memory_ends_under_is_left_out_and_not_rejected() -> None:
         0,
         (PromptOutcome(small.origin, "", (100,)),),
     )
-    assert replay_check(chosen, replayed, 8000).status == "fail"
+    assert replay_check(chosen, replayed, (), 8000).status == "fail"
     chosen, replayed = leave_out_exhausting(chosen, replayed)
     assert (chosen.prompts, chosen.embeds, chosen.admit) == ((), (), (small,))
     assert (chosen.too_heavy, replayed.answers) == (1, ())
-    assert replay_check(chosen, replayed, 8000).status == "skip"
+    assert replay_check(chosen, replayed, (), 8000).status == "skip"

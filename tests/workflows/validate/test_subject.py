@@ -19,7 +19,6 @@ from mmcalib.derive.policy import Policy
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
-from mmcalib.memory.checks import no_gpu, reserved_check
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.memory.worst_steps import worst_step_configs
 from mmcalib.models import gpus
@@ -29,6 +28,7 @@ from mmcalib.workflows.judging import judge_memory
 from mmcalib.workflows.validate.subject import ValidatedConfig, ValidateJob
 from mmcalib.workflows.validate.validate import validate_with
 from tests.workflows.fake_host import opened
+from tests.workflows.memory.test_reserved import reserved_check
 from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
 
 NOBODY = cast(EngineHost, None)
@@ -87,9 +87,8 @@ def test_bytes_decide_and_keep_the_cures_of_the_tokens() -> None:
     for reserves, statuses in ((GIB // 4, ("fail", "fail")), (2 * GIB, ("warn", "pass"))):
         config = rehearsed(activation_peak_bytes=reserves)
         predicted = Predicted(gpu, None, config, steps=worst)
-        check = reserved_check(predicted, hinted, allow_under_reserve=False)
-        assert check is not None
-        hint, reserved = judge_memory(before, [check], hinted, no_gpu(""))
+        check = reserved_check(predicted, hinted)
+        hint, reserved = judge_memory(before, [check], hinted, reserve.no_gpu(""))
         assert (hint.status, reserved.status) == statuses
         assert "rehearsed" in reserved.detail
         assert reserved.remedy == ("the cure" if reserved.status == "fail" else "")
