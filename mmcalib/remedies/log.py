@@ -157,7 +157,7 @@ def _modality(known: _Measured) -> Iterator[r.Remedy]:
     if modality and not listed and not str(known.phase).startswith(("serving", "start", "weights")):
         tokens = f" of {log.encoder_budget_tokens:,} tokens" if log.encoder_budget_tokens else ""
         what = f"the profile reserved for {log.profiled_items} {modality}{tokens}"
-        yield r.unlisted(modality, log.engine_args, what)
+        yield r.unlisted(modality, bool(limits), what)
 
 
 def _utilization(known: _Measured) -> Iterator[r.Remedy]:

@@ -260,20 +260,21 @@ class Situation:
 Lever = Callable[[Situation], Iterator[Remedy]]
 
 
-def unlisted(modality: str, args: Mapping[str, Any], what: str = "vLLM reserves for it") -> Remedy:
-    """Make the remedy that turns off a modality that no limit lists."""
-    why = f"nothing here lists {modality}" if args.get(LIMIT) else f"if nobody sends {modality}"
+def unlisted(modality: str, lists: bool, what: str = "vLLM reserves for it") -> Remedy:
+    """Make the remedy that turns off a modality, where a limit `lists` others or none does."""
+    why = f"nothing here lists {modality}" if lists else f"if nobody sends {modality}"
     return Remedy(f"limit {modality}", {LIMIT: {modality: 0}}, "nothing", f"{why}; {what}")
 
 
 def _modalities(now: Situation) -> Iterator[Remedy]:
-    """A limit that is set means that the modality is served."""
+    """A limit above 0 means that the modality is served; without one, the main modality is."""
     served = now.budget.max_tokens_per_item
     main = "image" if "image" in served else next(iter(served), "")
     limits = now.engine_args.get(LIMIT) or {}
+    listed = any(modality in limits for modality in served)
     for modality in served:
-        if modality not in limits and (limits or modality != main):
-            yield unlisted(modality, now.engine_args)
+        if modality not in limits and (listed or modality != main):
+            yield unlisted(modality, listed)
 
 
 def drop_hints(engine_args: Mapping[str, Any]) -> Iterator[Remedy]:

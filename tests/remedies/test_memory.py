@@ -183,7 +183,10 @@ def test_a_modality_that_nobody_listed_goes_first_and_a_listed_one_stays() -> No
         one = propose(now)[0]
         assert (one.changes, one.cost) == ({"limit_mm_per_prompt": first}, "nothing")
     listed = situation({"limit_mm_per_prompt": {"image": 1, "video": 1}})
-    assert "limit_mm_per_prompt" not in {name for one in propose(listed) for name in one.changes}
+    one_left = replace(TWO, max_tokens_per_item={"image": 16_384})
+    main = situation({"limit_mm_per_prompt": {"video": 0}}, budget=one_left)
+    for now in (listed, main):
+        assert "limit_mm_per_prompt" not in {name for one in propose(now) for name in one.changes}
 
 
 def test_no_context_is_below_the_largest_image_and_its_answer() -> None:

@@ -19,7 +19,6 @@ from mmcalib.derive.policy import COSTS
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.memory import Budget, Division, RehearsedMemory, floor_utilization
 from mmcalib.domain.shapes import MODALITIES, Modality
-from mmcalib.engine.host import EngineHost
 from mmcalib.errors import EngineError, MmcalibError, ModelError, UsageError
 from mmcalib.logs.starts import StartupLog
 from mmcalib.memory.rehearse import (
@@ -109,7 +108,7 @@ def plan(
                 trials = replace(trials, oom=observe_oom(known, start))
             now, judged = trials.outcome(()), trials.judge((), base)
             trials = trials if now.reached else without_trap_hints(trials)
-        search = _search(trials, resolved, model_config, progress)
+        search = _search(trials, rehearsals, resolved, model_config, progress)
         verdict: Verdict = "out of reach"
         if now.reached and not required:
             verdict = "reached already"
@@ -197,7 +196,11 @@ def _measure(
 
 
 def _search(
-    trials: Trials, resolved: ResolvedModel, config: dict[str, Any], progress: Progress
+    trials: Trials,
+    rehearsals: Rehearsals,
+    resolved: ResolvedModel,
+    config: dict[str, Any],
+    progress: Progress,
 ) -> r.SearchResult:
     """Search for remedies unless the goal is reached."""
     base = trials.outcome(())
@@ -205,11 +208,8 @@ def _search(
         return r.SearchResult((), base, proven=True)
     if base.memory is not None and base.memory.budget is None:
         raise opening.text_only_error(resolved)
-    # A separate child process finds the processor's options.
-    with EngineHost(on_note=progress.note, on_log=progress.log) as host:
-        opened = opening.open_model(
-            host, resolved, progress, opening.loading_args(trials.engine_args)
-        )
+    loading = opening.loading_args(trials.engine_args)
+    opened = opening.open_model(rehearsals, resolved, progress, loading)
     *_, text = text_sections(config)
     heads = text.get("num_attention_heads")
     trials = replace(trials, knobs=opened.knobs, chunks_mm_input=opened.chunks_mm_input)
@@ -426,11 +426,16 @@ MOST_REHEARSALS: Final = 25
 
 def search(trials: Trials, base: r.Outcome, progress: Progress) -> r.SearchResult:
     """Return the least remedies that reach the goal safely."""
+    reached = list[r.Remedies]()
     with progress.step("rehearsing fixes", MOST_REHEARSALS) as task:
 
         def evaluate(chosen: r.Remedies) -> r.Outcome:
             task.advance()
-            return trials.outcome(chosen)
+            outcome = trials.outcome(chosen)
+            if outcome.reached and not reached:
+                reached.append(chosen)
+                progress.note(f"{r.format_flags(trials.changes(chosen))} is enough; trying for less")
+            return outcome
 
         def reserving(chosen: r.Remedies) -> list[r.Remedy]:
             found = (one for one in trials.reserve(chosen) if r.allows(trials.kept, one))

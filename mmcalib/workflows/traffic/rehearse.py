@@ -25,7 +25,6 @@ from mmcalib.derive.demand import thin_steps
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.traffic import Arrivals, SplitPrompt, Trace, Traffic
-from mmcalib.engine.host import EngineHost
 from mmcalib.errors import MmcalibError
 from mmcalib.files import Scratch
 from mmcalib.memory.rehearse import (
@@ -88,7 +87,7 @@ def rehearse(
             document = rehearsal_document(started, one.resolved, device, one.written.source)
             if corpus is not None:
                 most = started.budget.max_model_len if started.budget else answer_tokens
-                split = partial(_split_apart, one.resolved, args, progress)
+                split = partial(_split_apart, rehearsals, one.resolved, args, progress)
                 trace = make_trace(
                     corpus, split, answer_tokens=min(answer_tokens, most), timed=arrivals.timed
                 )
@@ -105,13 +104,16 @@ def rehearse(
 
 
 def _split_apart(
-    resolved: ResolvedModel, args: EngineArgs, progress: Progress, texts: Sequence[ChatRequest]
+    rehearsals: Rehearsals,
+    resolved: ResolvedModel,
+    args: EngineArgs,
+    progress: Progress,
+    texts: Sequence[ChatRequest],
 ) -> list[SplitPrompt | None]:
-    """Split texts by vLLM's own renderer, in a separate process."""
+    """Split texts by vLLM's own renderer."""
     context, loading = opening.configured_context(args), opening.loading_args(args)
-    with EngineHost(on_note=progress.note, on_log=progress.log) as host:
-        opening.open_model(host, resolved, progress, loading, context_tokens=context)
-        return Texts(host).split(texts)
+    opening.open_model(rehearsals, resolved, progress, loading, context_tokens=context)
+    return Texts(rehearsals).split(texts)
 
 
 def cut_for_serving(model: Path, scratch: Path) -> Path:
