@@ -43,9 +43,8 @@ def _loaded(folder: Path) -> Calibration | None:
 
 def commit() -> str:
     """Return the short hash of the sources' commit."""
-    command = ["git", "rev-parse", "--short=8", "HEAD"]
-    here = Path(__file__).parent
-    return subprocess.run(command, cwd=here, capture_output=True, text=True).stdout.strip()
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=8", "HEAD"]
+    return subprocess.check_output(command, text=True).strip()
 
 
 def retentions(found: Calibration) -> tuple[float, float]:

@@ -14,7 +14,6 @@ import argparse
 import json
 import re
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -105,26 +104,17 @@ def main() -> int:
     parser.add_argument("--gpu", action="append")
     parser.add_argument("--media", type=Path, default=Path("sample"))
     parser.add_argument("--keep", type=Path, default=Path("out/every-model"))
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("reports/every-model.md"))
     asked = parser.parse_args()
     gpus, cells = asked.gpu or list(GPUS), list[Cell]()
     for model in bundled_models():
-        if asked.model and model.id not in asked.model:
-            continue
-        path, begun = (
-            asked.keep / f"{model.id.replace('/', '_')}-{'-'.join(gpus)}",
-            time.monotonic(),
-        )
-        make = partial(cells_of, model, gpus, asked.media, path)
-        found = kept(path.with_name(f"{path.name}.json"), Cell, make)
-        said = ", ".join(f"{cell.gpu} {cell.verdict}" for cell in found)
-        print(f"{model.id}: {said} in {time.monotonic() - begun:.0f} s", flush=True)
-        cells += found
-    text = page_of(cells)
-    if asked.out:
-        asked.out.write_text(text, encoding="utf-8")
-    else:
-        print(text)
+        if not asked.model or model.id in asked.model:
+            stem = f"{model.id.replace('/', '_')}-{'-'.join(gpus)}"
+            make = partial(cells_of, model, gpus, asked.media, asked.keep / stem)
+            found = kept(asked.keep / f"{stem}.json", Cell, make)
+            print(f"{model.id}: {', '.join(f'{c.gpu} {c.verdict}' for c in found)}", flush=True)
+            cells += found
+    asked.out.write_text(page_of(cells), encoding="utf-8")
     return int(not all(cell.is_answered for cell in cells))
 
 

@@ -126,7 +126,7 @@ class _Step:
 
 class Terminal:
     """Show the running step; engine output only if `verbose`. A terminal keeps nothing of a step.
-    Elsewhere each title is printed once, when it starts.
+    Elsewhere each title is printed once, when it starts. A note is printed once.
     """
 
     def __init__(
@@ -134,15 +134,15 @@ class Terminal:
     ) -> None:
         self._console, self._times = console, times or StepTimes()
         self.verbose = verbose
-        self._titles: set[str] = set()
+        self._said: set[str] = set()
 
     @contextmanager
     def step(self, title: str, total: int | None = None) -> Iterator[progress.Task]:
         step = _Step(self, title, total)
         with self._times.step(title) as shown:
             if not self._console.is_terminal:
-                if title not in self._titles:
-                    self._titles.add(title)
+                if title not in self._said:
+                    self._said.add(title)
                     self.say(", ".join(filter(None, [shown, self._times.left()])))
                 yield step
                 return
@@ -159,7 +159,9 @@ class Terminal:
                 yield step
 
     def note(self, text: str) -> None:
-        self.say(f"  {text}")
+        if text not in self._said:
+            self._said.add(text)
+            self.say(f"  {text}")
 
     def log(self, line: str) -> None:
         if self.verbose:

@@ -10,6 +10,7 @@ from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.traffic import STEP_S
 from mmcalib.errors import UsageError
 from mmcalib.options.option import option, options, switch
+from mmcalib.options.run import ALLOWED_ROOT
 
 _STEP_MS = STEP_S * 1000
 
@@ -28,6 +29,7 @@ class RehearseOptions:
     requests: list[Path] | None = option(
         "FILE", "JSONL of chat requests to simulate after the startup; may be repeated."
     )
+    allowed_local_media_path: Path | None = ALLOWED_ROOT
     concurrency: int | None = option("N", "Requests at a time. Default: all at once.", least=1)
     rate: float | None = option("R", "Requests per second, if a step takes --step-ms.", least=0.001)
     timestamps: bool = switch('Send each request at its own "timestamp".')
@@ -89,6 +91,7 @@ def rehearse(options: RehearseOptions) -> None:
         data=options.data or [],
         arrivals=Arrivals(*paces, timed=options.timestamps),
         answer_tokens=options.answer_tokens,
+        allowed_root=options.allowed_local_media_path,
         progress=progress,
     )
     if options.as_json:

@@ -41,7 +41,7 @@ REQUESTS = option(
 )
 ALLOWED_ROOT = option(
     "DIR",
-    "Folder that requests may read files from; default: the folder of the requests file.",
+    "Folder that requests may read files from; default: that of the requests file.",
     wrong="{option} {given} is not a folder",
     hint="the folder that requests may read files from",
 )

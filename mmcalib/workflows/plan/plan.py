@@ -434,7 +434,9 @@ def search(trials: Trials, base: r.Outcome, progress: Progress) -> r.SearchResul
             outcome = trials.outcome(chosen)
             if outcome.reached and not reached:
                 reached.append(chosen)
-                progress.note(f"{r.format_flags(trials.changes(chosen))} is enough; trying for less")
+                progress.note(
+                    f"{r.format_flags(trials.changes(chosen))} is enough; trying for less"
+                )
             return outcome
 
         def reserving(chosen: r.Remedies) -> list[r.Remedy]:

@@ -70,6 +70,9 @@ def rehearse(
     written = [read_configuration(Path(one) if one else None, flags, model) for one in configs]
     found = [opening.find_configuration(one, progress) for one in written]
     documents, corpus = [], None
+    if requests or data:
+        paths = [Path(path) for path in requests]
+        corpus = read_corpus(data, paths, allowed_root=allowed_root, progress=progress)
     with Rehearsals(device, on_note=progress.note, on_log=progress.log) as rehearsals:
         if engine_args:
             opening.reject_unknown_arguments(engine_args, opening.list_options(rehearsals).engine)
@@ -79,9 +82,6 @@ def rehearse(
             with opening.add_config_hints(one.written, device):
                 parsed = opening.parse_configuration(rehearsals, one.written).engine_args
                 args = {**parsed, **(engine_args or {}), "model": one.resolved.path}
-                if requests or data:
-                    paths, root = [Path(path) for path in requests], allowed_root
-                    corpus = read_corpus(data, paths, allowed_root=root, progress=progress)
                 with progress.step(title):
                     started = rehearsals.rehearse(args)
             document = rehearsal_document(started, one.resolved, device, one.written.source)
