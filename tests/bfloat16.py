@@ -1,7 +1,5 @@
 """Whether this CPU computes in bfloat16; if not, engine and activation peak are float32's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,15 +1,14 @@
-"""Knobs and budgets as vLLM reports them, for tests of what is derived from them."""
-
-from __future__ import annotations
+"""Knobs and budgets as vLLM reports them, and values that must be there."""
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from mmcalib.domain.knobs import AreaCap
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Modality
 
+Found = TypeVar("Found")
 # Pixels of a token of Qwen2.5-VL, and the tokens of its largest image.
 TOKEN_PX, LARGEST_IMAGE = 28 * 28, 16_384
 
@@ -36,3 +35,15 @@ def budget(tokens: int, most: Mapping[Modality, int] | None = None, **changes: A
     per_prompt = dict.fromkeys(items, 1)
     plain = Budget(tokens, tokens, items, per_prompt, heaviest, profiled, {}, 32_768, tokens, 256)
     return replace(plain, **changes)
+
+
+def some(value: Found | None) -> Found:
+    """Return the value, which must be there."""
+    assert value is not None
+    return value
+
+
+def expect(kind: type[Found], value: object) -> Found:
+    """Return the value, which must be of this kind."""
+    assert isinstance(value, kind), value
+    return value

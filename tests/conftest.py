@@ -1,6 +1,4 @@
-"""Shared fixtures: working folder, development corpora, one engine host per session."""
-
-from __future__ import annotations
+"""Shared fixtures: working folder, sample corpus, one engine host per session."""
 
 import contextlib
 import ctypes
@@ -17,7 +15,7 @@ from mmcalib.engine.host import EngineHost
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# What `make demo` leaves in a checkout; tests neither need it nor touch it.
+# What `make demo` leaves in a checkout, which tests do not touch.
 RESULTS = ("out", "sample", "sample-archives")
 
 # A shell's background jobs, and their children, ignore the interrupts that tests send.
@@ -146,11 +144,11 @@ def ordinary_user() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def shared() -> Path:
-    """The folder of development corpora and facts; tests that need it skip without it."""
-    folder = Path(os.environ.get("MMCALIB_SHARED", ROOT.parent / "shared"))
-    if not folder.is_dir():
-        pytest.skip("needs the development corpora: set MMCALIB_SHARED to their folder")
+def sample() -> Path:
+    """The media that `make demo` fetches; tests that need them skip without."""
+    folder = (ROOT / "sample").resolve()
+    if not (folder / "requests.jsonl").is_file():
+        pytest.skip("needs the sample corpus: python datasets/materialise.py sample")
     return folder
 
 

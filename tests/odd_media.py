@@ -1,7 +1,5 @@
 """Files of which the server makes something else than their shape says, made on the spot."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Sequence
@@ -153,7 +151,7 @@ def amr(path: Path, seconds: float) -> Path:
 
 
 def open_flac(path: Path, seconds: float, rate_hz: int = 16_000) -> Path:
-    """As an encoder writes it to a pipe: the number of samples is left at 0."""
+    """Leave the number of samples at 0, as an encoder that writes to a pipe."""
     data = bytearray(silence(path, seconds, rate_hz).read_bytes())
     data[21] &= 0xF0
     data[22:26] = bytes(4)

@@ -1,7 +1,5 @@
 """Processes that a test has started, told by a variable of their environment."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,3 +23,12 @@ def wait_until(true: Callable[[], object], seconds: float = 20) -> None:
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it runs or is stopped; one that nobody has waited for yet does neither."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] not in "ZX"

@@ -1,6 +1,4 @@
-"""Programs of tests that import vLLM: run as the engine's child is, and answering in JSON."""
-
-from __future__ import annotations
+"""Programs that tests run, and those that import vLLM and answer in JSON."""
 
 import json
 import os
@@ -12,14 +10,18 @@ from typing import Any
 from mmcalib.engine.environment import child_environment
 
 
+def run_program(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end, and keep its output as text."""
+    how: dict[str, Any] = {"capture_output": True, "text": True, "check": False, **options}
+    return subprocess.run([*map(str, words)], **how)
+
+
+def run_python(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    return run_program(sys.executable, *words, **options)
+
+
 def answer_of(*words: str | Path, **environment: str) -> Any:
-    """Run Python with these words, and return what its last line says."""
-    done = subprocess.run(
-        [sys.executable, *map(str, words)],
-        env={**child_environment(os.environ, offline=True), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """Run Python as the engine's child, and return what its last line says."""
+    done = run_python(*words, env={**child_environment(os.environ, offline=True), **environment})
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])

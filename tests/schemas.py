@@ -1,7 +1,5 @@
 """The example run, and documents against the published schemas."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Mark tests that must fail on other releases of vLLM; `make compat` prints the reasons."""
 
-from __future__ import annotations
-
 import importlib.metadata
 
 import pytest
@@ -30,7 +28,7 @@ needs_device = pytest.mark.xfail(
 
 
 def before(release: Release, why: str) -> pytest.MarkDecorator:
-    """With an older vLLM the test is expected to fail, and is an error where it passes."""
+    """Expect a failure with an older vLLM; it is an error where the test passes."""
     return _expected(not release.is_reached, f"before {release.major}.{release.minor} {why}")
 
 

@@ -1,7 +1,5 @@
 """The parts of the GPU benchmark that need none: which case is next, what is kept, what is said."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any
@@ -91,9 +89,7 @@ def test_a_second_call_goes_on_where_the_first_was_stopped(tmp_path: Path) -> No
         ([(98, 100)], ["fail", "pass", "pass"]),
     ],
 )
-def test_scores_are_of_the_pool_both_ways_and_of_the_encoder(
-    pools: list[tuple[float, float]], verdicts: list[str]
-) -> None:
+def test_scores_are_of_the_pool_both_ways_and_of_the_encoder(pools, verdicts: list[str]) -> None:
     encoder = part("encoder peak", 95, 100)
     found = scores([result(components=[*pool(*both), encoder]) for both in pools])
     assert [score.verdict for score in found] == verdicts

@@ -1,7 +1,5 @@
 """A real Chromium, the system's: `apt-get install chromium`. Tests that need it skip without."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Screenshots of a report: `python tests/browser/shots.py reports/demo/report.html`."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

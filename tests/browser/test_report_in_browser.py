@@ -1,7 +1,5 @@
 """report.html in a real browser, opened from disk."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable
@@ -22,7 +20,6 @@ OVERLAP = (Path(__file__).parent / "overlap.js").read_text(encoding="utf-8")
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 WIDTHS_PX = (360, 800, 1600)
 MOST_OPENING_S = 2.0
-
 Open = Callable[..., Any]
 
 
@@ -59,9 +56,7 @@ def test_it_opens_without_a_complaint_and_shows_its_charts(open_page: Open, demo
 
 @pytest.mark.parametrize("width", WIDTHS_PX)
 @pytest.mark.parametrize("of", ["demo", "small"])
-def test_no_text_overflows_or_overlaps(
-    open_page: Open, request: pytest.FixtureRequest, of: str, width: int
-) -> None:
+def test_no_text_overflows_or_overlaps(open_page: Open, request, of: str, width: int) -> None:
     page = open_page(request.getfixturevalue(of), width=width)
     assert page.evaluate(OVERLAP) == []
     assert unfold(page).evaluate(OVERLAP) == []
@@ -146,9 +141,7 @@ def test_words_stand_out_from_what_is_behind_them(open_page: Open, demo: str, sc
     assert page.evaluate(CONTRAST) == []
 
 
-def test_marks_tell_what_they_are_to_the_mouse_and_to_the_keyboard(
-    open_page: Open, demo: str
-) -> None:
+def test_marks_tell_what_they_are_to_the_mouse_and_to_the_keyboard(open_page, demo: str) -> None:
     page = unfold(open_page(demo))
     chart = page.locator("#chart-frontier-video .wide svg")
     marks = chart.locator('[role="graphics-symbol"]')

@@ -1,7 +1,5 @@
 """Every bundled model in turn: all tests of one follow each other, so that each is opened once."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,9 +31,7 @@ def _shared(item: pytest.Item) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="session")
-def lab(
-    with_vllm: None, engine_cache: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], Lab]]:
+def lab(with_vllm: None, engine_cache: Path, tmp_path_factory) -> Iterator[Callable[[str], Lab]]:
     """Opens a bundled model in a host that serves a dozen of them, one after the other."""
     opened: list[Lab] = []
     logs = tmp_path_factory.mktemp("engines")

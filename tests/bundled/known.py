@@ -1,7 +1,5 @@
 """Known failures of vLLM with bundled models. A line that starts to hold fails: delete it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -21,7 +19,7 @@ SLICE = (
 
 
 class Line(Enum):
-    """What each model is tested for."""
+    """A property that is tested for each model."""
 
     OPENS = "opens as its facts say"
     TAKES = "takes the item"
@@ -35,7 +33,7 @@ class Line(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Where a line does not hold, of models by the beginnings of their names, and why."""
+    """A line that does not hold for models whose names begin so, and why."""
 
     models: tuple[str, ...]
     line: Line
@@ -54,7 +52,7 @@ class Known:
 
 
 def _name(model_id: str) -> str:
-    """Without who publishes it: a quantised build behaves like its original."""
+    """Leave out the publisher: a quantised build behaves like its original."""
     return model_id.rpartition("/")[2].lower()
 
 

@@ -1,7 +1,5 @@
 """Twelve items per modality, from a device's smallest to more than any processor keeps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape

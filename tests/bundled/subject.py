@@ -1,7 +1,5 @@
 """A bundled model, and what vLLM makes of everything that it is tried with."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,7 +45,7 @@ class Subject:
         return [modality for modality in MODALITIES if modality in self.opened.modalities]
 
     def costs(self, modality: Modality) -> dict[str, Cost | str]:
-        """By the name of the shape; a refusal in vLLM's words."""
+        """Cost each shape by its name; a refusal is in vLLM's words."""
         if modality not in self._costs:
             self._costs[modality] = self._measured(SHAPES[modality], DEFAULT)
         return self._costs[modality]

@@ -1,6 +1,4 @@
-"""What the bundled facts make of vLLM's own processor, counts, dummies, budget and parser."""
-
-from __future__ import annotations
+"""The bundled facts against vLLM's own processor, counts, dummies, budget and parser."""
 
 import json
 import os
@@ -35,7 +33,6 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 # In which the largest videos, that dummies are, have some frames and not hundreds.
 _SHORT_CONTEXT = 4096
-
 Case = tuple[str, ...]
 
 
@@ -90,9 +87,7 @@ def test_it_takes_the_item(subject: Subject, modality: Modality, item: str) -> N
 
 
 @each(Line.COUNTS, items, "modality", "item")
-def test_vllm_counts_what_its_processor_makes(
-    subject: Subject, modality: Modality, item: str
-) -> None:
+def test_vllm_counts_what_its_processor_makes(subject: Subject, modality, item: str) -> None:
     cost, counted = subject.costs(modality)[item], subject.counted[modality]
     found = dict(zip(SHAPES[modality], counted.embeds, strict=True))[item]
     if not isinstance(cost, Cost):
@@ -141,9 +136,7 @@ def test_the_size_at_which_tokens_stop_growing(subject: Subject, modality: Modal
 
 
 @each(Line.WITHIN, items, "modality", "item")
-def test_no_item_is_larger_than_the_largest(
-    subject: Subject, modality: Modality, item: str
-) -> None:
+def test_no_item_is_larger_than_the_largest(subject: Subject, modality, item: str) -> None:
     """That vLLM reserves for; of videos, that can be made of any."""
     cost, budget = subject.costs(modality)[item], subject.budget
     if not isinstance(cost, Cost):

@@ -1,7 +1,5 @@
 """Run eight families on vLLM's CPU engine: two full-width layers, one item per modality."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -30,9 +28,7 @@ FAMILIES = (
 
 
 @pytest.mark.parametrize("model_id", FAMILIES)
-def test_an_engine_starts_with_its_configuration_and_answers(
-    model_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_starts_and_answers(model_id: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("MMCALIB_CACHE_DIR", str(tmp_path / "cache"))
     geometry = find_model(model_id)
     assert geometry is not None

@@ -1,7 +1,5 @@
 """The table of what vLLM does not do for bundled models."""
 
-from __future__ import annotations
-
 import pytest
 
 from mmcalib.models.catalogue import bundled_models

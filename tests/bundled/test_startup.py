@@ -1,7 +1,5 @@
 """vLLM's startup of every bundled model on a small and a large imaginary GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,16 +12,13 @@ from tests.bundled.known import SLICE, Line, failing
 from tests.rehearsal.conftest import Theatre
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
-
 SMALL, LARGE = "L4", "H100-80G"
 # vLLM builds no model of it without weights.
 NOT_BUILT = {"google/gemma-3n-E4B-it"}
 
 
 @pytest.fixture(scope="session")
-def theatre(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, engine_cache: Path
-) -> Iterator[Theatre]:
+def theatre(request, tmp_path_factory, engine_cache: Path) -> Iterator[Theatre]:
     """One child at a time: each takes a gigabyte."""
     with EngineHost(log=tmp_path_factory.mktemp("rehearsal") / "engine.log") as host:
         yield Theatre(host, request.param, engine_cache)

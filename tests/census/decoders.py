@@ -1,7 +1,5 @@
 """Looks that misbehave as decoders do, by the name of the file; workers import them from here."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """Looking at media in this process, as the workers do."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from mmcalib.census.counter import Prober
@@ -39,7 +37,7 @@ def seen_now(prober: Prober, item: Item) -> list[str]:
 
 
 def prober(look: ProbeFunction = probe) -> Prober:
-    """By headers, and the first files whole, as `mmcalib run` reads a corpus."""
+    """Probe by headers, and the first files whole, as `mmcalib run` reads a corpus."""
     return Prober(Inline(look), whole=DECODED_FILES)
 
 

@@ -1,7 +1,5 @@
 """A look whose module takes longer to import than an item may take."""
 
-from __future__ import annotations
-
 import time
 
 from mmcalib.domain.items import Item, ProbedMedia

@@ -1,6 +1,4 @@
-"""Which items the requests use, and which of them are the same."""
-
-from __future__ import annotations
+"""Items that the requests use, and repeats among them."""
 
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The cache of a census, also a damaged one."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3
@@ -219,9 +217,7 @@ def test_a_file_that_is_no_database_begins_anew(content: bytes, database: Path, 
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_a_cache_that_is_damaged_behind_its_first_page_is_begun_anew(
-    share: float, database: Path, file: Path
-) -> None:
+def test_a_cache_that_is_damaged_behind_its_first_page_is_begun_anew(share, database, file) -> None:
     assert scanned(database, file) == ([SEEN], [])
     data = bytearray(database.read_bytes())
     at = 4096 + int(share * (len(data) - 4096))

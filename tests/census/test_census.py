@@ -1,7 +1,5 @@
 """The exact histogram of a corpus, and the sample that is chosen of it."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

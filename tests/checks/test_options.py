@@ -1,7 +1,5 @@
 """The table of checks, and options whose memory or caps no startup profile shows (0.32)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -140,9 +138,7 @@ def test_embeddings_of_clients_are_held_though_nothing_is_profiled() -> None:
         (replace(KNOWN, memory=rehearsed(runner="V2", activation_peak_bytes=GIB)), "pass", 1024),
     ],
 )
-def test_prompt_logprobs_take_the_logits_of_a_chunk(
-    known: OptionFacts, status: str, tokens: int
-) -> None:
+def test_prompt_logprobs_take_the_logits_of_a_chunk(known, status: str, tokens: int) -> None:
     found = only({"max_logprobs": 50}, known)
     assert (found.name, found.status) == ("memory for prompt_logprobs", status)
     assert f"logits of all {tokens:,} tokens of a chunk, 151,936 each" in found.detail

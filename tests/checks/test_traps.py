@@ -1,7 +1,5 @@
 """Traps of hand-written configurations, on facts as vLLM 0.32 has them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -102,9 +100,7 @@ def test_a_false_that_is_dropped_is_named_with_what_works() -> None:
         ("zzz", 1, "remove it"),
     ],
 )
-def test_an_unknown_key_is_answered_with_what_was_meant(
-    key: str, value: object, remedy: str
-) -> None:
+def test_an_unknown_key_is_answered_with_what_was_meant(key: str, value, remedy: str) -> None:
     found = from_file(f"model: m\n{key}: {value}\n", refusal="unrecognized arguments")
     check = found[f"unknown key {key}"]
     assert (check.status, check.remedy) == ("fail", remedy)
@@ -361,10 +357,8 @@ def cached(args: Mapping[str, Any], floor: CacheFloor) -> list[Check]:
         ({"mm_processor_cache_type": "shm", "data_parallel_size": 2}, HEAVY, "vLLM's default"),
     ],
 )
-def test_a_cache_below_one_request_is_warned_of(
-    args: dict[str, object], floor: CacheFloor, said: str
-) -> None:
-    """Finding §1 of the server conformance work: seen as HTTP 500; vLLM's default has it, too."""
+def test_a_cache_below_one_request_is_warned_of(args, floor: CacheFloor, said: str) -> None:
+    """Such a request gets HTTP 500; vLLM's default does it, too."""
     (check,) = cached(args, floor)
     assert (check.name, check.status) == ("processor cache for one request", "warn")
     assert check.detail.startswith(said)
@@ -395,9 +389,7 @@ MIB = 2**20
         ({**SHM, "mm_processor_cache_gb": 0}, 500 * MIB, None),
     ],
 )
-def test_an_item_that_the_shared_cache_does_not_store_is_named(
-    args: dict[str, object], image_bytes: int, remedy: str | None
-) -> None:
+def test_an_item_that_the_shared_cache_does_not_store_is_named(args, image_bytes, remedy) -> None:
     # The context may hold no video beside the images of `FLOOR`, yet one on its own.
     tries = Alternatives(cache_floor=FLOOR, largest_bytes={"image": image_bytes, "video": 1})
     found = list(options.check_cache_floor(facts(args, PLAIN, tries=tries)))
@@ -437,7 +429,5 @@ def test_limits_that_show_nothing_only_bound() -> None:
 
 
 @pytest.mark.parametrize("args", [{"mm_processor_cache_gb": 0}, {"mm_processor_cache_type": "shm"}])
-def test_no_cache_and_one_that_keeps_what_is_touched_have_no_finding(
-    args: dict[str, object],
-) -> None:
+def test_no_cache_and_one_that_keeps_what_is_touched_have_no_finding(args) -> None:
     assert cached(args, HEAVY) == []

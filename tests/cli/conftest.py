@@ -1,7 +1,5 @@
 """The command line as a user meets it, without any engine: nothing here gets as far as vLLM."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -26,12 +24,7 @@ _NO_VLLM = "error: vLLM is not installed"
 
 
 @pytest.fixture
-def cli(
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> Iterator[Cli]:
+def cli(request, monkeypatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Iterator[Cli]:
     """Run `mmcalib` offline with its own cache; skip where it needs a vLLM that is missing."""
     for name, value in {
         "NO_COLOR": "1",

@@ -1,7 +1,5 @@
 """`mmcalib check` on the example calibration: no engine, only headers."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json
@@ -25,6 +23,7 @@ from tests.corpus.media import png, request
 from tests.corpus.serving import serving
 from tests.corpus.tars import tar
 from tests.odd_media import silence
+from tests.programs import run_python
 from tests.report.example import calibration
 
 
@@ -65,7 +64,6 @@ def test_data_that_fits_is_one_line(cli, kept: Path, media: Path) -> None:
 
 
 def test_what_shares_a_reason_is_one_line(cli, kept: Path, new: Path) -> None:
-    """Finding of a user: of 62 files there were 124 lines, and each run began with four more."""
     for number in range(4):
         Image.new("RGB", (3, 700 + number)).save(new / f"strip-{number}.png")
     (new / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\n")
@@ -86,9 +84,7 @@ def test_what_shares_a_reason_is_one_line(cli, kept: Path, new: Path) -> None:
 
 
 @pytest.mark.parametrize("column", ["label", "caption"])
-def test_rows_of_a_table_are_named_and_scan_check_and_filter_agree(
-    cli, kept: Path, tmp_path: Path, column: str
-) -> None:
+def test_scan_check_and_filter_agree_on_the_rows_of_a_table(cli, kept, tmp_path, column) -> None:
     """A row without a picture is missing unless its text makes it a request of its own."""
     cells = [png(64, 64), None, b"<!DOCTYPE html><p>404</p>", png(64, 64)[:40], b"", png(80, 64)]
     rows = [
@@ -143,9 +139,7 @@ def test_json_is_one_object_per_offender_and_a_summary(cli, kept: Path, new: Pat
         ("nan", 2, "error: --tolerate nan is not a share between 0 and 1"),
     ],
 )
-def test_a_share_that_does_not_fit_can_be_tolerated(
-    cli, kept: Path, new: Path, tolerate: str, code: int, last: str
-) -> None:
+def test_a_share_that_does_not_fit_can_be_tolerated(cli, kept, new, tolerate, code, last) -> None:
     page, strip = (request((new / name).as_uri()) for name in ("page.png", "strip.png"))
     lines = [*[page] * 3, strip, ""]
     (new / "today.jsonl").write_text("\n".join(lines))
@@ -164,9 +158,7 @@ def test_a_named_file_that_is_no_media_does_not_fit(cli, kept: Path, new: Path) 
     assert "not an image, video or audio file" in ended.err
 
 
-def test_paths_and_requests_come_from_standard_input(
-    cli, kept: Path, new: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_and_requests_come_from_standard_input(cli, kept, new: Path, monkeypatch) -> None:
     inline = "data:image/png;base64," + base64.b64encode(png(64, 64)).decode()
     feed(
         monkeypatch,
@@ -192,10 +184,7 @@ def test_paths_and_requests_come_from_standard_input(
     assert summary["checked"] == 6
 
 
-def test_a_data_url_of_standard_input_goes_by_its_line(
-    cli, kept: Path, new: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Finding of a user: all of them were memory://item."""
+def test_a_data_url_of_standard_input_goes_by_its_line(cli, kept, new: Path, monkeypatch) -> None:
     strip = "data:image/png;base64," + base64.b64encode(png(3, 700)).decode()
     feed(monkeypatch, str(new / "strip.png"), strip, "data:image/png;base64,?")
     ended = cli("check", "--calibration", kept, "--stdin", "--json", "--quiet")
@@ -252,9 +241,7 @@ def test_a_session_fails_at_a_turn(cli, kept: Path, new: Path) -> None:
 
 
 @pytest.mark.parametrize("absolute", [True, False])
-def test_a_path_in_a_message_is_read_as_run_does_but_not_as_sent(
-    cli, kept: Path, new: Path, absolute: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_in_a_message_is_read_but_not_as_sent(cli, kept, new, absolute, monkeypatch) -> None:
     """vLLM answers 400 to a path; a row of a data set is never sent so."""
     name = str(new / "page.png") if absolute else "page.png"
     row = json.dumps({"prompt": "What is this?", "image_files": [name]})
@@ -290,9 +277,7 @@ def peak_bytes(*words: object) -> int:
     return usage.ru_maxrss << 10
 
 
-def test_a_rate_whose_kernel_takes_gigabytes_is_refused_in_little_memory(
-    cli, kept: Path, new: Path
-) -> None:
+def test_a_rate_whose_kernel_takes_gigabytes_is_refused_in_little_memory(cli, kept, new) -> None:
     """0.1 s of it took all the memory of the server's machine."""
     document = json.loads(kept.read_text())
     rungs = [{"samples": n, "tokens": 9, "embeds": 9} for n in (160, 48_000)]
@@ -317,10 +302,7 @@ def test_a_calibration_of_an_older_version_is_one_line(cli, kept: Path, words: l
     assert ended.err.splitlines() == [f"error: {said} reads 3", "  try: mmcalib run again"]
 
 
-def test_what_cannot_be_read_has_a_remedy_too(
-    cli, kept: Path, new: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Finding of a user: of these there was none, and the last line named "the remedies above"."""
+def test_what_cannot_be_read_has_a_remedy_too(cli, kept: Path, new: Path, monkeypatch) -> None:
     (new / "empty.png").touch()
     (new / "gone.png").symlink_to("nowhere.png")
     Image.new("1", (20_000, 9_000)).save(new / "huge.png")
@@ -378,9 +360,7 @@ def test_the_library_takes_paths_and_shapes(kept: Path, new: Path) -> None:
     assert loaded.admits(ImageShape(1316, 756)).exact
 
 
-def test_answers_come_before_the_next_line_is_read_and_inline_media_go(
-    new: Path, tmp_path: Path, monkeypatch
-) -> None:
+def test_answers_come_before_the_next_line_and_inline_media_go(new, tmp_path, monkeypatch) -> None:
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     read: list[str] = []
@@ -407,13 +387,11 @@ def test_neither_torch_nor_vllm_is_needed(kept: Path, new: Path) -> None:
         "try: main()\nexcept SystemExit: pass\n"
         "print([n for n in ('torch', 'vllm', 'transformers') if n in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_python("-c", code, check=True)
     assert done.stdout == "[]\n"
 
 
-def test_check_takes_the_sources_of_scan(
-    cli, kept: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_takes_the_sources_of_scan(cli, kept, new: Path, tmp_path: Path, monkeypatch) -> None:
     """A pattern, an archive and a URL were no such folder."""
     monkeypatch.chdir(tmp_path)
     tar(tmp_path / "a.tar", ("page.png", png(64, 64)), ("strip.png", png(3, 700)))
@@ -445,7 +423,6 @@ def test_a_name_that_says_medium_must_be_one(cli, kept: Path, new: Path) -> None
 
 
 def test_a_link_to_a_folder_that_was_read_is_no_misfit(cli, kept: Path, new: Path) -> None:
-    """Finding of a user: `latest -> .` failed the gate."""
     (new / "strip.png").unlink()
     (new / "latest").symlink_to(".")
     ended = cli("check", "--calibration", kept, new, "--json")

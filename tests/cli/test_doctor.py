@@ -1,7 +1,5 @@
 """`mmcalib doctor`: what it finds on this machine and on others, and what it says to type."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re
@@ -66,9 +64,7 @@ def test_media_libraries_read_back_what_they_write() -> None:
     assert (found.status, found.remedy) == ("pass", "")
 
 
-def test_a_library_that_cannot_read_a_clip_fails_by_name_and_version(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_library_that_cannot_read_a_clip_fails_by_name_and_version(monkeypatch) -> None:
     """PyAV 19 took no `metadata_errors`: every clip was damaged, and doctor said ok."""
     opens: Any = av.open
 
@@ -85,9 +81,7 @@ def test_a_library_that_cannot_read_a_clip_fails_by_name_and_version(
     assert found.remedy == f'pip install "av<{av.__version__.split(".")[0]}"'
 
 
-def test_a_library_that_is_not_there_fails_with_what_installs_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_library_that_is_not_there_fails_with_what_installs_it(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "soundfile", None)
     found = doctor.check_media_libraries()
     assert (found.status, found.remedy) == (
@@ -172,9 +166,7 @@ def looked(device: str, free: float | None = None, **failing: str) -> EngineProb
         (EngineProbe(None, "it died", "its log: x", 1.0), CPU, L4, "engine", "fail", "died", "log"),
     ],
 )
-def test_what_vllm_answers_becomes_a_finding(
-    asked: EngineProbe, versions, gpu, check: str, status: str, says: str, remedy: str
-) -> None:
+def test_vllm_s_answer_becomes_a_finding(asked, versions, gpu, check, status, says, remedy) -> None:
     (found,) = [one for one in check_engine(asked, versions, gpu) if one.name == check]
     assert found.status == status
     assert says in found.detail

@@ -1,7 +1,5 @@
 """Everyday commands: what is known by name, and calibrations seen again, alone and side by side."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -59,9 +57,7 @@ def test_a_locale_without_its_characters_ends_nothing(tmp_path: Path) -> None:
         ("./b", "./b has no"),
     ],
 )
-def test_a_server_without_weights_is_refused_in_one_line(
-    cli, tmp_path: Path, model: str, why: str
-) -> None:
+def test_a_server_without_weights_is_refused_in_one_line(cli, tmp_path, model, why: str) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "engine.yaml").write_text(f"model: {model}\n")
     said = cli("serve", "--config", "engine.yaml", "--", "--port", "1")

@@ -1,11 +1,8 @@
 """Completion, asked as the shells ask it, and the help that a first-time user reads."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,7 @@ import typer.main
 
 from mmcalib.cli.app import app
 from tests.conftest import ROOT
+from tests.programs import run_program
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
@@ -84,14 +82,13 @@ def home(tmp_path: Path) -> dict[str, str]:
     ],
 )
 def test_bash_completes(typed: str, offers: str, home: dict[str, str]) -> None:
-    """As in an interactive shell, for the last of these words."""
+    """Complete the last of these words as an interactive shell does."""
     script = (
         'eval "$(_MMCALIB_COMPLETE=source_bash mmcalib)"; '
         f"COMP_WORDS=({typed} ''); COMP_CWORD={typed.count(' ')}; "
         '_mmcalib_completion mmcalib; printf "%s\\n" "${COMPREPLY[@]}"'
     )
-    shell = ["bash", "--norc", "-c", script]
-    done = subprocess.run(shell, env=home, capture_output=True, text=True, check=True)
+    done = run_program("bash", "--norc", "-c", script, env=home, check=True)
     assert done.stdout.split() == offers.split()
 
 

@@ -1,7 +1,5 @@
 """A corpus that means harm, and a user who types anything: headers only, no engine."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -151,9 +149,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_full_disk_for_what_is_remembered_is_a_note(
-    tree: Path, small_disk: Path, tmp_path: Path
-) -> None:
+def test_a_full_disk_for_what_is_remembered_is_a_note(tree, small_disk, tmp_path: Path) -> None:
     words = ["scan", "--data", tree]
     # Room for the tables, not for what is seen.
     (small_disk / "full").write_bytes(bytes(56 << 10))

@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -19,9 +16,7 @@ SLOW_HUB = "import pathlib, time; pathlib.Path({mark!r}).touch(); time.sleep(60)
 
 @pytest.mark.engine
 @pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupt_ends_it_at_once_and_keeps_earlier_results(
-    sign: signal.Signals, code: int, media: Path, tmp_path: Path
-) -> None:
+def test_an_interrupt_ends_it_and_keeps_earlier_results(sign, code: int, media, tmp_path) -> None:
     mark, out = tmp_path / "asked", tmp_path / "out"
     out.mkdir()
     (out / "engine.yaml").write_text("old")

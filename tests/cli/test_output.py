@@ -1,7 +1,5 @@
 """The folder of results: what is in it after each step, and how the command ends."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -75,9 +73,7 @@ def with_server(*given: str, **needed: int) -> Calibration:
     return calibration().model_copy(update={"server": server, "needed": needed})
 
 
-def test_items_that_the_server_refuses_are_named_with_the_command_that_counts_them_in(
-    tmp_path: Path,
-) -> None:
+def test_items_that_the_server_refuses_come_with_the_command_that_includes_them(tmp_path) -> None:
     """The variables are not set behind anybody's back: limits were derived without the items."""
     words = ("run", "--data", "my media", "--emit", "k8s")
     (line,) = [

@@ -1,7 +1,5 @@
 """The output of `mmcalib plan` and `mmcalib validate`."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,6 @@ from tests.report.golden import check_golden
 from tests.schemas import fits
 
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
-
 GIB, MIB = 1 << 30, 1 << 20
 
 OOM = (
@@ -61,9 +58,7 @@ SGLANG = (
         ),
     ],
 )
-def test_all_that_a_log_does_not_say_is_asked_for_at_once(
-    text: str, says: str, hint: str, cli, tmp_path: Path
-) -> None:
+def test_all_that_a_log_does_not_say_is_asked_for_at_once(text, says, hint, cli, tmp_path) -> None:
     (tmp_path / "server.log").write_text(text)
     ended = cli("plan", "--log", "server.log")
     assert (ended.code, ended.out) == (2, "")
@@ -115,11 +110,18 @@ SHORT = Memory(
     weights_bytes=7 * GIB,
     kv_cache_bytes=-GIB,
     note="No available memory for the cache blocks.",
+    starts=False,
     label="rehearsed",
 )
 
 ENOUGH = SHORT.model_copy(
-    update={"kv_cache_bytes": GIB, "kv_cache_tokens": 29_127, "max_concurrency": 3.56, "note": ""}
+    update={
+        "kv_cache_bytes": GIB,
+        "kv_cache_tokens": 29_127,
+        "max_concurrency": 3.56,
+        "note": "",
+        "starts": True,
+    }
 )
 
 

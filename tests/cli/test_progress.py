@@ -1,7 +1,5 @@
 """Progress with and without a terminal."""
 
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path

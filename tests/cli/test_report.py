@@ -1,7 +1,5 @@
 """`mmcalib report`: from a calibration on disk to a report on disk."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -35,9 +33,7 @@ def test_the_report_stands_beside_the_calibration_and_is_made_anew(cli, out: Pat
     assert serve_command(Path("out/engine.yaml")) in text
 
 
-def test_without_what_draws_charts_a_line_names_the_extra(
-    cli, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_what_draws_charts_a_line_names_the_extra(cli, out: Path, monkeypatch) -> None:
     assert "mmcalib[report]" not in cli("report").err
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     said = cli("report")
@@ -83,9 +79,7 @@ def failed(out: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", CONFIGURATIONS)
-def test_the_form_is_all_of_standard_output_and_its_use_is_on_the_other(
-    cli, out: Path, form: str
-) -> None:
+def test_the_form_is_all_of_standard_output_and_its_use_is_on_the_other(cli, out, form) -> None:
     said = cli("report", "out", "--emit", form)
     assert said.code == 0
     assert said.out == CONFIGURATIONS[form].render(calibration(), serve_program())
@@ -104,9 +98,7 @@ def test_it_goes_to_a_file_that_json_names(cli, out: Path) -> None:
 
 
 @pytest.mark.parametrize(("form", "said"), [("args", True), ("yaml", True), ("env", False)])
-def test_how_to_use_it_names_limits_that_the_form_does_not_carry(
-    cli, out: Path, form: str, said: bool
-) -> None:
+def test_how_to_use_it_names_limits_that_the_form_does_not_carry(cli, out, form: str, said) -> None:
     name = "VLLM_MAX_AUDIO_DECODE_DURATION_S"
     server = Server(limits={name: 1200}, given=(name,))
     calibration().model_copy(update={"server": server}).save(out / "calibration.json")

@@ -1,12 +1,9 @@
 """`mmcalib scan` on real files: no engine, only headers."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -18,6 +15,7 @@ from PIL import Image
 from tests.conftest import ROOT
 from tests.corpus.media import request
 from tests.media.hostile import noise_image, video
+from tests.programs import run_python
 
 INLINE = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQ"
@@ -132,9 +130,7 @@ def test_who_counts_imports_neither_vllm_nor_what_reads_media(corpus: Path) -> N
         "try: main()\nexcept SystemExit: pass\n"
         f"print([n for n in {heavy} if n in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = run_python("-c", code, cwd=ROOT, check=True)
     assert done.stdout == "[]\n"
     assert "items" in done.stderr
 
@@ -172,14 +168,14 @@ def test_clips_that_all_fail_alike_are_the_installations_fault(tmp_path: Path) -
     for number in range(3):
         video(media / f"{number}.mp4", (64, 48))
     noise_image(media / "a.png")
-    command = [sys.executable, "-m", "mmcalib", "scan", "--data", str(media)]
+    command = ("-m", "mmcalib", "scan", "--data", media)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "broken"), str(ROOT)])}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    done = run_python(*command, env=env)
     assert done.returncode == 1, done.stderr
     assert "cannot read video: all 3 files fail" in done.stderr
     assert "mmcalib doctor" in done.stderr
     env["PYTHONPATH"] = str(ROOT)
     for number in range(3):
         (media / f"{number}.mp4").write_bytes(b"\0\0\0\x18ftypisom")
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    done = run_python(*command, env=env)
     assert done.returncode == 0, "damaged files alone are the corpus' own"

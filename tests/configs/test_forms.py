@@ -1,95 +1,23 @@
 """Scripts, programs and files of several servers: what is read, and what is named instead."""
 
-from __future__ import annotations
-
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from mmcalib.configs.read import WrittenConfiguration, read_configuration
 from mmcalib.errors import UsageError
+from tests.schemas import DATA
 
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
 LARGER = "Qwen/Qwen2.5-VL-7B-Instruct"
 LENGTH = "--max-model-len 8192"
-ENDS = "options of no command: a blank line or comment before them ends it"
-
-# By name: a script that starts vLLM with LENGTH, and what is said of it.
-SCRIPTS: dict[str, list[str]] = {
-    "comments": [
-        f"# was: vllm serve {LARGER} --seed 1; the 1-image cap 400'd\nexec python -u -m "
-        f"vllm.entrypoints.openai.api_server \\\n  --model {MODEL} {LENGTH}  # 8k is enough\n"
-    ],
-    "lines that end a command": [
-        f"exec vllm serve {MODEL} {LENGTH} \\\n\n  --seed 1 \\\n  # 2 \\\n  --port 2\n",
-        f"line 3: {ENDS}",
-        f"line 5: {ENDS}",
-    ],
-    "arithmetic": [f'K=1024\nvllm serve {MODEL} --max-model-len "$((8 * $K / 2 * 2))"\n'],
-    "parameters": [f'M="${{M:-{MODEL}}}" A=1\nexec vllm serve "$M" {LENGTH} "$@"\n'],
-    "quoted for srun": [
-        f'#SBATCH --gres=gpu:l40:1\nMODEL={MODEL}\nsrun --container-image=/v.sqsh bash -c "\n'
-        f'vllm serve $MODEL > server.log {LENGTH} 2>&1 &\npython client.py\n"\n'
-    ],
-    "quoted for tmux": [f'tmux new-session -d "vllm serve {MODEL} {LENGTH}"\n'],
-    "quoted twice": [f"su v -c 'bash -c '\\''vllm serve {MODEL} \"$@\"'\\'' _ {LENGTH}'\n"],
-    "in a function": [
-        f'echo "starting vllm serve x"\nstart() {{\n  vllm serve "$1" "${{@:2}}" {LENGTH}\n}}\n'
-        f"start {MODEL}\n",
-        "line 3: another word is left out: ${@:2} is not evaluated",
-    ],
-    "hf jobs": [f"hf jobs run --flavor l4x1 vllm/vllm-openai --model {MODEL} {LENGTH}\n"],
-    "kubectl": [f"kubectl run v --image=vllm/vllm-openai -- --model {MODEL} {LENGTH}\n"],
-    "a systemd unit": [
-        f'[Service]\nEnvironment="A=1" "M={MODEL}"\nExecStart=/bin/vllm serve $M {LENGTH}\n'
-    ],
-    "a systemd unit with a file of variables": [
-        f"[Service]\nEnvironmentFile=-/etc/vllm\nExecStart=/bin/vllm serve {MODEL} {LENGTH}\n",
-        "line 2: EnvironmentFile is not read",
-    ],
-    "a supervisor's program": [
-        f'[program:v]\ncommand=/bin/vllm serve {MODEL} {LENGTH}\nenvironment=VLLM_A="1"\n',
-        "line 3: environment is not read",
-    ],
-    "unknown values": [
-        f"vllm serve {MODEL} {LENGTH} --port $PORT --seed=$(date +%s) $EXTRA\n",
-        "line 1: --port is left out: $PORT is not set in the file",
-        "line 1: --seed is left out: $(date +%s) is known only when it runs",
-        "line 1: another word is left out: $EXTRA is not set in the file",
-    ],
-    "variables set in branches": [
-        f"MODEL={MODEL} A=1\nif [ $SMALL ]; then\n  A=2 N=1\nelse\n  N=2\nfi\n"
-        f'vllm serve "$MODEL" --seed $N {LENGTH} --port $A\n',
-        "line 7: --seed is left out: $N is set in a branch on line 3",
-        "line 7: --port is left out: $A is set in a branch on line 3",
-    ],
-    "options added in branches": [
-        f"E= A=(  # all\n{LENGTH}  # 8k\n)\nif [[ $D == 1 ]]; then\n  A+=(--seed 1)\nfi\n"
-        '[ -n "$X" ] && E="$E --port 2"\nif [ $L -gt 9 ]; then B="--dtype half"; fi\n'
-        f'vllm serve {MODEL} "${{A[@]}}" $B $E\n',
-        "line 9: --seed is left out: it is added to $A in a branch on line 5",
-        "line 9: --dtype is left out: it is added to $B in a branch on line 8",
-        "line 9: --port is left out: it is added to $E in a branch on line 7",
-    ],
-    "eval": [
-        f"A='--max-model-len 8192' B=$(cat engine.args) M={MODEL}\n"
-        "eval 'exec vllm serve $M '\"$A $B $C \"'--port $D'\n",
-        "line 2: another word is left out: $(cat engine.args) is known only when it runs",
-        "line 2: another word is left out: $C is not set in the file",
-        "line 2: --port is left out: $D is not set in the file",
-    ],
-    "docker's file of variables": [
-        f"docker run --env-file a.env vllm/vllm-openai --model {MODEL} {LENGTH}\n",
-        "line 1: --env-file is not read",
-    ],
-    "what is not read": [
-        f"set -e\nsource env.sh\nset -- --seed 1\ncat <<A\nvllm serve x\nA\n"
-        f'vllm serve {MODEL} {LENGTH} "$@"\n',
-        "line 2: source env.sh is not read",
-        "line 3: set -- --seed 1 is not read",
-        "line 4: <<A vllm serve x A is not read",
-    ],
-}
+DESCRIBED: dict[str, dict[str, Any]] = yaml.safe_load((DATA / "scripts.yaml").read_text("utf-8"))
+SCRIPTS, SEVERAL = DESCRIBED["scripts"], DESCRIBED["several"]
+COMPOSE, CALLS, BRANCHES, PROGRAM = (
+    SEVERAL[name]["text"] for name in ("compose.yaml", "calls.sh", "branches.sh", "offline.py")
+)
 
 
 def read(folder: Path, name: str, text: str, choice: str = "") -> WrittenConfiguration:
@@ -99,63 +27,14 @@ def read(folder: Path, name: str, text: str, choice: str = "") -> WrittenConfigu
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_is_read_as_bash_reads_it(tmp_path: Path, name: str) -> None:
-    text, *notes = SCRIPTS[name]
-    found = read(tmp_path, "start", text)
+    found = read(tmp_path, "start", SCRIPTS[name]["text"])
     assert (found.model, " ".join(found.file_flags)) == (MODEL, LENGTH)
-    assert list(found.unread) == notes
+    assert list(found.unread) == SCRIPTS[name].get("notes", [])
 
 
-COMPOSE = f"""\
-services:
-  vllm:
-    image: vllm/vllm-openai:v0.31.0
-    command: [
-      "--model", "{MODEL}",
-      # "--max-model-len", "8192",
-      "--max-model-len", "4096"
-    ]
-  vllm-embed:
-    image: vllm/vllm-openai:v0.31.0
-    command: ["--model", "Qwen/Qwen3-Embedding-8B"]
-"""
-OWN_IMAGES = f"""\
-services:
-  vision: {{build: ., command: [--model, {MODEL}, --max-model-len, "8192"]}}
-  tei: {{image: tei, command: [--model-id, BAAI/bge-m3]}}
-  asr: {{image: vllm/vllm-openai, command: [{LARGER}]}}
-"""
-BRANCHES = f"""\
-if [ -d /model ]; then
-  exec vllm serve {LARGER} --max-model-len 32768
-else
-  exec vllm serve {MODEL} {LENGTH}
-fi
-"""
-CALLS = f"""\
-start() {{ M=$1; shift; vllm serve $M "$@"; }}
-start {MODEL} {LENGTH}
-start {LARGER}
-"""
-PROGRAM = f"""\
-from vllm import LLM, AsyncEngineArgs as Args
-PIXELS, LIMIT = 28 * 28, {{"image": 12, "video": 0}}
-length = 8192
-one = LLM("{MODEL}", max_model_len=length, limit_mm_per_prompt=LIMIT, seed=8 * 2)
-two = Args(model="{LARGER}", **{{"enforce_eager": True, "seed": None}})
-"""
-SEVERAL = [
-    ("compose.yaml", COMPOSE, f"vllm (line 3, {MODEL}), vllm-embed (line 10, ", "#vllm"),
-    ("own.yaml", OWN_IMAGES, f"vision (line 2, {MODEL}), asr (line 4, {LARGER})", "#vision"),
-    ("branches.sh", BRANCHES, f"line 2 ({LARGER}), line 4 ({MODEL})", ":2"),
-    ("calls.sh", CALLS, f"line 2 ({MODEL}), line 3 ({LARGER})", ":2"),
-    ("offline.py", PROGRAM, f"line 4 ({MODEL}), line 5 ({LARGER})", ":4"),
-]
-
-
-@pytest.mark.parametrize(("name", "text", "listed", "choice"), SEVERAL)
-def test_several_servers_are_a_question(
-    tmp_path: Path, name: str, text: str, listed: str, choice: str
-) -> None:
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_servers_are_a_question(tmp_path: Path, name: str) -> None:
+    text, listed, choice = SEVERAL[name].values()
     with pytest.raises(UsageError) as asked:
         read(tmp_path, name, text)
     assert f"has 2 commands that start vLLM: {listed}" in asked.value.message

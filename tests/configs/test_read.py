@@ -1,7 +1,5 @@
 """The configuration that a user keeps, in every form, and the same file with tuned values."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Any
@@ -73,9 +71,7 @@ def test_tuned_values_go_into_the_file_and_nothing_else_moves(tmp_path: Path, na
         ("serve.sh", f"export VLLM_API_KEY=a\nVLLM_PLUGINS=b {SHELL[SHELL.index('vllm') :]}"),
     ],
 )
-def test_variables_of_vllm_that_only_the_server_has_are_named(
-    tmp_path: Path, name: str, text: str
-) -> None:
+def test_variables_of_vllm_that_only_the_server_has_are_named(tmp_path, name, text: str) -> None:
     found = read(tmp_path, name, text)
     assert list(found.notes({"VLLM_API_KEY": "a"})) == [
         f"{tmp_path / name} sets VLLM_PLUGINS: export the same here to apply them"

@@ -1,7 +1,5 @@
 """Random configurations, written in every form, come back whole."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
@@ -20,7 +18,6 @@ from mmcalib.results.engine_yaml import serve_arguments
 from mmcalib.text import serve_option
 
 pytestmark = pytest.mark.engine
-
 CASES, SEED = 300, 20_261_128
 Config = dict[str, Any]
 WORDS = ("a", "it's", 'say "x"', "a b", "$HOME", "#1", "back\\slash", "ü", "{}", "*", "--", "a=b")

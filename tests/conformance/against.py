@@ -2,8 +2,6 @@
 keeps of its thousands. Each model has a module, so that two servers run side by side.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path

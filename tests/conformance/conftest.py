@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest
@@ -12,9 +10,7 @@ from judging.judge import Judge
 
 
 @pytest.fixture(scope="module")
-def judge(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Judge]:
+def judge(request, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     """Judge the module's MODEL."""
     model: str = request.module.MODEL
     with judging(model, tmp_path_factory.mktemp(model)) as judge:

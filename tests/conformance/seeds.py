@@ -1,7 +1,5 @@
 """Requests of every kind, few enough to be asked at each check of the project."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +11,8 @@ from judging.request import Item, Order, Request, Room, Turn
 
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_30, VLLM_0_31
 
-# `MODEL: NAME` of a seed, or `MODEL: CAUSE` of a kept example → where `check` and server differ:
-# a section of the server conformance work, or `new`. A line fails once they agree: delete it.
+# `MODEL: NAME` of a seed, or `MODEL: CAUSE` of a kept example → why `check` and server differ.
+# A line fails once they agree: delete it.
 _BEFORE_0_31 = "before 0.31 any request may bring media_io_kwargs"
 NOT_CURED: dict[str, str] = {}
 if not VLLM_0_31.is_reached:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from mmcalib.releases.release import VLLM_0_30

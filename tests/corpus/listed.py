@@ -1,6 +1,4 @@
-"""What a source lists, where a test means to see nothing skipped."""
-
-from __future__ import annotations
+"""The items and prompts of a source that skips nothing."""
 
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.source import Source
@@ -24,7 +22,7 @@ def prompts_of(source: Source) -> list[Prompt]:
 
 
 def held(item: Item) -> ByteSource:
-    """What the source knows of the item's bytes."""
+    """The source's knowledge of the item's bytes."""
     assert item.byte_source is not None
     return item.byte_source
 

@@ -1,7 +1,5 @@
 """Small real media, as bytes, and requests over media."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """A real web server on this machine, which counts the bytes that it sends."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Iterator
@@ -14,7 +12,7 @@ _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 @dataclass
 class Served:
-    """What is there, by its path, and how much of it was sent."""
+    """The files of a server by their path, and how much of them was sent."""
 
     url: str
     files: dict[str, bytes] = field(default_factory=dict)

@@ -1,7 +1,5 @@
 """Makers of tar archives, good and hostile."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from collections.abc import Iterator

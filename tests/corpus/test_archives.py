@@ -1,16 +1,12 @@
 """Zip archives: members read in place."""
 
-from __future__ import annotations
-
 import gzip
-import io
 import os
 import tarfile
 import time
 import zipfile
 from pathlib import Path
 
-import av
 import pytest
 
 from mmcalib.census.counter import count_corpus
@@ -25,6 +21,7 @@ from tests.census.looking import prober
 from tests.corpus.listed import items_of, prompts_of, reason, width
 from tests.corpus.media import wav
 from tests.corpus.tars import END, blocks, member, png, samples, tar
+from tests.e2e.media import clip
 
 CLIP = ImageShape(9, 8)
 
@@ -53,22 +50,12 @@ def skipped(shard: Path) -> dict[str, str]:
     return {item.path: item.reason for item in found if isinstance(item, Skipped)}
 
 
-def film() -> bytes:
-    data = io.BytesIO()
-    with av.open(data, "w", format="mp4") as container:
-        stream = container.add_stream("mpeg4", rate=10)
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
-        frame = av.VideoFrame(64, 48, "yuv420p")
-        container.mux([*stream.encode(frame), *stream.encode()])
-    return data.getvalue()
-
-
 def test_members_of_one_prefix_are_one_prompt(shard: Path) -> None:
     tar(
         shard,
         ("a/1.jpg", png()),
         ("a/1.right.png", png(18)),
-        ("a/1.mp4", film()),
+        ("a/1.mp4", clip(shard.with_name("film.mp4"), 64, 48, 1).read_bytes()),
         ("a/1.wav", wav(80, 8000)),
         ("a/1.txt", "Què?\n".encode()),
         ("a/1.cls", b"7"),
@@ -213,9 +200,7 @@ def whole(shard: Path) -> bytes:
         (6144, 3, 2),
     ],
 )
-def test_a_cut_archive_counts_as_far_as_it_goes(
-    shard: Path, kept: int, items: int, texts: int
-) -> None:
+def test_a_cut_archive_counts_as_far_as_it_goes(shard, kept: int, items: int, texts: int) -> None:
     """Its last sample, perhaps incomplete, is no prompt."""
     data = whole(shard)
     shard.write_bytes(data[:kept])
@@ -288,10 +273,7 @@ def test_members_are_items_by_name(tmp_path: Path, method: int) -> None:
         file.mkdir("b/c")
         file.writestr("__MACOSX/._a.png", b"clutter")
     found = items_of(ArchiveSource("zip", str(path)))
-    assert [item.path for item in found] == [
-        f"zip://a.png::{path}",
-        f"zip://b/sound.wav::{path}",
-    ]
+    assert [item.path for item in found] == [f"zip://a.png::{path}", f"zip://b/sound.wav::{path}"]
     assert [probe(item) for item in found] == [ImageShape(40, 24), AudioShape(8000, 16000)]
     assert decode_check(found[1], "audio") is None
     assert Path(local_copy(found[0].path, tmp_path / "copies")).read_bytes() == png(40, 24)

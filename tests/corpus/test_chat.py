@@ -1,6 +1,4 @@
-"""What a request asks of the context, read from its line."""
-
-from __future__ import annotations
+"""The context that a request needs, read from its line."""
 
 import json
 import re
@@ -14,7 +12,6 @@ from mmcalib.corpus.lines import parse_line, seconds_of
 from mmcalib.corpus.requests import Reading, RequestsSource
 
 USER = {"role": "user", "content": "why?"}
-
 PICTURE = {"type": "image_url", "image_url": {"url": "a.png"}}
 
 
@@ -24,7 +21,6 @@ def found(**fields: Any) -> Any:
 
 
 def test_the_answer_that_is_asked_for_is_read() -> None:
-    """Finding §2 of the server conformance work: max_tokens was read nowhere."""
     assert found().answer_tokens is None
     assert found(max_tokens=4096).answer_tokens == 4096
     assert found(max_tokens=4096, max_completion_tokens=7).answer_tokens == 7
@@ -39,7 +35,7 @@ def test_a_batch_line_asks_in_its_body() -> None:
 
 
 def test_every_message_and_all_that_a_template_may_write_count() -> None:
-    """Finding §2 of the server conformance work: messages, tools and tool_calls count."""
+    """Messages, tools and tool_calls count."""
     one = ChatRequest([USER]).measure_context()
     assert (one.messages, one.text_bytes) == (1, len("user") + len("why?") + 1)
     assert ChatRequest([USER] * 400).measure_context().messages == 400

@@ -1,7 +1,5 @@
 """Hostile folders: names, links, special files, and files that go while they are read."""
 
-from __future__ import annotations
-
 import glob
 import io
 import os
@@ -125,9 +123,7 @@ def test_a_folder_that_matches_stands_for_all_below_it(root: Path) -> None:
     assert found(root, "b/**") == ["b/c.jpg", "b/d/e.jpg"]
 
 
-def test_relative_patterns_start_at_the_working_folder(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_patterns_start_at_the_working_folder(root: Path, monkeypatch) -> None:
     monkeypatch.chdir(root)
     assert list(GlobSource("*.png").items()) == [Item(str(root / "a.png"))]
     assert list(GlobSource("./b/../*.png").items()) == [Item(str(root / "a.png"))]

@@ -1,7 +1,5 @@
 """Datasets by the library that reads them, from folders on this disk."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Parquet tables of media, as `datasets` and others write them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, cast
 
@@ -117,9 +115,7 @@ def test_a_wrong_size_is_skipped_with_its_own_reason(tmp_path: Path) -> None:
     assert places == ["", f"size:64fps#{path}:0/media: "]
 
 
-def test_large_media_are_read_again_where_they_are_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_media_are_read_again_where_they_are_needed(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(tables, "MOST_SENT_BYTES", 10)
     images = [cell(40 + n) for n in range(40)]
     path = table(tmp_path, {"image": images}, row_group_size=7)

@@ -1,11 +1,7 @@
-"""What lies behind URLs, with file systems of fsspec that need no network."""
-
-from __future__ import annotations
+"""Media behind URLs, with file systems of fsspec that need no network."""
 
 import io
 import os
-import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from fractions import Fraction
@@ -32,6 +28,7 @@ from tests.corpus.listed import items_of
 from tests.corpus.media import png, wav
 from tests.corpus.serving import Served, serving
 from tests.corpus.tars import tar
+from tests.programs import run_python
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -108,9 +105,7 @@ def test_an_object_that_went_away_is_skipped(memory) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["", "/*.*"])
-def test_archives_among_the_objects_are_read_as_what_they_hold(
-    tmp_path: Path, pattern: str
-) -> None:
+def test_archives_among_the_objects_are_read_as_what_they_hold(tmp_path, pattern: str) -> None:
     # They are read by another process, so they cannot be in the memory of this one.
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("a.png", png(40, 24))
@@ -178,9 +173,7 @@ for path in ("memory://a.png", "https://localhost/a.png", "parquet://0/a::/a.par
 
 
 def test_without_the_packages_the_first_item_says_what_to_install() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", MISSING], capture_output=True, text=True, check=True
-    )
+    done = run_python("-c", MISSING, check=True)
     assert done.stdout.splitlines() == [
         "pip install 'mmcalib[remote]'",
         "pip install 'mmcalib[remote]'",
@@ -189,7 +182,6 @@ def test_without_the_packages_the_first_item_says_what_to_install() -> None:
 
 
 pytest.importorskip("aiohttp")
-
 SIDE = 2700
 
 
@@ -227,8 +219,7 @@ def clip(path: Path, **options: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("form", "options"),
-    [("JPEG", {"quality": 99}), ("PNG", {"compress_level": 0}), ("TIFF", {})],
+    ("form", "options"), [("JPEG", {"quality": 99}), ("PNG", {"compress_level": 0}), ("TIFF", {})]
 )
 def test_an_image_of_megabytes_costs_some_kilobytes(served: Served, form, options) -> None:
     data = photo(form, **options)
@@ -253,18 +244,14 @@ def test_what_is_decoded_is_read_whole(served: Served) -> None:
 
 
 @pytest.mark.parametrize("says", [True, False])
-def test_a_server_without_ranges_sends_small_files_whole(
-    served: Served, tmp_path: Path, says: bool
-) -> None:
+def test_a_server_without_ranges_sends_small_files_whole(served, tmp_path, says: bool) -> None:
     served.ranges, served.says_ranges = False, says
     assert probe(Item(served.put("a.png", png(40, 24)))) == ImageShape(40, 24)
     data = clip(tmp_path / "a.mp4")
     assert probe(Item(served.put("a.mp4", data))) == VideoShape(20, 10.0, 2.0, 1200, 900)
 
 
-def test_a_server_without_ranges_does_not_fill_the_memory(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_without_ranges_does_not_fill_the_memory(served: Served, monkeypatch) -> None:
     monkeypatch.setattr(remote, "MOST_WHOLE_BYTES", 1000)
     served.ranges = False
     found = probe(Item(served.put("a.png", png(40, 24) + bytes(9000))))

@@ -1,7 +1,5 @@
 """Lines of vLLM's custom benchmarks among chat requests."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json
@@ -33,9 +31,9 @@ from mmcalib.text import decode_base64
 from tests.census.looking import prober
 from tests.corpus.media import png
 from tests.corpus.serving import serving
+from tests.schemas import DATA
 
 REMOTE = "remote URL: its host is not in --allowed-media-domains"
-
 PIXEL = base64.b64encode(b"bytes of an image").decode()
 
 
@@ -122,72 +120,8 @@ def test_batch_lines_blank_lines_and_a_byte_order_mark(folder: Path) -> None:
     assert origins == ["requests.jsonl:1", "requests.jsonl:3"]
 
 
-CAPTURED = json.dumps({**user("hello"), "max_tokens": 7})
-# (line, tokens of the answer, seconds): OpenAI's batch file, two proxies, LiteLLM's two exports,
-# Langfuse, Helicone, SageMaker.
-ENVELOPES = [
-    ({"custom_id": "1", "body": {**user("hello"), "max_tokens": 7}}, 7, None),
-    ({"timestamp": 3, "request": {"method": "POST", "body": user("hello")}}, None, 3.0),
-    ({"ts": 1, "request_body": json.dumps({**user("hello"), "max_tokens": 7})}, 7, None),
-    (
-        {
-            "standard_logging_object": {
-                **user("hello"),
-                "call_type": "acompletion",
-                "model_parameters": {"max_tokens": 7},
-                "startTime": 3.5,
-            }
-        },
-        7,
-        3.5,
-    ),
-    (
-        {
-            "messages": "{}",
-            "proxy_server_request": json.dumps({"max_tokens": 7, **user("hello")}),
-            "startTime": "1970-01-01T00:01:00Z",
-        },
-        7,
-        60.0,
-    ),
-    ({"messages": json.dumps(user("hello")["messages"]), "model_parameters": "{}"}, None, None),
-    (
-        {
-            "traceId": "t",
-            "startTime": "1970-01-01T00:00:02Z",
-            "modelParameters": {"max_tokens": 7},
-            "input": json.dumps(user("hello")["messages"]),
-        },
-        7,
-        2.0,
-    ),
-    ({"input": user("hello"), "startTime": 1}, None, 1.0),
-    (
-        {
-            "request_created_at": "1970-01-01T00:00:02Z",
-            "request_path": "https://h/v1/chat/completions",
-            "request_body": user("hello"),
-        },
-        None,
-        2.0,
-    ),
-    *(
-        (
-            {
-                "captureData": {"endpointInput": {"data": data, "encoding": encoding}},
-                "eventMetadata": {"inferenceTime": "1970-01-01T00:00:02Z"},
-            },
-            7,
-            2.0,
-        )
-        for data, encoding in (
-            (CAPTURED, "JSON"),
-            (base64.b64encode(CAPTURED.encode()).decode(), "BASE64"),
-        )
-    ),
-    ({"url": "/v1/responses", "body": {"input": "hello", "max_output_tokens": 7}}, 7, None),
-    ({"text": "hello", "output_length": 7, "timestamp": 2000}, 7, 2.0),
-]
+# Lines as servers, proxies and their exports keep them, with the answer's tokens and the second.
+ENVELOPES = json.loads((DATA / "envelopes.json").read_text("utf-8"))
 
 
 @pytest.mark.parametrize(
@@ -274,17 +208,16 @@ def test_odd_values_cost_only_their_line(line: dict[str, object]) -> None:
         ),
     ],
 )
-def test_lines_of_aiperf(
-    folder: Path, line: object, roles: str, names: list[str], text: str
-) -> None:
+def test_lines_of_aiperf(folder: Path, line: object, roles: str, names, text: str) -> None:
     prompt = one(folder, line)
     assert "".join(message["role"][0] for message in prompt.request.messages) == roles
     assert names_of(prompt) == names
     assert prompt.request.text() == text
 
 
-@pytest.mark.parametrize(("line", "answer", "sent_s"), ENVELOPES)
-def test_envelopes(folder: Path, line: object, answer: int | None, sent_s: float | None) -> None:
+@pytest.mark.parametrize("name", ENVELOPES)
+def test_envelopes(folder: Path, name: str) -> None:
+    line, answer, sent_s = ENVELOPES[name].values()
     (text,) = source(folder, line).texts()
     assert (text.request.answer_tokens, text.sent_s) == (answer, sent_s)
     assert only(source(folder, line)).request.text() == "hello"
@@ -401,10 +334,7 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
         (user(image("https://example.com/a.jpg")), REMOTE),
         (user(image("s3://bucket/a.jpg")), "vLLM does not load s3:// URLs, only http"),
         (user(image("data:image/png;base64,%%%")), "base64 is damaged"),
-        (
-            user(image("data:image/png;base64,AAAA=")),
-            "base64 ends with too many or too few =",
-        ),
+        (user(image("data:image/png;base64,AAAA=")), "base64 ends with too many or too few ="),
         (user(image("data:image/png;base64,AA\nAA")), "base64 contains whitespace"),
         (user(image("data:image/png;base64, AAAA")), "base64 contains whitespace"),
         (user(image("data:image/png;base64,AA-_")), "base64 contains - or _"),
@@ -417,8 +347,9 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
         (user(image(data_url(b"%PDF-1.4"))), "vLLM does not read PDF: convert it to PNG"),
         (user(image("data:image/png;base64")), "data URL has no comma"),
         (user(image("data:image/svg+xml,%3Csvg/%3E")), "data URL is not ;base64"),
+        (user(image(f"DATA:image/png;BASE64,{PIXEL}")), "data URL is not ;base64"),
         (user(image("a." * 2500)), "missing file: "),
-        # New in the server conformance work: what vLLM refuses as a whole.
+        # vLLM refuses these as a whole.
         (
             {**user(image("a.jpg")), "media_io_kwargs": {"video": {"fps": 30}}},
             "vLLM rejects media_io_kwargs in a request without --trust-request-mm-kwargs",
@@ -467,6 +398,14 @@ def test_inline_media_become_files_once(folder: Path) -> None:
     assert len(os.listdir(folder / "scratch")) == 2
 
 
+@pytest.mark.parametrize(
+    "header", ["image", "", "image/png;charset=utf-8", "image/jpeg", "image/svg+xml"]
+)
+def test_a_data_url_may_say_anything_of_its_type(folder: Path, header: str) -> None:
+    prompt = only(source(folder, user(image(f"data:{header};base64,{PIXEL}"))))
+    assert Path(prompt.items[0].path).read_bytes() == b"bytes of an image"
+
+
 def test_an_inline_format_cannot_leave_the_scratch_folder(folder: Path) -> None:
     sound = {"data": PIXEL, "format": "../../x"}
     parts = ("What is said?", {"type": "input_audio", "input_audio": sound})
@@ -484,11 +423,7 @@ def test_without_a_usable_line(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "says", "next_command"),
     [
-        (
-            gzip.compress(b"{}\n"),
-            "is compressed with gzip",
-            "gzip -dc {} > requests.jsonl",
-        ),
+        (gzip.compress(b"{}\n"), "is compressed with gzip", "gzip -dc {} > requests.jsonl"),
         (lzma.compress(b"{}\n"), "is compressed with xz", "xz -dc {} > requests.jsonl"),
         (
             b'\xef\xbb\xbf\n[\n  {"messages": []}\n]\n',
@@ -503,10 +438,8 @@ def test_without_a_usable_line(folder: Path) -> None:
     ],
     ids=["gzip", "xz", "list", "inputs"],
 )
-def test_another_form_of_file_is_one_error(
-    tmp_path: Path, data: bytes, says: str, next_command: str
-) -> None:
-    """Finding of a user: one `not UTF-8` per pseudo-line, and `not JSON` at line 2 column 1."""
+def test_another_form_of_file_is_one_error(tmp_path, data, says: str, next_command: str) -> None:
+    """The error is one line, not one for each pseudo-line."""
     path = tmp_path / "a b.jsonl.gz"
     path.write_bytes(data)
     with pytest.raises(CorpusError) as caught:
@@ -637,7 +570,7 @@ def test_a_body_of_responses_is_the_chat_that_vllm_makes(loose: Path) -> None:
     assert names_of(prompt) == ["a.png", "a.png"]
     assert prompt.request.answer_tokens == 7
     assert [turn["role"] for turn in prompt.request.messages] == [
-        *("system", "user", "assistant", "tool"),
+        *("system", "user", "assistant", "tool")
     ]
 
 
@@ -679,11 +612,7 @@ def test_beside_chat_requests(loose: Path) -> None:
     batch = {"custom_id": "1", "body": chat, "prompt": "nor this"}
     custom = {"prompt": "this", "image_files": ["a.png"]}
     found = all_of(loose, chat, batch, custom)
-    assert [p.request.text() for p in found if isinstance(p, Prompt)] == [
-        "hello",
-        "hello",
-        "this",
-    ]
+    assert [p.request.text() for p in found if isinstance(p, Prompt)] == ["hello", "hello", "this"]
 
 
 @pytest.mark.parametrize(
@@ -768,9 +697,7 @@ def test_a_server_that_fails_costs_its_request(tmp_path: Path) -> None:
 
 
 TIMEOUT_S = 20
-
 MOST_RSS_MIB = 300
-
 MIB = 1 << 20
 
 
@@ -779,7 +706,6 @@ def naming(*urls: object) -> dict[str, Any]:
 
 
 NO_URLS: tuple[object, ...] = (None, 1, [], {}, True, "\ud800", "\udcff.png")
-
 GOOD = json.dumps(naming("a.png")).encode()
 
 

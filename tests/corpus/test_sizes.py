@@ -1,7 +1,5 @@
 """Items given by their size are what files of that size are."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

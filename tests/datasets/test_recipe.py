@@ -1,7 +1,5 @@
 """The sample corpus: recipe and requests are well formed, and materialise keeps its word."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import io
@@ -165,9 +163,7 @@ def _media_files(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("sdist", [False, True])
-def test_first_run_fetches_and_second_only_verifies(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], sdist: bool
-) -> None:
+def test_first_run_fetches_and_second_only_verifies(tmp_path: Path, capsys, sdist: bool) -> None:
     index = FakeIndex(sdist=sdist)
     assert _run(tmp_path, index, _toml()) == 0
     assert _media_files(tmp_path) == ["image/a.png", *sorted(m.REQUEST_FILES)]
@@ -210,9 +206,7 @@ def test_cache_spares_the_download(tmp_path: Path) -> None:
         (_toml(target="image/.hidden"), "unsafe path"),
     ],
 )
-def test_refusal_leaves_nothing_behind(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], toml: str, reason: str
-) -> None:
+def test_refusal_leaves_nothing_behind(tmp_path: Path, capsys, toml: str, reason: str) -> None:
     assert _run(tmp_path, FakeIndex(), toml) == 1
     assert _media_files(tmp_path) == []
     (line,) = capsys.readouterr().err.splitlines()
@@ -227,9 +221,7 @@ def test_link_in_an_sdist_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "has no file" in capsys.readouterr().err
 
 
-def test_folder_that_leads_outside_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_folder_that_leads_outside_is_refused(tmp_path: Path, capsys) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / "out").mkdir()

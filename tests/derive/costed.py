@@ -1,7 +1,5 @@
 """Knobs, counts, and cost tables made of costs, for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from hypothesis import strategies as st

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -129,9 +127,7 @@ def test_a_modality_without_a_measured_file_is_left_out() -> None:
 
 
 @given(start=st.floats(0, 1), slope=st.floats(1e-9, 1e-3), sides=st.sets(st.integers(1, 5000)))
-def test_shapes_that_were_not_measured_are_on_the_line(
-    start: float, slope: float, sides: set[int]
-) -> None:
+def test_shapes_that_were_not_measured_are_on_the_line(start: float, slope: float, sides) -> None:
     def true(shape: ImageShape) -> float:
         return start + slope * weight(shape)
 
@@ -144,9 +140,7 @@ def test_shapes_that_were_not_measured_are_on_the_line(
 
 
 @given(POINTS)
-def test_no_item_costs_less_than_nothing_or_less_for_being_larger(
-    points: list[tuple[int, float]],
-) -> None:
+def test_no_item_costs_less_than_nothing_or_less_for_being_larger(points) -> None:
     line = cpu_line(points)
     found = [line(w) for w in (0, 1, 10**4, 10**8)]
     assert found[0] >= 0

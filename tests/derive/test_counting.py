@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from itertools import pairwise
@@ -14,6 +12,7 @@ from mmcalib.derive.costs import CostColumns, CostTable
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shape_columns import Column
 from mmcalib.domain.shapes import ImageShape, Shape, weight
+from tests.builders import some
 from tests.derive.costed import UNIT, counts_of, sized, table, table_of
 
 SIDES = st.integers(28, 4000)
@@ -55,8 +54,7 @@ def test_everything_is_as_if_it_had_been_measured(sizes, cap: int) -> None:
         return
     looked_at = counting.choose_spot_checks(default.columns_of("image"), moved, found)
     assert len(looked_at) <= counting.SPOT_CHECKS + 2 * 16
-    table_ = counting.fill_table(measured(default, looked_at, cap), default, found, looked_at)
-    assert table_ is not None
+    table_ = some(counting.fill_table(measured(default, looked_at, cap), default, found, looked_at))
     truth = measured(default, every, cap)
     assert [(c.tokens, c.embeds) for c in table_.costs.values()] == [
         (c.tokens, c.embeds) for c in truth.costs.values()
@@ -91,8 +89,7 @@ def test_tokens_beside_the_embeds_follow_the_level() -> None:
         around = 4 if embeds[shape] == 256 else 88
         tokens = embeds[shape] + around
         now[shape] = replace(now[shape], embeds=embeds[shape], tokens=tokens)
-    table_ = counting.fill_table(table_of(default.setting, now), default, found, looked_at)
-    assert table_ is not None
+    table_ = some(counting.fill_table(table_of(default.setting, now), default, found, looked_at))
     assert {c.tokens for c in table_.columns_of("image")} == {260, 856}
     wide = next(s for s in looked_at if embeds[s] == 768)
     now[wide] = replace(now[wide], tokens=857)
@@ -112,8 +109,7 @@ def test_bytes_and_seconds_are_scaled() -> None:
     )
     found = counts(default.columns_of("image"), 50)
     looked_at = counting.choose_spot_checks(default.columns_of("image"), np.arange(20), found)
-    table_ = counting.fill_table(measured(default, looked_at, 50), default, found, looked_at)
-    assert table_ is not None
+    table_ = some(counting.fill_table(measured(default, looked_at, 50), default, found, looked_at))
     computed = [c for c in table_.columns_of("image") if c.basis == "counted"]
     assert computed
     assert {(c.tensor_bytes, round(c.process_s, 6)) for c in computed} == {(50_000, 0.1)}
@@ -156,8 +152,7 @@ def says(rule: counting.CostRule, embeds: int, parts: int | None = None) -> tupl
 
 @given(EMBEDS, st.integers(-9, 9), st.integers(0, 10**6))
 def test_a_line_says_what_lies_between_its_ends(embeds, slope: int, start: int) -> None:
-    found = counting.fit_relation((e, start + slope * e) for e in embeds)
-    assert found is not None
+    found = some(counting.fit_relation((e, start + slope * e) for e in embeds))
     assert all(found(e) == start + slope * e for e in range(min(embeds), max(embeds) + 1))
     assert found(max(embeds) + 1) is None
     assert found(min(embeds) - 1) is None
@@ -165,8 +160,7 @@ def test_a_line_says_what_lies_between_its_ends(embeds, slope: int, start: int) 
 
 def test_what_is_no_line_is_known_of_witnessed_numbers_alone() -> None:
     """Tiles of Gemma 3: a frame of words around each crop beside the whole."""
-    found = counting.fit_relation([(256, 2), (768, 9), (1024, 12), (1024, 12)])
-    assert found is not None
+    found = some(counting.fit_relation([(256, 2), (768, 9), (1024, 12), (1024, 12)]))
     assert [found(n) for n in (256, 768, 1024, 512)] == [2, 9, 12, None]
 
 
@@ -177,10 +171,11 @@ def test_equal_numbers_with_unequal_ones_beside_them_make_no_rule() -> None:
 
 def test_many_on_a_line_say_what_lies_between_them_though_others_are_not() -> None:
     """Sounds longer than a processor pads to, of which it cuts off the rest."""
-    found = counting.fit_relation(
-        [*((n, 3 * n) for n in range(0, 100, 10)), (95, 280), (100, 280), (120, 280)]
+    found = some(
+        counting.fit_relation(
+            [*((n, 3 * n) for n in range(0, 100, 10)), (95, 280), (100, 280), (120, 280)]
+        )
     )
-    assert found is not None
     assert [found(n) for n in (45, 90, 93, 95, 98, 120)] == [135, 270, None, 280, None, 280]
 
 
@@ -188,21 +183,18 @@ def test_many_on_a_line_say_what_lies_between_them_though_others_are_not() -> No
 def test_pieces_of_a_line_agree_with_all_that_is_known(others, rising: int, level: int) -> None:
     pairs = {**{n: 2 * n for n in range(rising)}, **{100 + 3 * n: 50 for n in range(level)}}
     pairs |= {1_000 + other: other**2 for other in others}
-    found = counting.fit_relation(pairs.items())
-    assert found is not None
+    found = some(counting.fit_relation(pairs.items()))
     assert all(found(first) == second for first, second in pairs.items())
     assert (found(101), found(90)) == (50, None)
 
 
 def test_a_line_never_gives_a_fraction_of_a_byte() -> None:
-    found = counting.fit_relation([(0, 0), (2, 1), (4, 2)])
-    assert found is not None
+    found = some(counting.fit_relation([(0, 0), (2, 1), (4, 2)]))
     assert [found(n) for n in range(5)] == [0, None, 1, None, 2]
 
 
 def test_an_item_costs_what_the_witnesses_say() -> None:
-    rule = rule_of(item(10), item(20), item(40))
-    assert rule is not None
+    rule = some(rule_of(item(10), item(20), item(40)))
     assert says(rule, 30) == (2, 24 + 4704 * 30)
     assert says(rule, 50) == (-1, -1)
     assert rule.seconds_per_embed == pytest.approx(0.3 / 70)
@@ -214,8 +206,7 @@ def test_bytes_may_follow_from_the_tiles_where_they_do_not_from_the_embeds() -> 
     assert rule_of(*witnesses) is None
     assert rule_of(*witnesses, parts=(2, 2, None)) is None
     assert rule_of(*witnesses, parts=(2, 2, 2)) is None
-    rule = rule_of(*witnesses, parts=(2, 2, 3))
-    assert rule is not None
+    rule = some(rule_of(*witnesses, parts=(2, 2, 3)))
     assert [says(rule, 701, parts)[1] for parts in (2, 3, 4, None)] == [216, 316, -1, -1]
 
 
@@ -223,8 +214,7 @@ def test_a_line_by_the_frames_is_preferred_to_single_numbers_of_embeds() -> None
     """Qwen2.5-Omni: four frames of a sound are one embed, and a witness has few of its embeds."""
     frames = [40, 83, 121, 166, 207]
     witnesses = [item(number // 4, nbytes=8 + 256 * number) for number in frames]
-    rule = rule_of(*witnesses, parts=tuple(frames))
-    assert rule is not None
+    rule = some(rule_of(*witnesses, parts=tuple(frames)))
     assert rule.by_parts
     assert says(rule, 25, 100) == (2, 8 + 256 * 100)
 

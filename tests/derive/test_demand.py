@@ -1,7 +1,5 @@
 """Memory that serving takes beside what startup reserved."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -46,7 +44,7 @@ from tests.workflows.rehearsals import rehearsed
         (1001, 0, False, False),
     ],
 )
-def test_bytes_decide_with_the_slack_that_is_left_outside_the_reserve(
+def test_bytes_decide_with_the_slack_outside_the_reserve(
     worst: int, outside: int, passes: bool, fits_outside: bool
 ) -> None:
     found = Shortfall(1000, WorstStep("image", 16_384, worst), outside_bytes=outside)
@@ -78,7 +76,7 @@ def clips(items: int, each: int, reserved: int) -> Shortfall:
 
 
 def test_four_sequences_of_a_small_image_take_a_smaller_cache() -> None:
-    """Finding §3 of the server conformance work: Qwen3-VL-8B, max_num_seqs 4."""
+    """Qwen3-VL-8B with max_num_seqs 4."""
     found, at = beside(16_384, 32_768, 1296 * 32_768), budget(16_384, 324, 4)
     engine = shrink_step(found, at, {"image": 1})
     (batch,) = engine.values()
@@ -88,7 +86,7 @@ def test_four_sequences_of_a_small_image_take_a_smaller_cache() -> None:
 
 
 def test_short_clips_take_fewer_sequences_or_as_many_dummies() -> None:
-    """Finding §4 of the server conformance work: 90 clips of a second on Qwen2-Audio."""
+    """90 clips of a second on Qwen2-Audio."""
     found, at = clips(90, 51 * MIB, 248 * MIB), budget(2250, 750, 256, "audio")
     assert shrink_step(found, at, {"audio": 1}) == {"max_num_seqs": 7}
     # (90 × 51 − 150) ÷ 248 times the batch, in whole dummies.
@@ -129,9 +127,7 @@ def test_the_least_has_no_remedy() -> None:
 
 
 @given(st.integers(1, 400), st.integers(1, 100), st.integers(1, 2000), st.integers(1, 8))
-def test_so_many_sequences_take_what_is_reserved_at_most(
-    items: int, each: int, reserved: int, count: int
-) -> None:
+def test_so_many_sequences_take_what_is_reserved_at_most(items, each, reserved, count: int) -> None:
     found = clips(items, each * MIB, reserved * MIB)
     engine = shrink_step(found, budget(750 * 100, 750, 4096, "audio"), {"audio": count})
     if seqs := engine.get("max_num_seqs"):

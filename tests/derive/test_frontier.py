@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -111,9 +109,7 @@ def test_throughput_leaves_half_of_the_items_whole(ladder: list[Point]) -> None:
     ("ladder", "cap", "expected"),
     [(AREAS, 512, 1), (AREAS, 100_000, 3), (AREAS, 1, 0), (TILED, 767, 0)],
 )
-def test_a_cap_in_tokens_takes_the_largest_value_within_it(
-    ladder: list[Point], cap: int, expected: int
-) -> None:
+def test_a_cap_in_tokens_takes_the_largest_value_within_it(ladder, cap: int, expected: int) -> None:
     policy = Policy(max_tokens_per_item=cap)
     assert choose_point(ladder, policy) is ladder[expected]
 
@@ -176,7 +172,7 @@ def test_who_gains_is_who_was_shrunk_not_who_is_enlarged() -> None:
         ((SMALL, LARGE), 300, 280),
     ],
 )
-def test_detail_takes_the_smallest_that_shrinks_nothing_within_what_fits(
+def test_detail_takes_the_smallest_fitting_cap_that_shrinks_nothing(
     shapes: tuple[ImageShape, ...], at_most: int | None, expected: int
 ) -> None:
     found = soft_tokens(*shapes)
@@ -290,9 +286,7 @@ def candidates(knob: knobs.Knob, default: CostTable, policy: Policy) -> list[kno
 
 
 @given(SHAPES, CAPS, st.sampled_from([AREA, TILES, replace(TILES, tile_px=448**2)]))
-def test_candidates_ascend_once_each_and_pass_the_default_only_if_it_shrinks(
-    sizes, cap, knob
-) -> None:
+def test_candidates_ascend_and_pass_the_default_only_if_it_shrinks(sizes, cap, knob) -> None:
     default = sized(sizes)
     values = candidates(knob, default, Policy(max_tokens_per_item=cap))
     assert values == sorted(set(values))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from fractions import Fraction
 from math import ceil
 
@@ -65,17 +63,13 @@ def test_a_clip_has_the_samples_of_the_servers_rate(samples: int, rate: int) -> 
         (None, 1280, 1280, False),
     ],
 )
-def test_a_hint_is_honest_when_its_dummy_costs_what_may_come(
-    dummy: int | None, most: int, heaviest: int, honest: bool
-) -> None:
+def test_a_hint_is_honest_when_its_dummy_costs_what_may_come(dummy, most, heaviest, honest) -> None:
     largest, own = item(ImageShape(1, 1), heaviest), budget(8192, {"image": most}, dummy=dummy)
     assert limits.hint_covers_largest("image", own, largest) is honest
 
 
 @given(TOKENS, st.integers(1, 200_000), TOKENS, st.sampled_from(["down", "none"]), st.booleans())
-def test_max_num_batched_tokens_admits_every_item(
-    wanted: int, largest: int, real: int, rounding: limits.Rounding, chunks: bool
-) -> None:
+def test_max_num_batched_tokens_admits_every_item(wanted, largest, real, rounding, chunks) -> None:
     """vLLM's encoder cache holds the larger of this value and its own largest item."""
     up = limits.max_num_batched_tokens(wanted, largest, real, chunks_mm_input=chunks)
     assert max(up, largest) >= real
@@ -142,7 +136,6 @@ def test_few_sequences_cannot_fill_the_budget() -> None:
 
 
 def test_a_video_is_no_larger_than_loader_and_processor_make_it() -> None:
-    """Finding §7 of the server conformance work."""
     clip = Clip(384, 768, 16, 16)
     own = budget(8192, {"video": 196}, profiled="video", dummy=196, items=2, seqs=2, clip=clip)
     found = compute_reserve(own, {"video": 1})
@@ -172,7 +165,7 @@ def test_nine_tenths_are_enough(dummy: int, passes: bool) -> None:
 
 
 @given(st.integers(1, 20_000), st.integers(1, 20_000), st.integers(1, 8), st.integers(1, 300))
-def test_a_profile_of_whole_budgets_passes_where_a_multiple_was_chosen(
+def test_a_profile_of_whole_budgets_passes_a_chosen_multiple(
     item: int, wanted: int, per_prompt: int, seqs: int
 ) -> None:
     """`max_num_batched_tokens` is rounded so that the profile leaves nothing out."""

@@ -1,7 +1,5 @@
 """The hit curve against a cache that is simulated, and the size that is read from it."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections import OrderedDict
@@ -72,18 +70,14 @@ def simulated_hits(requests: Iterable[Request], capacity: int) -> int | None:
 
 
 @given(traffic(), st.integers(0, 700))
-def test_the_curve_is_the_simulation_from_the_largest_request_up(
-    requests: list[Request], more: int
-) -> None:
+def test_the_curve_is_the_simulation_from_the_largest_request_up(requests, more: int) -> None:
     curve = hit_curve(requests)
     capacity = curve.largest_request_bytes + more
     assert curve.hits_at(capacity) == simulated_hits(requests, capacity)
 
 
 @given(traffic(), st.floats(0.01, 1))
-def test_what_is_chosen_is_the_smallest_that_keeps_its_promise(
-    requests: list[Request], share: float
-) -> None:
+def test_what_is_chosen_is_the_smallest_that_keeps_its_promise(requests, share: float) -> None:
     curve = hit_curve(requests)
     needed = share * curve.most_hits
     capacity = curve.capacity_for(-int(-needed // 1))
@@ -111,9 +105,7 @@ def test_the_last_few_percent_of_the_hits_are_not_paid_for() -> None:
 
 
 @given(traffic(), st.integers(0, 10**9), st.none() | st.integers(0, 10**10))
-def test_a_size_is_0_or_at_least_the_floor_and_at_most_what_is_allowed(
-    requests: list[Request], floor: int, budget: int | None
-) -> None:
+def test_a_size_is_0_or_between_the_floor_and_what_is_allowed(requests, floor: int, budget) -> None:
     large = [[(key, nbytes * 30_000_001) for key, nbytes in request] for request in requests]
     found = choose_cache_size(hit_curve(large), floor, ram_budget_bytes=budget)
     assert found.mm_processor_cache_gb == 0 or found.mm_processor_cache_gb * GIB >= floor

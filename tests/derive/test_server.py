@@ -1,6 +1,4 @@
-"""Which files a server refuses, by its own limits."""
-
-from __future__ import annotations
+"""Files that a server refuses by its own limits."""
 
 from dataclasses import replace
 
@@ -29,6 +27,7 @@ from mmcalib.gate.admission import (
 from mmcalib.gate.bounds import Area, Frames, Ladder, Rung, Sampling, ShapeRejection
 from mmcalib.gate.item_remedies import add_prompt_remedy, add_remedy
 from mmcalib.releases.constants import CRASHING_AUDIO_SAMPLES
+from tests.builders import some
 
 SERVER = Server(
     limits={
@@ -78,9 +77,7 @@ GATE = Gate(
     ],
 )
 def test_what_the_server_refuses_does_not_fit(file: EncodedItem, reason: str) -> None:
-    """Finding §5 of the server conformance work: `check` said that such files fit."""
-    said = find_server_refusal(file, SERVER)
-    assert said is not None
+    said = some(find_server_refusal(file, SERVER))
     assert said.reason.startswith(reason)
     answer = add_remedy(GATE, file, admit(GATE, file))
     assert (answer.answer, answer.reason) == ("no", said.reason)
@@ -128,7 +125,6 @@ ANY = replace(GATE, rules={"image": AREA, "video": GATE.rules["video"]}, budget_
 
 
 def test_a_picture_of_too_many_pixels_is_refused_as_a_shape_too() -> None:
-    """Finding of a user: the file was refused, its shape was said to fit."""
     gate = replace(ANY, server=SMALL)
     answer = add_remedy(gate, ImageShape(2000, 1000), admit(gate, ImageShape(2000, 1000)))
     assert (answer.answer, answer.basis) == ("no", "refused")
@@ -160,8 +156,7 @@ def test_no_variable_makes_pillow_open_more_than_it_does(most: int | None) -> No
 def test_frames_are_held_against_the_variable_alone() -> None:
     wide = EncodedItem(replace(CLIP, width_px=20_000, height_px=10_000))
     for server in (SMALL, Server()):
-        said = find_server_refusal(wide, server)
-        assert said is not None
+        said = some(find_server_refusal(wide, server))
         assert said.remedy == "VLLM_MAX_IMAGE_PIXELS=200000000 for the server"
     for most in (0, 200_000_000):
         assert find_server_refusal(wide, Server(limits={"VLLM_MAX_IMAGE_PIXELS": most})) is None
@@ -171,10 +166,7 @@ def test_all_that_is_needed_is_named_at_once() -> None:
     """A file that is both too large and too long."""
     file = EncodedItem(LONG, Encoding(file_mib=41, channels=1))
     found = admitting_variables(file, SERVER)
-    assert found == {
-        "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": 41,
-        "VLLM_MAX_AUDIO_DECODE_DURATION_S": 900,
-    }
+    assert found == {"VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": 41, "VLLM_MAX_AUDIO_DECODE_DURATION_S": 900}
     assert find_server_refusal(file, replace(SERVER, limits={**SERVER.limits, **found})) is None
     assert admitting_variables(EncodedItem(CLIP, Encoding(codec="av1")), SERVER) == {}
 
@@ -188,7 +180,7 @@ def test_packed_samples_count_once_per_channel() -> None:
 
 
 def test_frames_that_are_not_there_cost_nothing() -> None:
-    """Finding §6 of the server conformance work: a variable rate was held for all its frames."""
+    """A clip of variable rate has fewer frames than its rate says."""
     rule = GATE.rules["video"]
     clip = replace(CLIP, num_frames=60, fps=30.0)
     sparse = EncodedItem(clip, Encoding(promised_frames=1742))
@@ -199,7 +191,7 @@ def test_frames_that_are_not_there_cost_nothing() -> None:
 
 
 def test_frames_that_a_client_sends_are_cut_to_what_the_server_takes() -> None:
-    """Finding §6 of the server conformance work: as many as `num_frames`, whatever the loader."""
+    """The server takes as many as `num_frames`, whatever the loader."""
     sent = Encoding(sent_frames=True)
     many = replace(CLIP, num_frames=700, fps=1.0)
     assert list(Sampling("qwen3_vl", 32, 2).possible_frames(many, sent)) == [32]
@@ -207,7 +199,7 @@ def test_frames_that_a_client_sends_are_cut_to_what_the_server_takes() -> None:
 
 
 def test_what_a_request_has_decoded_is_bounded_together() -> None:
-    """Finding §5 of the server conformance work: a limit that releases from 0.33 on have."""
+    """Releases from 0.33 on have this limit."""
     limits = {"VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES": 715_827_880}
     rules = {**GATE.rules, "image": AREA}
     gate = replace(
@@ -255,9 +247,7 @@ DOWNLOADS = "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"
         ),
     ],
 )
-def test_downloads_of_a_request_are_bounded_together(
-    sizes_mib: list[int], limits: dict[str, int], answer: str, remedy: str
-) -> None:
+def test_downloads_of_a_request_are_bounded_together(sizes_mib, limits, answer, remedy) -> None:
     gate = replace(GATE, server=Server(limits=limits), rules={**GATE.rules, "image": AREA})
     photo = ImageShape(280, 280)
     sent = [EncodedItem(photo, Encoding(file_mib=mib, fetched=True)) for mib in sizes_mib]
@@ -270,7 +260,7 @@ def test_downloads_of_a_request_are_bounded_together(
 
 
 def test_of_a_transport_stream_nothing_is_promised() -> None:
-    """New in the server conformance work: OpenCV decodes none of its frames, or loses some."""
+    """OpenCV decodes none of its frames, or loses some."""
     file = EncodedItem(CLIP, Encoding(codec="h264", transport_stream=True))
     answer = add_remedy(GATE, file, admit(GATE, file))
     assert (answer.answer, answer.remedy.partition(" or ")[0]) == ("unknown", "remux it to MP4")
@@ -278,7 +268,7 @@ def test_of_a_transport_stream_nothing_is_promised() -> None:
 
 @pytest.mark.parametrize("rate_hz", [11_127, 16_001, 21_739, 22_222, 44_247])
 def test_a_rate_whose_resampling_takes_gigabytes_does_not_fit(rate_hz: int) -> None:
-    """Fault 1 of the gate: 4 KB of sound took the server down."""
+    """4 KB of sound took the server down."""
     shape = AudioShape(rate_hz // 10, rate_hz)
     answer = add_remedy(GATE, shape, admit(GATE, shape))
     assert answer.answer == "no"
@@ -292,7 +282,6 @@ def test_usual_rates_are_resampled(rate_hz: int) -> None:
 
 
 def test_one_frame_of_sound_ends_the_engine_of_gemma_4() -> None:
-    """Fault 12 of the gate."""
     gemma = replace(
         GATE,
         audio_limits=AudioLimits(16_000, CRASHING_AUDIO_SAMPLES["Gemma4ForConditionalGeneration"]),

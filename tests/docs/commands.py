@@ -5,8 +5,6 @@
 `ELSEWHERE` and `OUTSIDE` give the reasons why the rest is not run.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path
@@ -32,7 +30,7 @@ ELSEWHERE = {
     "docker": "needs Docker",
     "sh": "the same: a script with docker run",
     "kubectl": "needs a cluster",
-    "patch": "of a manifest; tests/workflows/test_config_file.py has the diff",
+    "patch": "of a manifest; tests/configs/test_read.py has the diff",
     "eval": "tests/engine/test_emit.py hands these words to vLLM",
 }
 # Arguments of `mmcalib` that lead out of this machine.

@@ -1,7 +1,5 @@
 """README and docs as text: their fenced blocks, commands, links and headings."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator
@@ -17,7 +15,6 @@ PAGES = sorted(
     ]
 )
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
-
 _FENCE = re.compile(r"^```(?P<kind>\w*)\n(?P<content>.*?)^```$", re.S | re.M)
 _CODE = re.compile(r"`[^`\n]*`")
 _LINK = re.compile(r"\[[^\]]+\]\((?P<target>[^)\s]+)\)")

@@ -6,8 +6,6 @@
 A new example loses the folders above `sample/` and the suffix of a development version.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

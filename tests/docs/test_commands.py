@@ -1,7 +1,5 @@
 """Every command of README and docs that needs no vLLM is run; `commands.py` has the rule."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import tomllib
@@ -9,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from mmcalib.corpus.requests import Reading, RequestsSource
 
@@ -69,7 +68,7 @@ MADE = {
 
 @pytest.mark.skipif(not shutil.which("jq"), reason="jq is not installed")
 def test_a_recipe_makes_a_corpus_of_another_format(tmp_path: Path) -> None:
-    """Of a sample with each project's fields: so many requests, and one of them."""
+    """A sample of each project's format becomes so many requests, one of them as given."""
     shutil.copytree(Path(__file__).with_name("traces"), tmp_path, dirs_exist_ok=True)
     for line in (line for page, line in LINES if "plan-ahead" in page and line.startswith("jq")):
         done = execute(line, tmp_path)
@@ -78,6 +77,23 @@ def test_a_recipe_makes_a_corpus_of_another_format(tmp_path: Path) -> None:
         prompts = prompts_of(RequestsSource(tmp_path / name, Reading(tmp_path)))
         sizes = [[item.path.partition("#")[0] for item in prompt.items] for prompt in prompts]
         assert (name, len(sizes), most in sizes) == (name, requests, True)
+
+
+EXPORTS = {
+    "spans.jsonl": [[(800, 600)]],
+    "chats.json": [[(1024, 1024)], [(1024, 1024), (512, 512)]],
+}
+
+
+@pytest.mark.skipif(not shutil.which("jq"), reason="jq is not installed")
+@pytest.mark.parametrize("name", EXPORTS)
+def test_a_recipe_makes_requests_of_an_export(tmp_path: Path, name: str) -> None:
+    shutil.copy(Path(__file__).with_name("traces") / name, tmp_path)
+    (line,) = (line for _, line in LINES if line.endswith(f" {name} > requests.jsonl"))
+    assert execute(line, tmp_path).returncode == 0
+    prompts = prompts_of(RequestsSource(tmp_path / "requests.jsonl", Reading(tmp_path)))
+    sizes = [[Image.open(item.path).size for item in prompt.items] for prompt in prompts]
+    assert sizes == EXPORTS[name]
 
 
 def test_no_line_of_the_docs_is_left_over() -> None:

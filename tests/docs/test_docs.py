@@ -1,12 +1,9 @@
 """README and docs against the code: what they show is what the tool does. No vLLM, no network."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from mmcalib.admission.calibration import Calibration
 from mmcalib.corpus.given import Distribution
 from mmcalib.models.gpus import find_gpu
 from mmcalib.text import GIB
+from tests.programs import run_program
 
 from ..schemas import CALIBRATION, EXAMPLE, ROOT
 from .pages import TEXTS, anchors, command_lines, fenced, links, programs
@@ -173,13 +171,7 @@ def test_pictures_are_carried_by_git_or_new() -> None:
     }
     assert shown
     if (ROOT / ".git").exists():
-        done = subprocess.run(
-            ["git", "check-ignore", *map(str, shown)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_program("git", "check-ignore", *shown, cwd=ROOT)
         assert [Path(line).name for line in done.stdout.splitlines()] == []
 
 

@@ -1,11 +1,7 @@
 """Printed JSON against docs/schemas, which `test_docs.py` holds against the code."""
 
-from __future__ import annotations
-
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +9,7 @@ from jsonschema import Draft202012Validator
 from PIL import Image
 
 from mmcalib.report.report import SCHEMA_NAMES, schema
+from tests.programs import run_python
 
 from ..schemas import CALIBRATION, ROOT, SCHEMAS, file_of, fits
 from .pages import links
@@ -46,14 +43,7 @@ def mmcalib(folder: Path, *words: str, code: int | None = 0) -> str:
         "MMCALIB_CACHE_DIR": str(folder / "cache"),
         "NO_COLOR": "1",
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "mmcalib", *words],
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-m", "mmcalib", *words, cwd=folder, env={**os.environ, **environment})
     assert code in (None, done.returncode), done.stderr
     return done.stdout
 

@@ -1,7 +1,5 @@
 """A folder in which the commands of the docs find what they name: small, real, made on the spot."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -18,6 +16,7 @@ from mmcalib.media.blank import write_blank
 from mmcalib.models.catalogue import find_model
 from mmcalib.models.checkpoint import materialise
 from mmcalib.report.configurations import CONFIGURATIONS
+from tests.programs import run_program
 
 from ..corpus.tars import png, tar
 from ..e2e.media import clip, photo, requests
@@ -110,11 +109,4 @@ def execute(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
         "HF_DATASETS_CACHE": str(folder / ".cache"),
         "NO_COLOR": "1",
     }
-    return subprocess.run(
-        ["bash", "-o", "pipefail", "-c", line],
-        cwd=folder,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_program("bash", "-o", "pipefail", "-c", line, cwd=folder, env=env)

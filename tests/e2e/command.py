@@ -1,7 +1,5 @@
 """The command as a user runs it: a process of its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -24,7 +22,11 @@ def start(cache: Path, *words: str | Path) -> subprocess.Popen[str]:
     )
 
 
-def mmcalib(cache: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+def mmcalib(
+    cache: Path, *words: str | Path, code: int | None = 0
+) -> subprocess.CompletedProcess[str]:
+    """Run the command, which must end with this code; None: with any."""
     process = start(cache, *words)
     out, err = process.communicate(timeout=1500)
+    assert code in (None, process.returncode), err
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)

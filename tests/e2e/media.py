@@ -1,7 +1,5 @@
 """Small real media, made on the spot, so that these tests need no corpus."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The child of an mmcalib whose vLLM lacks one name: `python moved.py MODULE:NAME -P -m ...`."""
 
-from __future__ import annotations
-
 import importlib.abc
 import importlib.machinery
 import runpy

@@ -2,11 +2,9 @@
 
     python ray_data_process.py MODULE REQUESTS ANSWERS HERE
 
-`HERE` is JSON that is laid over `config`; of REQUESTS each line is a row; ANSWERS gets a line of
+`HERE` is JSON that is laid over `config`; each line of REQUESTS is a row; ANSWERS gets a line of
 JSON for each row that came out.
 """
-
-from __future__ import annotations
 
 import json
 import runpy

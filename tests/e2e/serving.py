@@ -1,7 +1,5 @@
 """A real `vllm serve` with an emitted file, on the loopback."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

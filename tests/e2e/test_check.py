@@ -1,7 +1,5 @@
 """A calibration made by real vLLM, and new data against it without vLLM."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -19,12 +17,11 @@ def out(tmp_path_factory: pytest.TempPathFactory, engine_cache: Path) -> Path:
     folder = tmp_path_factory.mktemp("checked")
     photo(folder / "media/wide.jpg", 1280, 720)
     clip(folder / "media/clip.mp4", 320, 240, 60)
-    done = mmcalib(
+    mmcalib(
         engine_cache,
         *("run", "--model", QWEN, "--data", folder / "media", "--out", folder / "out"),
         *("--validate", "none", "--max-model-len", "4096", "--quiet"),
     )
-    assert done.returncode == 0, done.stderr
     return folder / "out"
 
 
@@ -32,7 +29,6 @@ def test_the_calibrated_corpus_fits(out: Path, engine_cache: Path) -> None:
     done = mmcalib(
         engine_cache, "check", "--calibration", out / "calibration.json", out.parent / "media"
     )
-    assert done.returncode == 0, done.stderr
     assert "2 of 2 fit" in done.stderr
 
 
@@ -51,8 +47,8 @@ def test_new_data_is_told_apart(out: Path, engine_cache: Path, tmp_path: Path) -
         engine_cache,
         *("check", "--calibration", out / "calibration.json", "--json", "--quiet"),
         tmp_path / "new",
+        code=3,
     )
-    assert done.returncode == 3, done.stderr
     for line in done.stdout.splitlines():
         fits("check", line)
     *offenders, summary = [json.loads(line) for line in done.stdout.splitlines()]

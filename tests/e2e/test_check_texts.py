@@ -1,7 +1,5 @@
 """Long texts, calibrated with vLLM and checked without it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from tests.engine.conftest import folder_of
 from tests.engine.test_texts import served
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
-
 CONTEXT = 4096
 PROSE = (ROOT / "docs" / "explain" / "how-it-works.md").read_text()
 
@@ -27,13 +24,12 @@ def calibrated(tmp_path_factory: pytest.TempPathFactory, engine_cache: Path) -> 
     folder = tmp_path_factory.mktemp("texts")
     speaking(folder_of(QWEN, engine_cache), folder / "model")
     photo(folder / "photo.jpg", 640, 480)
-    done = mmcalib(
+    mmcalib(
         engine_cache,
         *("run", "--model", folder / "model", "--data", folder / "photo.jpg"),
         *("--out", folder / "out", "--validate", "none", "--quiet"),
         *("--max-model-len", str(CONTEXT)),
     )
-    assert done.returncode == 0, done.stderr
     return folder
 
 

@@ -1,11 +1,9 @@
 """A chat that resends its history fails in a real `vllm serve` at the predicted turn."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -18,7 +16,6 @@ from tests.e2e.serving import Server, part, serving
 from tests.engine.conftest import folder_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
-
 SAMPLE = (ROOT / "sample").resolve()
 # As many tokens of the bundled model's tokenizer, which merges no bytes: the assumed answer.
 ANSWER = {"role": "assistant", "content": "a" * 1024}
@@ -29,9 +26,7 @@ SAYS = {
 
 
 @pytest.fixture(scope="module")
-def served(
-    tmp_path_factory: pytest.TempPathFactory, engine_cache: Path
-) -> Iterator[tuple[Server, Calibration]]:
+def served(tmp_path_factory, engine_cache: Path) -> Iterator[tuple[Server, Calibration]]:
     """The sample corpus, and a count that ends only the chats of median clips."""
     if not (SAMPLE / "requests.jsonl").is_file():
         pytest.skip("needs the sample corpus: python datasets/materialise.py sample")
@@ -42,7 +37,6 @@ def served(
     limits = ("--max-model-len", "32768", "--conversation", "image=99", "--conversation", "video=5")
     requests = ("--requests", SAMPLE / "requests.jsonl", "--validate", "none")
     done = mmcalib(engine_cache, *words, *limits, *requests)
-    assert done.returncode == 0, done.stderr
     with serving(done.stderr, folder, out, SAMPLE, engine_cache) as server:
         yield server, Calibration.load(out / "calibration.json")
 
@@ -63,13 +57,7 @@ def chat(asked: dict[str, Any], modality: str, item: Path, turns: int) -> dict[s
         ("video", "typical", "limit_mm_per_prompt"),
     ],
 )
-def test_a_chat_fails_at_the_predicted_turn(
-    served: tuple[Server, Calibration],
-    tmp_path: Path,
-    modality: str,
-    which: Literal["typical", "largest"],
-    limit: str,
-) -> None:
+def test_a_chat_fails_at_the_predicted_turn(served, tmp_path, modality, which, limit: str) -> None:
     server, calibration = served
     predicted = calibration.conversations[modality]
     items = getattr(predicted, which)

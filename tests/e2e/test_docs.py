@@ -1,7 +1,5 @@
 """Every command of the docs that needs vLLM is run; `tests/docs/commands.py` has the rule."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

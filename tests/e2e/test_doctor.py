@@ -1,7 +1,5 @@
 """`mmcalib doctor` where vLLM is installed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -15,7 +13,6 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 def test_it_asks_vllm_where_it_would_run(engine_cache: Path) -> None:
     done = mmcalib(engine_cache, "doctor", "--json")
-    assert done.returncode == 0, done.stderr
     fits("doctor", done.stdout)
     found = json.loads(done.stdout)
     assert found["verdict"] == "pass"

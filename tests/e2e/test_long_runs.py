@@ -1,7 +1,5 @@
 """Whole runs in minutes: small and several GPUs, two models, a limit of the server exceeded."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path
@@ -77,7 +75,6 @@ def test_gpus_and_models_side_by_side(tmp_path: Path, engine_cache: Path) -> Non
         *("run", "--model", f"{QWEN},{LARGE}", "--gpu", "T4,L4", "--max-model-len", "8192"),
         *("--data", media, "--validate", "none", "--out", out, "--json"),
     )
-    assert done.returncode == 0, done.stderr
     fits("comparison", done.stdout)
     rows = json.loads(done.stdout)["runs"]
     assert json.loads((out / "comparison.json").read_text()) == json.loads(done.stdout)
@@ -110,11 +107,10 @@ def test_the_command_that_a_run_names_counts_the_items_in_and_sets_the_variable(
     monkeypatch.setenv(NAME, "5")
     words = ("run", "--model", "Qwen/Qwen2-Audio-7B-Instruct", "--data", media, "--out", out)
     done = mmcalib(engine_cache, *words, "--validate", "budget", "--emit", "env")
-    assert done.returncode == 0, done.stderr
     first = Calibration.load(out / "calibration.json")
     assert first.corpus.items == 1
     assert first.corpus.modalities["audio"].tokens["max"] == 75
-    # Without a GPU that is all that R4 knows, and every output says so.
+    # Without a GPU the reserve is known in tokens alone, and every output says so.
     reserved = {check.name: check for check in first.checks}["memory reserve"]
     assert (first.verdict, reserved.status) == ("pass", "warn")
     for text in (reserved.detail, (out / "report.md").read_text()):
@@ -128,7 +124,6 @@ def test_the_command_that_a_run_names_counts_the_items_in_and_sets_the_variable(
     assert again[0] == "mmcalib"
     monkeypatch.setenv(*variable.split("=", 1))
     done = mmcalib(engine_cache, *again[1:])
-    assert done.returncode == 0, done.stderr
     second = Calibration.load(out / "calibration.json")
     assert second.corpus.items == 2
     assert second.corpus.modalities["audio"].tokens["max"] == 225

@@ -1,11 +1,8 @@
 """Mistakes that only vLLM can tell, and interruptions: one clear line, nothing lost, no orphans."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -14,6 +11,7 @@ import pytest
 from tests.e2e.command import QWEN, mmcalib, start
 from tests.e2e.media import photo, requests
 from tests.engine.conftest import folder_of
+from tests.programs import run_program
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -39,9 +37,8 @@ def test_a_text_only_model(media: Path, tmp_path: Path, engine_cache: Path) -> N
     }
     (folder / "config.json").write_text(json.dumps(text_only))
     done = mmcalib(
-        engine_cache, "run", "--model", folder, "--data", media, "--out", tmp_path / "out"
+        engine_cache, "run", "--model", folder, "--data", media, "--out", tmp_path / "out", code=1
     )
-    assert done.returncode == 1
     assert f"error: {folder} takes no images, video or audio" in done.stderr
     assert "  try: mmcalib list models" in done.stderr
     assert "Traceback" not in done.stderr
@@ -53,17 +50,15 @@ def test_media_that_the_model_does_not_take(tmp_path: Path, engine_cache: Path) 
     done = mmcalib(
         engine_cache,
         *("run", "--model", model, "--data", tmp_path / "media", "--out", tmp_path / "out"),
+        code=1,
     )
-    assert done.returncode == 1
     assert (
         "the corpus holds only image items (the model does not take them); the model takes audio"
         in done.stderr
     )
 
 
-def test_a_request_longer_than_the_context_is_a_no(
-    media: Path, tmp_path: Path, engine_cache: Path
-) -> None:
+def test_a_request_longer_than_the_context_is_a_no(media, tmp_path, engine_cache: Path) -> None:
     photo(media / "large.jpg", 1600, 1200)
     asked = requests(media / "requests.jsonl", [("image", "large.jpg")] * 3)
     done = mmcalib(
@@ -71,8 +66,8 @@ def test_a_request_longer_than_the_context_is_a_no(
         *("run", "--model", QWEN, "--requests", asked),
         *("--max-model-len", "4096", "--min-image-pixels", "1000000"),
         *("--validate", "budget", "--out", tmp_path / "out"),
+        code=3,
     )
-    assert done.returncode == 3
     assert "longer than the context" in done.stderr
     assert "--max-model-len" in done.stderr
     assert not (tmp_path / "out/engine.yaml").exists()
@@ -80,9 +75,7 @@ def test_a_request_longer_than_the_context_is_a_no(
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_leaves_partial_results_and_no_process(
-    media: Path, tmp_path: Path, engine_cache: Path, sign: signal.Signals
-) -> None:
+def test_an_interrupt_leaves_results_and_no_process(media, tmp_path, engine_cache, sign) -> None:
     (media / "broken.png").write_bytes(b"")
     out = tmp_path / "out"
     process = start(engine_cache, "run", "--model", QWEN, "--data", media, "--out", out)
@@ -108,9 +101,7 @@ def test_an_interrupt_leaves_partial_results_and_no_process(
 
 def descendants(pid: int) -> list[int]:
     """Every process below `pid`, whatever session it is in."""
-    table = subprocess.run(
-        ["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True
-    ).stdout.split()
+    table = run_program("ps", "-eo", "pid=,ppid=", check=True).stdout.split()
     parents = dict(zip(map(int, table[::2]), map(int, table[1::2]), strict=True))
     found, layer = [], [pid]
     while layer:
@@ -119,13 +110,10 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def test_a_context_beyond_the_model_s_is_one_line(
-    media: Path, tmp_path: Path, engine_cache: Path
-) -> None:
+def test_a_context_beyond_the_model_s_is_one_line(media, tmp_path, engine_cache: Path) -> None:
     """vLLM's own words about it, 600 characters, came through."""
     words = ("run", "--model", QWEN, "--data", media, "--out", tmp_path / "out")
-    done = mmcalib(engine_cache, *words, "--max-model-len", "99999999999")
-    assert done.returncode == 2
+    done = mmcalib(engine_cache, *words, "--max-model-len", "99999999999", code=2)
     assert done.stderr.splitlines()[-2:] == [
         f"error: --max-model-len 99999999999: {QWEN} has a context of 128,000 tokens",
         "  try: --max-model-len 128000, or leave it out",

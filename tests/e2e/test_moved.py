@@ -1,7 +1,5 @@
 """A vLLM that is not as mmcalib knows it: one name less costs one capability, and no more."""
 
-from __future__ import annotations
-
 import shlex
 import stat
 import sys
@@ -24,11 +22,9 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from compatibility.capabilities import capabilities
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
-
 CUDA = "vllm.platforms.cuda:CudaPlatformBase"
 KV = "vllm.v1.core.kv_cache_utils:get_kv_cache_configs"
 TEXTS = "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest.build_chat_params"
-
 Lacks = Callable[[str], None]
 
 

@@ -4,8 +4,6 @@ On this machine's CPU, with what that needs laid over its `config`: a checkpoint
 of each stack with dummy weights, which takes and refuses what the whole one does.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -126,9 +124,7 @@ def processed(python: Path, module: Path, folder: Path, **engine_kwargs: Any) ->
     return list(map(json.loads, answers.read_text("utf-8").splitlines()))
 
 
-def test_the_sample_corpus_is_processed_as_it_was_counted(
-    python: Path, out: Path, tmp_path: Path
-) -> None:
+def test_the_sample_corpus_is_processed_as_it_was_counted(python, out, tmp_path: Path) -> None:
     rows = processed(python, out / "ray_engine.py", tmp_path)
     answered = [row["custom_id"] for row in rows if not row["error"] and row["answer_tokens"] > 0]
     requests = asked()

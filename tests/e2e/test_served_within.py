@@ -1,7 +1,5 @@
 """Requests that take more than startup reserves, and do not under what is then advised."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,7 @@ from tests.e2e.media import photo, sound
 from tests.e2e.test_validate import Judge, checks, judge
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
-
 __all__ = ["judge"]
-
 AUDIO, DEEPSTACK = "Qwen/Qwen2-Audio-7B-Instruct", "Qwen/Qwen3-VL-2B-Instruct"
 
 
@@ -49,7 +45,7 @@ def served(tmp_path: Path, model: str, text: str, **asked: Any) -> TrafficFigure
 
 
 def test_a_step_beside_outputs_of_four_levels(judge: Judge, tmp_path: Path) -> None:
-    """Server conformance §3: Qwen3-VL caches deepstack's three levels; startup holds 4 pictures."""
+    """Qwen3-VL caches deepstack's three levels; startup holds 4 pictures."""
     pictures = [photo(tmp_path / f"{n}.jpg", 576, 576, n) for n in range(51)]
     items = [("image_url", picture, 2) for picture in pictures]
     requests = asking(tmp_path / "r.jsonl", *items, ("image_url", pictures[-1], 3100))
@@ -68,7 +64,7 @@ def test_a_step_beside_outputs_of_four_levels(judge: Judge, tmp_path: Path) -> N
 
 
 def test_clips_of_a_second(judge: Judge, tmp_path: Path) -> None:
-    """Finding §4: each is padded to half a minute, and vLLM bounds a step by tokens."""
+    """Each is padded to half a minute, and vLLM bounds a step by tokens."""
     clips = [sound(tmp_path / f"media/{n}.wav", 1 + n / 1000, 16_000) for n in range(90)]
     requests = asking(tmp_path / "r.jsonl", *(("audio_url", one, 2) for one in clips))
     text = "limit-mm-per-prompt: {audio: 1}\nmax-num-batched-tokens: 2250\nmax-model-len: 4096\n"
@@ -87,7 +83,7 @@ def test_clips_of_a_second(judge: Judge, tmp_path: Path) -> None:
 
 
 def test_four_sequences_beside_a_cache_that_is_never_emptied(judge: Judge) -> None:
-    """Server conformance §3: Qwen3-VL-8B keeps 15,088 tokens (494 MB) beyond the 1,296 reserved."""
+    """Qwen3-VL-8B keeps 15,088 tokens (494 MB) beyond the 1,296 reserved."""
     text = (
         "max-num-seqs: 4\nmax-model-len: 32768\nlimit-mm-per-prompt: {image: 1, video: 0}\n"
         "mm-processor-kwargs: {size: {longest_edge: 331776, shortest_edge: 65536}}\n"

@@ -2,8 +2,6 @@
 nothing (R8), and outputs without the names of folders.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -22,9 +20,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 
 @pytest.mark.long
-def test_clips_of_any_rate_are_calibrated_and_their_peak_is_measured(
-    tmp_path: Path, engine_cache: Path
-) -> None:
+def test_clips_of_any_rate_are_calibrated_and_measured(tmp_path: Path, engine_cache: Path) -> None:
     media = tmp_path / "media"
     sound(media / "telephone.wav", 12.0, 8_000)
     sound(media / "music.wav", 3.5, 44_100)
@@ -36,8 +32,7 @@ def test_clips_of_any_rate_are_calibrated_and_their_peak_is_measured(
     words = ("run", "--model", "Qwen/Qwen2-Audio-7B-Instruct", "--requests", asked)
     # Time enough for the profile, also on a busy machine.
     budget = ("--startup-budget", "400")
-    done = mmcalib(engine_cache, *words, *budget, "--out", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
+    mmcalib(engine_cache, *words, *budget, "--out", tmp_path / "out")
     calibration = Calibration.load(tmp_path / "out/calibration.json")
     checks = {check.name: check for check in calibration.checks}
     # 25 tokens a second; a shorter clip than the model's 30 s still reserves for 30 s.
@@ -55,14 +50,11 @@ def test_clips_of_any_rate_are_calibrated_and_their_peak_is_measured(
     assert calibration.memory.calibrated.labels["activation_peak_bytes"] == "measured"
 
 
-def test_clips_of_an_encoder_decoder_are_no_part_of_its_context(
-    tmp_path: Path, engine_cache: Path
-) -> None:
+def test_clips_of_an_encoder_decoder_are_no_part_of_its_context(tmp_path, engine_cache) -> None:
     """Whisper's 448 tokens are the transcript's, not the clip's 1,500. It has no chat template."""
     sound(tmp_path / "media/telephone.wav", 12.0, 8_000)
     words = ("run", "--model", "openai/whisper-large-v3", "--data", tmp_path / "media")
-    done = mmcalib(engine_cache, *words, "--out", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
+    mmcalib(engine_cache, *words, "--out", tmp_path / "out")
     calibration = Calibration.load(tmp_path / "out/calibration.json")
     assert calibration.engine_config["max_model_len"] == 448
     checks = {check.name: check.status for check in calibration.checks}
@@ -84,14 +76,15 @@ def test_no_output_of_a_redacted_run_names_the_folder(tmp_path: Path, engine_cac
     images = [("image", f"{SECRET}-{number}.jpg") for number in (0, 1)]
     asked = requests(media / f"{SECRET}.jsonl", images, images * 9, [("image", f"{SECRET}.gif")])
     words = ("run", "--model", QWEN, "--data", media, "--requests", asked, "--out", out)
-    done = mmcalib(engine_cache, *words, "--validate", "budget", "--redact-paths", "--quiet")
-    assert done.returncode in (0, 3), done.stderr
+    mmcalib(engine_cache, *words, "--validate", "budget", "--redact-paths", "--quiet", code=None)
     written = {name: (out / name).read_text("utf-8") for name in ("report.html", "report.md")}
     again = ("report", out, "--redact-paths", "--no-thumbnails", "--force", "--quiet")
     for name in REPORT_NAMES:
-        written[name] = mmcalib(engine_cache, *again, "--format", name, "--out", "-").stdout
+        written[name] = mmcalib(
+            engine_cache, *again, "--format", name, "--out", "-", code=None
+        ).stdout
     for name in CONFIGURATION_NAMES:
-        written[f"--emit {name}"] = mmcalib(engine_cache, *again, "--emit", name).stdout
+        written[f"--emit {name}"] = mmcalib(engine_cache, *again, "--emit", name, code=None).stdout
     assert [name for name, text in written.items() if not text] == []
     assert [name for name, text in written.items() if SECRET in text] == []
     # Checks name files, or this could not fail; each says which.
@@ -109,12 +102,11 @@ def test_frames_that_the_loader_ignores_are_not_written(tmp_path: Path, engine_c
     photo(tmp_path / "media/a.jpg", 640, 480)
     clip(tmp_path / "media/b.mp4", 320, 240, frames=40)
     asked = json.dumps({"video": {"num_frames": 8, "fps": 1}})
-    done = mmcalib(
+    mmcalib(
         engine_cache,
         *("run", "--model", QWEN, "--data", tmp_path / "media", "--out", tmp_path / "out"),
         *("--validate", "budget", "--media-io-kwargs", asked),
     )
-    assert done.returncode == 0, done.stderr
     written = yaml.safe_load((tmp_path / "out/engine.yaml").read_text())
     assert written["media-io-kwargs"] == {"video": {"fps": 1}}
     calibration = Calibration.load(tmp_path / "out/calibration.json")
@@ -126,9 +118,7 @@ def test_frames_that_the_loader_ignores_are_not_written(tmp_path: Path, engine_c
     assert effects["media_io_kwargs.video.fps"].startswith("without it: video of")
 
 
-def test_a_saved_corpus_gives_the_same_documents_where_the_media_are_not(
-    tmp_path: Path, engine_cache: Path
-) -> None:
+def test_a_saved_corpus_gives_the_same_documents_without_media(tmp_path, engine_cache) -> None:
     media = tmp_path / "media"
     for number in range(4):
         photo(media / f"{number}.jpg", 400 + 90 * number, 300, number)
@@ -142,13 +132,12 @@ def test_a_saved_corpus_gives_the_same_documents_where_the_media_are_not(
     saved = tmp_path / "elsewhere" / "corpus.jsonl"
     folder = speaking(folder_of(QWEN, engine_cache), tmp_path / "model")
     saving = ("scan", *corpus, "--save", saved, "--model", folder)
-    assert mmcalib(engine_cache, *saving).returncode == 0
+    mmcalib(engine_cache, *saving)
     *_, text = map(json.loads, saved.read_text().splitlines()[:4])
     assert text["text_tokens"] < 24 * 400 / 3
     model = ("run", "--model", folder, "--max-model-len", "fit", "--validate", "none", "--quiet")
     for out, words in (("here", corpus), ("there", ("--requests", saved))):
-        done = mmcalib(engine_cache, *model, *words, "--out", tmp_path / out)
-        assert done.returncode == 0, done.stderr
+        mmcalib(engine_cache, *model, *words, "--out", tmp_path / out)
     here, there = (Calibration.load(tmp_path / out) for out in ("here", "there"))
     assert there.engine_config == here.engine_config
     assert (there.limits, there.budget) == (here.limits, here.budget)

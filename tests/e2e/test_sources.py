@@ -1,7 +1,5 @@
 """Sources of media: none changes what is derived, nor do hostile files beside them."""
 
-from __future__ import annotations
-
 import json
 import os
 import tarfile

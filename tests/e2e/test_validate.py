@@ -1,7 +1,5 @@
 """`mmcalib validate` on the installed vLLM: each trap of a hand-written file has its finding."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable
@@ -29,14 +27,11 @@ from tests.e2e.media import photo, requests
 from tests.schemas import fits
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
-
 Judge = Callable[..., Validation]
 
 
 @pytest.fixture
-def judge(
-    host: EngineHost, engine_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Judge:
+def judge(host: EngineHost, engine_cache: Path, tmp_path: Path, monkeypatch) -> Judge:
     """Judge these lines of YAML as far as the budget, in the session's engine process."""
     monkeypatch.setenv("MMCALIB_CACHE_DIR", str(engine_cache))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -58,7 +53,7 @@ def checks(found: Validation) -> dict[str, CheckResult]:
 
 
 def bad(found: Validation) -> set[str]:
-    """But for the words that R4 was judged in tokens alone, as in most of these tests."""
+    """The checks that do not pass, but for the reserve judged in tokens alone."""
     named = [check for check in found.checks if check.status in ("fail", "warn")]
     return {c.name for c in named if c.status == "fail" or "only tokens were" not in c.detail}
 
@@ -84,9 +79,7 @@ def test_tokens_alone_are_said_and_do_not_decide(judge: Judge) -> None:
         ("kv-cache-dtype: fp8\n", "FP8 KV cache is not supported by the Triton attention backend"),
     ],
 )
-def test_what_vllm_rejects_on_the_gpu_fails_with_its_reason(
-    judge: Judge, text: str, why: str
-) -> None:
+def test_what_vllm_rejects_on_the_gpu_fails_with_its_reason(judge, text: str, why: str) -> None:
     found = judge(f"limit-mm-per-prompt: {{image: 1, video: 0}}\n{text}", gpu=resolve_gpu("T4"))
     check = checks(found)["memory on T4"]
     assert (found.verdict, check.status) == ("fail", "fail")
@@ -128,9 +121,7 @@ def test_a_size_hint_smaller_than_the_cap(judge: Judge) -> None:
     assert found.budget.config.worst_step_tokens == 16_384
 
 
-def test_the_harmless_remedy_of_a_hint_comes_first_and_each_says_what_it_costs(
-    judge: Judge, tmp_path: Path
-) -> None:
+def test_the_harmless_remedy_of_a_hint_comes_first_and_each_has_a_price(judge, tmp_path) -> None:
     photo(tmp_path / "media/large.jpg", 1400, 1050)
     photo(tmp_path / "media/small.jpg", 200, 200)
     hinted = "limit-mm-per-prompt:\n  image: {count: 2, width: 512, height: 512}\n  video: 0\n"
@@ -209,14 +200,6 @@ def test_images_limited_and_videos_not(judge: Judge) -> None:
     memory = checks(found)["memory on L4"]
     assert memory.status == "fail"
     assert memory.remedy.startswith("mmcalib plan --config")
-
-
-def test_more_items_than_the_context_holds(judge: Judge) -> None:
-    found = judge("max-model-len: 32768\nlimit-mm-per-prompt: {image: 4, video: 0}\n")
-    check = checks(found)["prompt length"]
-    assert check.status == "warn"
-    assert "65,536" in check.detail
-    assert "limit-mm-per-prompt: {image: 1, video: 0}" in check.remedy
 
 
 @pytest.mark.parametrize(
@@ -366,7 +349,7 @@ def test_with_a_corpus_its_own_items_decide(judge: Judge, tmp_path: Path) -> Non
     )  # fmt: skip
     named = checks(found)
     assert (found.items, named["items admitted"].status) == ("corpus", "pass")
-    # Finding §8 of the server conformance work: what they cost under the file is said.
+    # What they cost under the file is said.
     assert found.corpus is not None
     assert (found.corpus.items, found.corpus.prompts) == (5, 2)
     assert found.corpus.modalities["image"].tokens["max"] == 609
@@ -381,9 +364,7 @@ def test_with_a_corpus_its_own_items_decide(judge: Judge, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("context", "status"), [(2048, "warn"), (512, "fail")])
-def test_without_requests_the_largest_items_decide(
-    judge: Judge, tmp_path: Path, context: int, status: str
-) -> None:
+def test_without_requests_the_largest_items_decide(judge, tmp_path, context, status: str) -> None:
     photo(tmp_path / "media/a.jpg", 560, 560)
     found = judge(
         f"max-model-len: {context}\nlimit-mm-per-prompt: {{image: 4, video: 0}}\n",
@@ -398,10 +379,8 @@ def test_without_requests_the_largest_items_decide(
 def test_the_command_says_no_with_exit_3(engine_cache: Path, tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text(f"model: {QWEN}\nenable-prefix-caching: false\n")
-    ended = mmcalib(
-        engine_cache, "validate", "--config", config, "--validate", "budget", "--json", "--quiet"
-    )
-    assert ended.returncode == 3
+    words = ("--config", config, "--validate", "budget", "--json", "--quiet")
+    ended = mmcalib(engine_cache, "validate", *words, code=3)
     fits("validate", ended.stdout)
     found = Validation.model_validate_json(ended.stdout)
     assert found.verdict == "fail"
@@ -420,7 +399,6 @@ def test_the_engine_starts_and_answers_made_up_items(engine_cache: Path, tmp_pat
         "shortest_edge: 3136}}}\nmax-num-batched-tokens: 1280\n"
     )
     ended = mmcalib(engine_cache, "validate", "--config", config, "--json")
-    assert ended.returncode == 0, ended.stderr
     fits("validate", ended.stdout)
     found = json.loads(ended.stdout)
     assert (found["verdict"], found["items"]) == ("pass", "made up")

@@ -1,7 +1,5 @@
 """`mmcalib run … -- VLLM FLAGS`: measured, rehearsed and written under them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -28,7 +26,6 @@ def test_they_are_rehearsed_and_written(media: Path, tmp_path: Path, engine_cach
         *("--", "--tensor-parallel-size", "2", "--no-enable-prefix-caching"),
         *("--max-num-seqs", "4", "--gpu-memory-utilization", "0.8"),
     )
-    assert done.returncode == 0, done.stderr
     written = yaml.safe_load((tmp_path / "out/engine.yaml").read_text("utf-8"))
     assert written["tensor-parallel-size"] == 2
     assert written["no-enable-prefix-caching"] is True
@@ -49,16 +46,14 @@ def test_they_are_rehearsed_and_written(media: Path, tmp_path: Path, engine_cach
     assert "not started with --tensor-parallel-size" in " ".join(done.stderr.split())
 
 
-def test_what_the_checkpoint_is_not_is_one_line(
-    media: Path, tmp_path: Path, engine_cache: Path
-) -> None:
+def test_what_the_checkpoint_is_not_is_one_line(media, tmp_path: Path, engine_cache: Path) -> None:
     out = tmp_path / "out"
     done = mmcalib(
         engine_cache,
         *("run", "--model", QWEN, "--data", media, "--out", out, "--gpu", "L4"),
         *("--", "--quantization", "awq"),
+        code=2,
     )
-    assert done.returncode == 2
     assert "Cannot find the config file for awq" in " ".join(done.stderr.split())
     assert "--quantization fp8" in " ".join(done.stderr.split())
     assert not (out / "engine.yaml").exists()
@@ -77,7 +72,6 @@ def test_a_run_starts_from_a_manifest(media: Path, tmp_path: Path, engine_cache:
         *("run", "--config", manifest, "--data", media, "--out", out, "--gpu", "L4"),
         *("--validate", "budget"),
     )
-    assert done.returncode == 0, done.stderr
     found = json.loads((out / "calibration.json").read_text("utf-8"))
     given = {"max_model_len": 8192, "gpu_memory_utilization": 0.8}
     assert found["default_config"] == given

@@ -1,7 +1,5 @@
 """Put chat requests (JSON on stdin) through vLLM's serving layer; print one line of JSON."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any
@@ -27,7 +25,7 @@ def main() -> None:
 
 
 def admitted(config: Any, renderer: Any, inputs: Any, asked: dict[str, Any]) -> Any:
-    """As `OpenAIServingChat` goes about it (vllm/entrypoints/openai/chat_completion/serving.py)."""
+    """Answer as `OpenAIServingChat` does (vllm/entrypoints/openai/chat_completion/serving.py)."""
     from vllm import SamplingParams
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.serve.utils.api_utils import get_max_tokens

@@ -1,7 +1,5 @@
 """Checkpoints that write as real ones do: tokens of whole words, and a template that has tools."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

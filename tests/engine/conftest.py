@@ -1,7 +1,5 @@
 """Models opened in the session's one engine host."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ NEEDS = {"HuggingFaceTB/SmolVLM2-2.2B-Instruct": "num2words"}
 
 
 # The lab whose model a host serves: the last that was opened there.
-_SERVED: WeakKeyDictionary[EngineHost, Lab] = WeakKeyDictionary()
+_SERVED: WeakKeyDictionary[EngineHost, "Lab"] = WeakKeyDictionary()
 
 
 def forget(host: EngineHost) -> None:

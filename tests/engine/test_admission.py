@@ -1,7 +1,5 @@
 """`mmcalib check` without vLLM, against vLLM's own loaders and processors."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -30,7 +28,6 @@ from tests.engine.conftest import QWEN, Lab
 from tests.upstream import QIANFAN, since
 
 pytestmark = pytest.mark.engine
-
 INTERNVL, LLAVA = "OpenGVLab/InternVL2-2B", "llava-hf/llava-v1.6-mistral-7b-hf"
 QWEN3, QWEN_AUDIO = "Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen2-Audio-7B-Instruct"
 LESS = settings(
@@ -56,9 +53,7 @@ class Calibrated:
 
 
 @pytest.fixture(scope="session")
-def calibrated(
-    lab: Callable[[str], Lab], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Calibrated]:
+def calibrated(lab: Callable[[str], Lab], tmp_path_factory) -> Callable[[str], Calibrated]:
     found: dict[str, Calibrated] = {}
 
     def calibrate(model_id: str) -> Calibrated:
@@ -130,31 +125,25 @@ sounds = st.builds(AudioShape, st.integers(400, 1_000_000), st.sampled_from([800
 budgets = st.integers(1, 6000)
 
 
+_INTERNVL = pytest.param(INTERNVL, images, marks=since(VLLM_0_33, QIANFAN))
+
+
 @pytest.mark.parametrize(
-    "model_id", [QWEN, QWEN3, pytest.param(INTERNVL, marks=since(VLLM_0_33, QIANFAN)), LLAVA]
+    ("model_id", "kind"),
+    [(QWEN, images), (QWEN3, images), _INTERNVL, (LLAVA, images), (QWEN, videos), (QWEN3, videos)],
 )
 @LESS
-@given(shapes=st.lists(images, min_size=AT_ONCE, max_size=AT_ONCE), budget=budgets)
-def test_no_image_is_admitted_that_the_engine_would_reject(
-    calibrated: Callable[[str], Calibrated], model_id: str, shapes: list[Shape], budget: int
+@given(data=st.data(), budget=budgets)
+def test_nothing_is_admitted_that_the_engine_rejects(
+    calibrated, model_id, kind, data, budget
 ) -> None:
-    hold_all(calibrated(model_id), shapes, budget)
-
-
-@pytest.mark.parametrize("model_id", [QWEN, QWEN3])
-@LESS
-@given(shapes=st.lists(videos, min_size=AT_ONCE, max_size=AT_ONCE), budget=budgets)
-def test_no_video_is_admitted_that_the_engine_would_reject(
-    calibrated: Callable[[str], Calibrated], model_id: str, shapes: list[Shape], budget: int
-) -> None:
+    shapes = data.draw(st.lists(kind, min_size=AT_ONCE, max_size=AT_ONCE))
     hold_all(calibrated(model_id), shapes, budget)
 
 
 @LESS
 @given(shapes=st.lists(sounds, min_size=AT_ONCE, max_size=AT_ONCE), budget=st.integers(1, 900))
-def test_no_sound_is_admitted_that_the_engine_would_reject(
-    calibrated: Callable[[str], Calibrated], shapes: list[Shape], budget: int
-) -> None:
+def test_no_sound_is_admitted_that_the_engine_would_reject(calibrated, shapes, budget: int) -> None:
     hold_all(calibrated(QWEN_AUDIO), shapes, budget)
 
 
@@ -174,9 +163,7 @@ def _photos(count: int) -> list[ImageShape]:
     ("model_id", "least"),
     [(QWEN, 0.9), pytest.param(INTERNVL, 0.9, marks=since(VLLM_0_33, QIANFAN)), (LLAVA, 0.9)],
 )
-def test_most_photos_that_the_engine_admits_are_admitted(
-    calibrated: Callable[[str], Calibrated], model_id: str, least: float
-) -> None:
+def test_most_photos_that_the_engine_admits_are_admitted(calibrated, model_id: str, least) -> None:
     found = calibrated(model_id)
     photos = _photos(60)
     costs_ = found.truth(*(Blank(shape) for shape in photos))

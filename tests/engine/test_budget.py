@@ -1,7 +1,5 @@
 """vLLM's own encoder budget, the trap that it sets, and the bound of a video's size."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +8,7 @@ import pytest
 from mmcalib.derive.limits import compute_reserve
 from mmcalib.domain.shapes import VideoShape
 from mmcalib.engine.messages import Blank
+from tests.builders import some
 from tests.engine.conftest import Lab
 
 pytestmark = pytest.mark.engine
@@ -29,7 +28,7 @@ def test_no_video_shrinks_the_budget_to_the_largest_image(qwen: Lab) -> None:
 
 
 def test_the_size_hint_trap_is_caught(qwen: Lab) -> None:
-    """A 512×512 hint shrinks what is profiled and not what a step may encode (DESIGN 1.3)."""
+    """A 512×512 hint shrinks the profiled item and not what a step may encode."""
     budget = qwen.budget(
         limit_mm_per_prompt={"image": {"count": 1, "width": 512, "height": 512}, "video": 0},
         max_num_batched_tokens=8192,
@@ -83,8 +82,7 @@ def test_many_frames_may_cost_more_than_the_cap(lab: Callable[[str], Lab]) -> No
 
 def test_frames_that_the_loader_never_keeps_cost_nothing(lab: Callable[[str], Lab]) -> None:
     few = {"media_io_kwargs": {"video": {"max_frames": 16}}}
-    clip = lab(QWEN3).budget(build_dummy=False, **capped(4_014_080), **few).largest_clip
-    assert clip is not None
+    clip = some(lab(QWEN3).budget(build_dummy=False, **capped(4_014_080), **few).largest_clip)
     # 4,014,080 pixels are 1,960 cells of two frames; rounding takes some.
     assert clip.num_frames <= 16
     assert 1_900 <= clip.embeds <= 1_960
@@ -93,22 +91,17 @@ def test_frames_that_the_loader_never_keeps_cost_nothing(lab: Callable[[str], La
 @pytest.mark.parametrize(
     ("model", "kwargs"), [(QWEN3, capped(401_408)), (QWEN25, capped(401_408)), (LLAVA, {})]
 )
-def test_vllm_s_processor_makes_as_much_of_it(
-    lab: Callable[[str], Lab], model: str, kwargs: dict[str, Any]
-) -> None:
+def test_vllm_s_processor_makes_as_much_of_it(lab, model: str, kwargs: dict[str, Any]) -> None:
     """The largest clip is real: the processor itself makes as many embeds of one."""
     opened = lab(model)
     few = {"media_io_kwargs": {"video": {"num_frames": 4, "max_frames": 4}}}
-    clip = opened.budget(build_dummy=False, **kwargs, **few).largest_clip
-    assert clip is not None
+    clip = some(opened.budget(build_dummy=False, **kwargs, **few).largest_clip)
     frames = clip.num_frames
     shape = VideoShape(frames, 2.0, frames / 2, clip.width_px, clip.height_px)
     assert opened.cost(Blank(shape), **kwargs, **few).embeds == clip.embeds
 
 
-def test_a_loader_that_keeps_every_frame_leaves_the_budget_as_the_bound(
-    lab: Callable[[str], Lab],
-) -> None:
+def test_a_loader_that_keeps_every_frame_leaves_the_budget_as_the_bound(lab) -> None:
     every = {"media_io_kwargs": {"video": {"num_frames": -1, "fps": -1}}}
     budget = lab(LLAVA).budget(build_dummy=False, max_num_seqs=1, **every)
     assert budget.largest_clip is None

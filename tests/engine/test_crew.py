@@ -1,7 +1,5 @@
 """Several children at one question: the same answers, in order, whatever becomes of a helper."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -18,7 +16,7 @@ from mmcalib.engine.helpers import SHARE, CachingHost, HostWithHelpers, WorkQueu
 from mmcalib.engine.messages import Blank, File, Measure, Measured, OpenModel
 from mmcalib.errors import EngineDied
 from tests.engine.conftest import QWEN, Lab, folder_of
-from tests.processes import wait_until
+from tests.processes import is_alive, wait_until
 
 pytestmark = pytest.mark.engine
 
@@ -48,15 +46,6 @@ def told(answers: list[Measured]) -> list[object]:
     ]
 
 
-def ended(pid: int) -> bool:
-    """Or about to be collected by whoever began it."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    return state == "Z"
-
-
 def pids(host: HostWithHelpers) -> list[int]:
     return [helper.pid for helper in host._ready]
 
@@ -77,7 +66,7 @@ def test_helpers_answer_as_the_child_itself(lab: Callable[[str], Lab], engine_ca
         (vast,) = [a for a in answered(host, (*IMAGES, VAST)) if a.refused_by == "host_memory"]
         assert vast.index == len(IMAGES)
         assert host.helpers == 0, "without them there was more room, and too little all the same"
-        assert all(map(ended, first))
+        assert not any(map(is_alive, first))
 
 
 @pytest.mark.slow
@@ -107,15 +96,13 @@ def test_another_model_ends_them(engine_cache: Path) -> None:
         before = pids(host)
         host.ask(OpenModel(str(folder), search_knobs=False), "opening")
         assert host.helpers == 0
-        assert all(map(ended, before))
+        assert not any(map(is_alive, before))
         # One that is only beginning when the host ends, ends too.
         answered(host)
     assert host.helpers == 0
 
 
-def test_one_that_asks_once_needs_no_child_for_what_it_heard(
-    engine_cache: Path, tmp_path: Path, with_vllm: None
-) -> None:
+def test_what_was_heard_once_needs_no_child(engine_cache, tmp_path: Path, with_vllm: None) -> None:
     path = tmp_path / "photo.png"
     Image.new("RGB", (640, 480)).save(path)
     both = (File("image", str(path)), Blank(ImageShape(640, 480)))

@@ -1,8 +1,5 @@
 """vLLM's real processors on the CPU or torch's meta device, by the code that a GPU runs."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +14,6 @@ from mmcalib.proof.prove import compare_apart
 from tests.engine.conftest import Lab, folder_of
 
 pytestmark = pytest.mark.engine
-
 GEMMA = "google/gemma-3-4b-it"
 
 
@@ -63,9 +59,7 @@ def test_what_the_cpu_refuses_has_no_result_at_all(qwen: Lab) -> None:
         ("Qwen/Qwen2.5-VL-3B-Instruct", Blank(ImageShape(280, 280)), "cuda", ""),
     ],
 )
-def test_what_the_device_alone_refuses_keeps_the_result_of_the_cpu(
-    lab: Callable[[str], Lab], model: str, subject: Blank, device: str, says: str
-) -> None:
+def test_a_refusal_of_the_device_keeps_the_cpu_s_result(lab, model, subject, device, says) -> None:
     found = both(lab(model), subject, device)
     assert found.cpu is not None
     assert found.device is None

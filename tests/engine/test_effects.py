@@ -1,7 +1,5 @@
 """Settings switched off once each, in the real vLLM (R8)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -13,7 +11,6 @@ from tests.engine.conftest import Lab
 from tests.upstream import NESTED, before
 
 pytestmark = pytest.mark.engine
-
 PAIR = {"longest_edge": 1_003_520, "shortest_edge": 3_136}
 IMAGES: dict[str, Any] = {
     "limit_mm_per_prompt": {"image": 4, "video": 0},
@@ -94,7 +91,7 @@ def test_frames_of_the_loader_are_seen_in_long_clips_only(qwen: Lab) -> None:
 
 
 def test_the_hint_that_shrinks_the_profile_has_an_effect(qwen: Lab) -> None:
-    """The trap of DESIGN 1.3 is an effect, though one that adequacy forbids."""
+    """It is an effect, though adequacy forbids it."""
     hint = {"count": 1, "width": 512, "height": 512}
     args = {**IMAGES, "limit_mm_per_prompt": {"image": hint, "video": 0}}
     found, left = switched_off(qwen, args)

@@ -1,10 +1,7 @@
 """Every form of a configuration as vLLM itself reads it, field by field."""
 
-from __future__ import annotations
-
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +16,10 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.report.configurations import CONFIGURATIONS
 from tests.engine.conftest import QWEN, folder_of
-from tests.programs import answer_of
+from tests.programs import answer_of, run_program
 from tests.schemas import CALIBRATION
 
 pytestmark = pytest.mark.engine
-
 WORDS = 'words() { printf "%s\\0" "$@"; };'
 
 NASTY: dict[str, Any] = {
@@ -57,8 +53,7 @@ def with_config(config: dict[str, Any]) -> Calibration:
 
 
 def shell(script: str, **variables: str) -> tuple[str, ...]:
-    command = ["/bin/sh", "-c", WORDS + script]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    done = run_program("/bin/sh", "-c", WORDS + script, env=variables, check=True)
     return tuple(done.stdout.split("\0")[:-1])
 
 
@@ -103,9 +98,7 @@ def test_a_mode_of_two_modes_is_read_by_its_name(host: EngineHost) -> None:
 @pytest.mark.parametrize(
     "config", [Calibration.load(CALIBRATION).engine_config, NASTY], ids=["example", "nasty"]
 )
-def test_vllm_reads_the_same_of_every_form(
-    host: EngineHost, tmp_path: Path, config: dict[str, Any]
-) -> None:
+def test_vllm_reads_the_same_of_every_form(host: EngineHost, tmp_path: Path, config) -> None:
     # What is None is left to vLLM. All others differ from its defaults, which it does not list.
     meant = {name: value for name, value in config.items() if value is not None}
     for form, found in every_form(host, with_config(config), tmp_path).items():
@@ -160,9 +153,7 @@ KWARGS = st.dictionaries(
     max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(KWARGS, st.booleans(), st.integers(1, 10**6))
-def test_vllm_reads_any_kwargs_as_they_were_meant(
-    host: EngineHost, tmp_path: Path, kwargs: dict[str, Any], eager: bool, length: int
-) -> None:
+def test_vllm_reads_any_kwargs_as_they_were_meant(host, tmp_path, kwargs, eager, length) -> None:
     config = {
         "model": "org/model",
         "mm_processor_kwargs": kwargs,

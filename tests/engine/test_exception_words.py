@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import errno
 
 from mmcalib.child.service import describe_failure, exhausted_resource, remedy_for, root_cause
@@ -64,7 +62,7 @@ def test_memory_that_others_hold_is_one_line_with_both_figures_and_what_to_type(
 
 
 class OutOfMemoryError(RuntimeError):
-    """As torch names its own."""
+    """Named like torch's own."""
 
 
 def test_an_exhausted_machine_is_told_by_the_kind_of_error() -> None:

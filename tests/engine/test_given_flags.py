@@ -1,7 +1,5 @@
 """Flags of `vllm serve`, read by its own parser, and a model that is opened under them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,9 +119,7 @@ def test_others_are_one_line(host: EngineHost, flags: tuple[str, ...], why: str)
 
 
 @pytest.mark.parametrize("flags", [("-cc.mode", "0"), ("-cc", '{"mode": 0}')])
-def test_what_pinning_writes_is_refused_by_any_of_its_names(
-    host: EngineHost, flags: tuple[str, ...]
-) -> None:
+def test_what_pinning_writes_is_refused_by_any_of_its_names(host: EngineHost, flags) -> None:
     assert said(host, *flags)
     with pytest.raises(UsageError, match="--pin-kv-cache exclude each other"):
         said(host, *flags, pinned=True)

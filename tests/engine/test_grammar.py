@@ -1,13 +1,10 @@
 """`check` on requests by vLLM's own grammar, against vLLM itself."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -228,9 +225,7 @@ def test_an_earlier_calibration_knows_no_field() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", ["<image> a", "<image> <image>", "a", "<video>"])
-def test_a_template_of_texts_may_name_no_more_items_than_there_are(
-    lab: Callable[[str], Lab], host: Any, tmp_path: Path, words: str
-) -> None:
+def test_a_template_of_texts_names_no_more_items_than_there_are(lab, host, tmp_path, words) -> None:
     model = Lab(host, speaking(lab("OpenGVLab/InternVL2-2B").folder, tmp_path / "model", None))
     grammar = Grammar(model.host.ask(FindGrammar(("image",)), "asking").grammar)
     picture = {"type": "image_url", "image_url": {"url": URL}}

@@ -1,12 +1,8 @@
 """The child process as a process: it dies, hangs, complains; the parent says so in one line."""
 
-from __future__ import annotations
-
 import os
 import signal
-import subprocess
 import sys
-import textwrap
 import time
 import venv
 from pathlib import Path
@@ -19,23 +15,15 @@ from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Measure, OpenModel, StartEngine
-from mmcalib.errors import EngineDied, EngineError, EngineSilent, VllmMissing, VllmRefused
+from mmcalib.errors import EngineDied, EngineError, VllmMissing, VllmRefused
 from mmcalib.models.cut import cut_checkpoint
 from mmcalib.models.resolve import resolve
 from mmcalib.processes import free_bytes
 from tests.e2e.command import QWEN
-from tests.processes import wait_until
+from tests.processes import is_alive, wait_until
+from tests.programs import run_program, run_python
 
 pytestmark = pytest.mark.engine
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    state = Path(f"/proc/{pid}/stat")
-    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_a_killed_child_is_a_clear_error_and_no_hang(tmp_path: Path) -> None:
@@ -46,14 +34,6 @@ def test_a_killed_child_is_a_clear_error_and_no_hang(tmp_path: Path) -> None:
         assert caught.value.exhausted == "memory"
         with pytest.raises(EngineDied):
             host.ask(OpenModel("nowhere"), "opening it again")
-
-
-def test_a_silent_child_is_given_up(tmp_path: Path) -> None:
-    with EngineHost(log=tmp_path / "log", silence_s=1.0) as host:
-        os.kill(host.pid, signal.SIGSTOP)
-        with pytest.raises(EngineSilent, match="did not respond for 1 s while waiting"):
-            host.ask(OpenModel("nowhere"), "waiting")
-        wait_until(lambda: not alive(host.pid), 5)
 
 
 # The child in a Python that finds no vLLM.
@@ -84,9 +64,7 @@ def test_a_python_without_vllm_says_who_knows_how_to_install_it(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_one_that_has_died_is_begun_again_with_its_model(
-    tmp_path: Path, engine_cache: Path
-) -> None:
+def test_one_that_has_died_is_begun_again_with_its_model(tmp_path, engine_cache: Path) -> None:
     model = resolve(QWEN, cache_dir=engine_cache)
     request = Measure(DEFAULT, (Blank(ImageShape(280, 280)),))
     with EngineHost() as host:
@@ -119,16 +97,8 @@ def test_an_engine_that_needs_more_memory_than_is_free_is_not_tried(tmp_path: Pa
     assert caught.value.reason.endswith("GiB free, about 112.5 GiB needed")
 
 
-def test_closing_leaves_no_process(tmp_path: Path) -> None:
-    host = EngineHost(log=tmp_path / "log")
-    pid = host.pid
-    host.close()
-    host.close()
-    wait_until(lambda: not alive(pid), 5)
-
-
 def test_closing_ends_what_the_child_started(tmp_path: Path) -> None:
-    """As vLLM's workers are, of which one may hold a GPU's memory."""
+    """A worker of vLLM may hold a GPU's memory."""
     parent = tmp_path / "python"
     parent.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/worker\nwait\n")
     parent.chmod(0o755)
@@ -136,34 +106,14 @@ def test_closing_ends_what_the_child_started(tmp_path: Path) -> None:
     with EngineHost(log=tmp_path / "log", python=str(parent)):
         while not (worker.is_file() and worker.read_text().strip()):
             time.sleep(0.02)
-        assert alive(int(worker.read_text()))
-    wait_until(lambda: not alive(int(worker.read_text())), 5)
+        assert is_alive(int(worker.read_text()))
+    wait_until(lambda: not is_alive(int(worker.read_text())), 5)
 
 
 def test_the_child_sees_the_gpus_that_the_user_chose() -> None:
     env = child_environment({"CUDA_VISIBLE_DEVICES": "3"}, offline=True)
     assert env["CUDA_VISIBLE_DEVICES"] == "3"
     assert "CUDA_VISIBLE_DEVICES" not in child_environment({}, offline=True)
-
-
-def test_the_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
-    """Kill -9 of the parent gives it no chance to clean up; the kernel does."""
-    program = textwrap.dedent(f"""
-        import time
-        from pathlib import Path
-        from mmcalib.engine.host import EngineHost
-        host = EngineHost(log=Path({str(tmp_path / "log")!r}))
-        time.sleep(2)
-        print(host.pid, flush=True)
-        time.sleep(60)
-    """)
-    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    child = int(parent.stdout.readline())
-    assert alive(child)
-    parent.kill()
-    parent.wait()
-    wait_until(lambda: not alive(child), 10)
 
 
 def test_vllm_s_own_words_come_through_and_the_host_lives_on(host: EngineHost) -> None:
@@ -187,9 +137,7 @@ def test_the_parent_never_loads_torch_or_vllm(tmp_path: Path) -> None:
         "import mmcalib.workflows.run.run, mmcalib.cli.run, mmcalib.cli.output; "
         "print([m for m in ('torch', 'vllm', 'transformers') if m in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    done = run_python("-c", program, check=True)
     assert done.stdout.strip() == "[]"
 
 
@@ -199,13 +147,13 @@ def test_its_processes_find_this_mmcalib_and_nothing_of_this_path(tmp_path: Path
     (tmp_path / "json.py").write_text("raise SystemExit('not the json of that environment')")
     base = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONHOME": "/nowhere"}
     code = "import json, sys, mmcalib; print(json.dumps([mmcalib.__file__, sys.prefix]))"
-    done = subprocess.run(
-        [environment / "bin" / "python", "-P", "-c", code],
+    done = run_program(
+        environment / "bin" / "python",
+        "-P",
+        "-c",
+        code,
         env=child_environment(base, offline=True, foreign=True),
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.stderr == ""
     assert mmcalib.__file__ in done.stdout

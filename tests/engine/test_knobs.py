@@ -1,7 +1,5 @@
 """The knobs that are found, against what vLLM's processor and budget make of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,12 +29,12 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank, CountEmbeds
 from mmcalib.progress import Silent
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_30, VLLM_0_31, VLLM_0_32, VLLM_0_33
+from tests.builders import expect
 from tests.engine.conftest import QWEN, Lab
 from tests.programs import answer_of
 from tests.upstream import NESTED, QIANFAN, before, between, since
 
 pytestmark = pytest.mark.engine
-
 INTERNVL, GEMMA = "OpenGVLab/InternVL2-2B", "google/gemma-3-4b-it"
 LLAVA, QWEN_AUDIO = "llava-hf/llava-v1.6-mistral-7b-hf", "Qwen/Qwen2-Audio-7B-Instruct"
 IDEFICS, GEMMA4 = "HuggingFaceM4/Idefics3-8B-Llama3", "google/gemma-4-31B-it"
@@ -50,8 +48,7 @@ def found(lab: Lab) -> dict[str, Knob]:
 
 
 def embeds(lab: Lab, blank: Blank, setting: Setting) -> int:
-    cost = lab.costs(blank, setting=setting)[0]
-    assert isinstance(cost, Cost), cost
+    cost = expect(Cost, lab.costs(blank, setting=setting)[0])
     return cost.embeds
 
 
@@ -97,8 +94,7 @@ def test_qwen_s_areas_move_their_own_modality_alone(qwen: Lab) -> None:
         assert moved(qwen, knobs[name], 256 * 784) == (True, True, False)
     item, _, spilled = moved(qwen, knobs["video.fps"], 1)
     assert (item, spilled) == (True, False)
-    fps = knobs["video.fps"]
-    assert isinstance(fps, FrameSampling)
+    fps = expect(FrameSampling, knobs["video.fps"])
     assert len(fps.steps) == 8
     setting = frontier.setting_at(knobs["images_kwargs.size.longest_edge"], 256 * 784)
     assert counts_like_the_processor(qwen, setting, CLIP)
@@ -119,13 +115,10 @@ def test_both_areas_may_be_capped_at_once(lab: Callable[[str], Lab], model_id: s
 
 
 @since(VLLM_0_33, QIANFAN)
-def test_a_cap_of_omni_s_clips_keeps_the_least_area_of_its_processor(
-    lab: Callable[[str], Lab],
-) -> None:
+def test_a_cap_of_omni_s_clips_keeps_the_least_area_of_its_processor(lab) -> None:
     """It enlarges small frames more than its video processor alone would."""
     omni = lab("Qwen/Qwen2.5-Omni-3B")
-    cap = found(omni)["videos_kwargs.size.longest_edge"]
-    assert isinstance(cap, AreaCap)
+    cap = expect(AreaCap, found(omni)["videos_kwargs.size.longest_edge"])
     assert cap.least_px == 128 * 28 * 28
     small = Blank(VideoShape(96, 24.0, 4.0, 320, 240))
     usual = embeds(omni, small, Setting())
@@ -136,8 +129,7 @@ def test_internvl_s_tiles(lab: Callable[[str], Lab]) -> None:
     """Its processor refuses `images_kwargs` and heeds the flat name."""
     opened = lab(INTERNVL)
     assert list(found(opened)) == ["max_dynamic_patch"]
-    knob = found(opened)["max_dynamic_patch"]
-    assert isinstance(knob, TileCap)
+    knob = expect(TileCap, found(opened)["max_dynamic_patch"])
     assert moved(opened, knob, 4) == (True, True, False)
     assert counts_like_the_processor(opened, frontier.setting_at(knob, 4))
 
@@ -146,8 +138,7 @@ def test_gemma_s_pan_and_scan(lab: Callable[[str], Lab]) -> None:
     opened = lab(GEMMA)
     name = "images_kwargs.pan_and_scan_max_num_crops"
     assert list(found(opened)) == [name]
-    knob = found(opened)[name]
-    assert isinstance(knob, CropCap)
+    knob = expect(CropCap, found(opened)[name])
     assert (knob.value, knob.steps) == (0, (0, 2, 3, 4)), "the checkpoint has it off"
     assert moved(opened, knob, 2) == (True, True, False)
     crops = [
@@ -161,8 +152,7 @@ def test_idefics_longest_edge(lab: Callable[[str], Lab]) -> None:
     """Heeded in the flat spelling only: vLLM asks the processor with the merged kwargs."""
     opened = lab(IDEFICS)
     assert list(found(opened)) == ["size.longest_edge"]
-    knob = found(opened)["size.longest_edge"]
-    assert isinstance(knob, EdgeCap)
+    knob = expect(EdgeCap, found(opened)["size.longest_edge"])
     assert (knob.value, knob.steps) == (1456, (364, 728, 1092, 1456))
     assert moved(opened, knob, 728) == (True, True, False)
     scoped = Setting({"images_kwargs": {"size": {"longest_edge": 728}}})
@@ -272,9 +262,7 @@ MANY = [ImageShape(200 + 331 * n % 3900, 180 + 577 * n % 2900) for n in range(40
 
 
 @before(VLLM_0_30, "`max_soft_tokens` is spelled without `images_kwargs`")
-def test_gemma_4_above_its_default_is_the_processor_token_for_token(
-    lab: Callable[[str], Lab],
-) -> None:
+def test_gemma_4_above_its_default_is_the_processor_token_for_token(lab) -> None:
     opened = lab(GEMMA4)
     (knob,) = (knob for knob in opened.opened.knobs if isinstance(knob, TokenCap))
     costs = above_default(opened, knob, MANY)
@@ -290,9 +278,7 @@ def test_gemma_4_above_its_default_is_the_processor_token_for_token(
 
 
 @since(VLLM_0_33, QIANFAN)
-def test_internvl_s_frontier_ends_where_its_tiles_hold_every_image(
-    lab: Callable[[str], Lab],
-) -> None:
+def test_internvl_s_frontier_ends_where_its_tiles_hold_every_image(lab) -> None:
     """2550 × 3300 pixels fill 41.9 tiles of 448 × 448, but below 48 vLLM takes 3 × 4 of them."""
     opened = lab(INTERNVL)
     knob = found(opened)["max_dynamic_patch"]
@@ -309,9 +295,7 @@ def test_internvl_s_frontier_ends_where_its_tiles_hold_every_image(
     # Qwen3-VL caps a clip: 15 pairs of frames of 60 × 34 tokens. Qwen2.5-VL caps a frame.
     [("Qwen/Qwen3-VL-2B-Instruct", [37_748_736, 50_331_648, 62_668_800]), (QWEN, [])],
 )
-def test_detail_raises_the_cap_of_clips_that_the_default_shrinks(
-    lab: Callable[[str], Lab], model_id: str, expected: list[int]
-) -> None:
+def test_detail_raises_the_cap_of_clips_that_the_default_shrinks(lab, model_id, expected) -> None:
     opened = lab(model_id)
     (knob,) = (k for k in opened.opened.knobs if isinstance(k, AreaCap) and k.modality == "video")
     clips = [VideoShape(870, 60.0, 14.5, 1920, 1080), VideoShape(315, 30.0, 10.5, 640, 360)]

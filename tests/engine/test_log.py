@@ -1,7 +1,5 @@
 """The log of an engine process, line by line while it grows."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time
@@ -53,9 +51,7 @@ def test_a_process_that_dies_is_heard_to_its_end(tmp_path: Path) -> None:
     assert heard == ["loading", "giving up"]
 
 
-def test_logs_that_errors_point_to_do_not_pile_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logs_that_errors_point_to_do_not_pile_up(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     kept = []
     for number in range(25):
@@ -74,9 +70,7 @@ def test_logs_that_errors_point_to_do_not_pile_up(
 
 
 @pytest.mark.engine
-def test_a_refusal_keeps_its_log_only_if_it_ends_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_keeps_its_log_only_if_it_ends_the_job(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def ask(host: EngineHost) -> None:
@@ -93,9 +87,7 @@ def test_a_refusal_keeps_its_log_only_if_it_ends_the_job(
     assert list(tmp_path.iterdir()) == [log.parent]
 
 
-def test_no_log_stays_that_says_nothing_or_that_nobody_is_told_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_log_stays_that_says_nothing_or_that_nobody_is_told_of(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with ChildLog(None) as log:
         assert log.keep() is None

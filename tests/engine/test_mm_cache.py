@@ -1,14 +1,9 @@
 """The hit curve against vLLM's own caches, in a process that may import vLLM."""
 
-from __future__ import annotations
-
-import importlib.util
 import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -35,12 +30,10 @@ from tests.derive.costed import table_of
 from tests.e2e.media import clip, photo
 from tests.e2e.media import requests as requests_file
 from tests.engine.conftest import Lab
+from tests.programs import run_python
 from tests.upstream import before
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs vLLM: make setup"),
-]
+pytestmark = pytest.mark.engine
 
 _TOO_LARGE = "an item that is larger than the whole cache is an error, and served uncached by 0.29"
 _BEFORE_0_31 = {
@@ -106,13 +99,8 @@ def in_vllm(script: str, asked: Any) -> Any:
     if not VLLM_0_31.is_reached:
         for name, before in _BEFORE_0_31.items():
             script = script.replace(name, before)
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        input=json.dumps(asked),
-        env=child_environment(os.environ, offline=True),
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_python(
+        "-c", script, input=json.dumps(asked), env=child_environment(os.environ, offline=True)
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -256,7 +244,7 @@ print(json.dumps({"sizes": ran, "corpus": flat(corpus), "later": flat(later)}))
 
 @before(VLLM_0_29, _TOO_LARGE)
 def test_no_admissible_traffic_fails_with_the_derived_size(tmp_path: Path) -> None:
-    """Server conformance §1: below the largest admissible request, vLLM fails an assertion."""
+    """Below the largest admissible request, vLLM fails an assertion."""
     limits = {"image": (3, 90 << 20), "video": (1, 400 << 20)}
     asked = {"limits": limits, "examples": 150, "home": str(tmp_path)}
     found = in_vllm(ADMISSIBLE, asked)
@@ -317,9 +305,7 @@ print(json.dumps(answer))
 
 
 @before(VLLM_0_31, "a processor is given its cache otherwise")
-def test_the_emitted_size_keeps_its_promise_with_vllms_own_processor(
-    qwen: Lab, tmp_path: Path
-) -> None:
+def test_the_emitted_size_keeps_its_promise_with_vllms_own_processor(qwen: Lab, tmp_path) -> None:
     """Real files, some of them copies; hashes, sizes and hits are vLLM's."""
     names = [f"media/{number}.jpg" for number in range(12)]
     for number, name in enumerate(names):

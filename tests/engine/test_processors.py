@@ -1,7 +1,5 @@
 """vLLM's real processors, asked through the host."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,13 +8,12 @@ import pytest
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.knobs import DEFAULT, AreaCap, Setting
 from mmcalib.domain.model import Cost
-from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.engine.messages import Blank, File
 from mmcalib.media.probe import probe
 from tests.engine.conftest import Lab
 
 pytestmark = pytest.mark.engine
-
 CAP_512 = {"images_kwargs": {"size": {"longest_edge": 512 * 784, "shortest_edge": 3136}}}
 
 
@@ -56,31 +53,22 @@ def test_a_refused_item_is_answered_with_the_inmost_reason(qwen: Lab) -> None:
     assert isinstance(fine, Cost)
 
 
-def readable(path: Path) -> Shape:
-    shape = probe(Item(str(path)))
-    assert not isinstance(shape, Skipped), shape
-    return shape
-
-
-def test_real_items_of_the_corpus_cost_what_blanks_of_their_shape_cost(
-    qwen: Lab, shared: Path
-) -> None:
-    paths = [
-        *sorted((shared / "corpora/dev/image").iterdir()),
-        *sorted((shared / "corpora/dev/video").iterdir()),
-    ]
-    shapes = [readable(path) for path in paths]
-    files = [File(s.modality, str(p)) for s, p in zip(shapes, paths, strict=True)]
-    blanks = [Blank(s) for s in shapes]
-    real, blank = qwen.costs(*files), qwen.costs(*blanks)
-    differing = {
-        path.name: (r, b)
-        for path, r, b in zip(paths, real, blank, strict=True)
-        if isinstance(r, Cost) != isinstance(b, Cost)
-        or (isinstance(r, Cost) and isinstance(b, Cost) and r.tokens != b.tokens)
+def test_real_items_cost_what_blanks_of_their_shape_cost(qwen: Lab, sample: Path) -> None:
+    found = {
+        path: probe(Item(str(path)))
+        for kind in ("image", "video")
+        for path in sorted((sample / kind).iterdir())
     }
-    assert not differing
-    assert sum(isinstance(r, Cost) for r in real) >= 60
+    shapes = {path: shape for path, shape in found.items() if not isinstance(shape, Skipped)}
+    assert len(shapes) == len(found) >= 60
+
+    def tokens(*subjects: File | Blank) -> dict[Path, int | None]:
+        costs = [one.tokens if isinstance(one, Cost) else None for one in qwen.costs(*subjects)]
+        return dict(zip(shapes, costs, strict=True))
+
+    real = tokens(*(File(shape.modality, str(path)) for path, shape in shapes.items()))
+    assert real == tokens(*map(Blank, shapes.values()))
+    assert sum(one is not None for one in real.values()) >= 60
 
 
 @pytest.mark.parametrize("seconds", [0.5, 7.3, 30.0])

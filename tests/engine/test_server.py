@@ -1,7 +1,5 @@
 """Verdicts on media from headers alone, against vLLM's own loaders."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +23,6 @@ from tests.engine.conftest import QWEN, Lab
 from tests.upstream import before, since
 
 pytestmark = pytest.mark.engine
-
 QWEN_AUDIO = "Qwen/Qwen2-Audio-7B-Instruct"
 REFUSED, TAKEN = True, False
 
@@ -97,7 +94,7 @@ _FEWER = before(VLLM_0_29, "loaders keep fewer frames of a variable rate than th
     "name", [pytest.param(n, marks=_ANY_SIZE) if n == "more than 25 MiB" else n for n in SOUNDS]
 )
 def test_sound_that_vllm_refuses_is_known_by_its_header(lab, tmp_path: Path, name: str) -> None:
-    """Findings §5 (audio limits, channels) and §6 (W64) of the server conformance work."""
+    """Limits of length, channels and formats (W64) are vLLM's."""
     make, refused = SOUNDS[name]
     path, audio = make(tmp_path), lab(QWEN_AUDIO)
     (truth,) = audio.costs(File("audio", str(path)))
@@ -113,9 +110,7 @@ def test_sound_that_vllm_refuses_is_known_by_its_header(lab, tmp_path: Path, nam
         lambda f: odd_media.heard(f / "a.mka", "libopus", "matroska", 4, 48_000),
     ],
 )
-def test_sound_costs_no_more_than_the_bound_of_its_header(
-    lab, tmp_path: Path, make: Callable[[Path], Path]
-) -> None:
+def test_sound_costs_no_more_than_the_bound_of_its_header(lab, tmp_path: Path, make) -> None:
     path, audio = make(tmp_path), lab(QWEN_AUDIO)
     samples = [16_000, 48_000, 64_000, 80_000, 83_200, 96_000]
     truth, *blanks = audio.costs(
@@ -140,7 +135,7 @@ def test_packed_sound_costs_what_its_counted_samples_cost(lab, tmp_path: Path) -
 
 
 def test_no_sound_makes_the_child_take_gigabytes(lab, tmp_path: Path) -> None:
-    """Fault 1 of the gate, for every command that measures: the real one and a stand-in."""
+    """Neither the real file nor a stand-in does."""
     path = odd_media.silence(tmp_path / "a.wav", 0.1, 21_739)
     for subject in (File("audio", str(path)), Blank(AudioShape(2174, 21_739))):
         (truth,) = lab(QWEN_AUDIO).costs(subject)
@@ -158,7 +153,7 @@ def test_the_values_that_are_named_admit_it(lab, tmp_path: Path) -> None:
 
 
 def test_only_limits_of_the_installed_release_are_read() -> None:
-    """By the envs.py of 0.28 to 0.33; the last is of the Rust front end only."""
+    """The envs.py of 0.28 to 0.33 has them; the last is the Rust front end's alone."""
     read = read_variables(VARIABLES)
     assert ("VLLM_MAX_EMBED_DECODE_BYTES" in read) == VLLM_0_30.is_reached
     assert ("VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB" in read) == VLLM_0_33.is_reached
@@ -167,7 +162,7 @@ def test_only_limits_of_the_installed_release_are_read() -> None:
 
 @pytest.mark.parametrize("codec", ["libx264", "libsvtav1", "mpeg4", "libx265"])
 def test_codecs_are_those_that_the_servers_decoder_opens(lab, tmp_path: Path, codec: str) -> None:
-    """Finding §5 (AV1 in MP4) of the server conformance work: tried, not written down."""
+    """Codecs such as AV1 are tried, not written down."""
     path, qwen = odd_media.steady(tmp_path / "a.mp4", 8, codec), lab(QWEN)
     (truth,) = qwen.costs(File("video", str(path)))
     file = seen(path, "video")
@@ -176,7 +171,6 @@ def test_codecs_are_those_that_the_servers_decoder_opens(lab, tmp_path: Path, co
 
 
 def test_a_clip_of_one_frame(lab, tmp_path: Path) -> None:
-    """Finding §5 (a one-frame MKV) of the server conformance work, and its kin."""
     qwen = lab(QWEN)
     clips = [
         odd_media.paced(tmp_path / "a.mkv", [0]),
@@ -220,12 +214,9 @@ _MARKS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=_MARKS.get(n, ())) for n in CLIPS],
-)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=_MARKS.get(n, ())) for n in CLIPS])
 def test_as_many_frames_as_vllms_loaders_keep(lab, tmp_path: Path, name: str) -> None:
-    """Finding §6 (variable rates, GIF) of the server conformance work."""
+    """Variable rates and GIF are among them."""
     path, qwen = CLIPS[name](tmp_path), lab(QWEN)
     file = seen(path, "video")
     assert isinstance(file.shape, VideoShape)
@@ -244,7 +235,7 @@ def test_as_many_frames_as_vllms_loaders_keep(lab, tmp_path: Path, name: str) ->
 
 @pytest.mark.parametrize("count", [2, 6, 7, 40])
 def test_frames_that_a_client_sends(lab, tmp_path: Path, count: int) -> None:
-    """Finding §6 (`data:video/jpeg`) of the server conformance work."""
+    """They come as `data:video/jpeg`."""
     reader = RequestLines(str(tmp_path), Reading(tmp_path))
     item = reader.find_medium(("video_url", odd_media.frames_url(count)), "here", 1).item
     file, qwen = examine(item), lab(QWEN)
@@ -258,7 +249,6 @@ def test_frames_that_a_client_sends(lab, tmp_path: Path, count: int) -> None:
 
 @pytest.mark.parametrize("name", ["a.pcx", "a.tga", "a.im"])
 def test_pictures_of_every_format_that_vllm_opens(lab, tmp_path: Path, name: str) -> None:
-    """Finding §6 (PCX) of the server conformance work."""
     path = tmp_path / name
     Image.new("RGB", (280, 140)).save(path)
     (truth,) = lab(QWEN).costs(File("image", str(path)))

@@ -1,7 +1,5 @@
 """Sounds that vLLM's processors count by length, against processed ones."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +21,6 @@ from mmcalib.progress import Silent
 from tests.engine.conftest import Lab
 
 pytestmark = pytest.mark.engine
-
 OMNI, QWEN_AUDIO = "Qwen/Qwen2.5-Omni-3B", "Qwen/Qwen2-Audio-7B-Instruct"
 FLAMINGO, WHISPER = "nvidia/audio-flamingo-3-hf", "openai/whisper-large-v3"
 GEMMA4, GEMMA3N = "google/gemma-4-E2B-it", "google/gemma-3n-E4B-it"
@@ -66,9 +63,7 @@ def test_a_sound_is_counted_as_processed(lab: Callable[[str], Lab], model_id: st
     assert counted_as_processed(lab(model_id), sounds(90))
 
 
-def test_librosa_finds_a_sound_as_long_as_vllm_does(
-    lab: Callable[[str], Lab], tmp_path: Path
-) -> None:
+def test_librosa_finds_a_sound_as_long_as_vllm_does(lab, tmp_path: Path) -> None:
     """At the model's 16 kHz; of what librosa does not read there is no second opinion."""
     pytest.importorskip("librosa")
     census, sample = Census(), []
@@ -97,9 +92,7 @@ def test_librosa_finds_a_sound_as_long_as_vllm_does(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model_id", [OMNI, QWEN_AUDIO, WHISPER, FLAMINGO, GEMMA4, GEMMA3N])
-def test_sounds_longer_than_it_pads_to_are_counted_as_processed(
-    lab: Callable[[str], Lab], model_id: str
-) -> None:
+def test_sounds_longer_than_it_pads_to_are_counted_as_processed(lab, model_id: str) -> None:
     """Cut at 30 s, cut into pieces of 30 s, or past 300 s less a part frame: one is processed."""
     edges = [
         AudioShape(seconds * 16_000 + beside, 16_000)
@@ -111,10 +104,8 @@ def test_sounds_longer_than_it_pads_to_are_counted_as_processed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model_id", [OMNI, QWEN_AUDIO, WHISPER, FLAMINGO, GEMMA4])
-def test_what_is_counted_costs_as_much_as_what_is_processed(
-    lab: Callable[[str], Lab], model_id: str
-) -> None:
-    """Without Gemma 3n, which pads to no whole frames: its sounds are processed for their bytes."""
+def test_what_is_counted_costs_as_much_as_what_is_processed(lab, model_id: str) -> None:
+    """Gemma 3n is left out: it pads to no whole frames, so its sounds are processed."""
     census = Census()
     for shape in sounds(900):
         census.add(shape, f"/{shape}")

@@ -1,7 +1,5 @@
 """Texts counted by transformers alone, against vLLM's own renderer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +9,6 @@ from hypothesis import strategies as st
 
 from mmcalib.admission.admits import TextCounter
 from mmcalib.corpus.chat import PART_OF, ChatRequest, url_part
-from mmcalib.domain.shapes import Modality
 from mmcalib.engine.messages import CountingResult, CountTexts, FindCounting, OpenModel
 from tests.conftest import ROOT
 from tests.engine.checkpoints import TEMPLATE, speaking
@@ -20,7 +17,6 @@ from tests.engine.test_texts import texts
 from tests.schemas import DATA
 
 pytestmark = pytest.mark.engine
-
 QWEN25, QWEN3 = "Qwen/Qwen2.5-VL-3B-Instruct", "Qwen/Qwen3-VL-2B-Instruct"
 GEMMA, LLAVA = "google/gemma-3-4b-it", "llava-hf/llava-v1.6-mistral-7b-hf"
 INTERN = "OpenGVLab/InternVL2-2B"
@@ -60,9 +56,7 @@ def test_the_server_s_template_is_counted_with(speaks: Callable[..., Any]) -> No
 HABITS = (DATA / "templates" / "habits.jinja").read_text("utf-8")
 
 
-def test_an_item_that_the_template_drops_is_refused_as_vllm_does(
-    speaks: Callable[..., tuple[Lab, CountingResult]],
-) -> None:
+def test_an_item_that_the_template_drops_is_refused_as_vllm_does(speaks) -> None:
     """It fits, said `check`; the server answered 500, and again to the next one's picture."""
     model, found = speaks(QWEN25, HABITS)
     assert found.counting is not None, found.why
@@ -97,7 +91,7 @@ def test_an_item_that_the_template_drops_is_refused_as_vllm_does(
 
 
 def counted(model: Lab, request: ChatRequest) -> int | None:
-    """By vLLM, None where it refuses it."""
+    """Count by vLLM; None where it refuses."""
     (tokens,) = model.host.ask(CountTexts((request,)), "counting").tokens
     return tokens if isinstance(tokens, int) else None
 
@@ -115,12 +109,7 @@ def counted(model: Lab, request: ChatRequest) -> int | None:
         (GEMMA, None, {}),
     ],
 )
-def test_what_agrees_with_vllm_is_found(
-    speaks: Callable[..., tuple[Lab, CountingResult]],
-    name: str,
-    template: str | None,
-    items: dict[Modality, int],
-) -> None:
+def test_what_agrees_with_vllm_is_found(speaks, name: str, template: str | None, items) -> None:
     _, found = speaks(name, template)
     assert found.counting is not None, found.why
     assert found.counting.around == items
@@ -189,9 +178,7 @@ fields = st.fixed_dictionaries(
 @pytest.mark.parametrize(
     ("name", "template"), [(QWEN25, TEMPLATE), (QWEN3, TEMPLATE), (INTERN, None)]
 )
-def test_it_never_comes_to_another_number_than_vllm(
-    speaks: Callable[..., tuple[Lab, CountingResult]], name: str, template: str | None
-) -> None:
+def test_it_never_comes_to_another_number_than_vllm(speaks, name: str, template) -> None:
     """Over conversations with system turns, items and words of all kinds."""
     model, found = speaks(name, template)
     assert found.counting is not None, found.why

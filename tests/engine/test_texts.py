@@ -1,11 +1,7 @@
 """Tokens that requests need, against vLLM's own renderer and serving layer."""
 
-from __future__ import annotations
-
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,12 +25,13 @@ from mmcalib.gate.admission import ChatText
 from mmcalib.gate.fit import Fit
 from mmcalib.progress import Silent
 from mmcalib.workflows.corpus import LoadedCorpus, files_of, read_corpus
+from tests.builders import some
 from tests.engine.checkpoints import speaking
 from tests.engine.conftest import Lab, forget
+from tests.programs import run_python
 from tests.upstream import needs_device
 
 pytestmark = pytest.mark.engine
-
 QWEN, GEMMA = "Qwen/Qwen2.5-VL-3B-Instruct", "google/gemma-3-4b-it"
 LLAVA, INTERN = "llava-hf/llava-v1.6-mistral-7b-hf", "OpenGVLab/InternVL2-2B"
 ADMITTING = Path(__file__).with_name("admitting.py")
@@ -49,9 +46,7 @@ def served(folder: Path, contexts: Sequence[int], requests: Sequence[dict[str, A
     """Per context and request: the prompt's length and the granted answer, or vLLM's refusal."""
     text = json.dumps({"model": str(folder), "contexts": contexts, "requests": requests})
     env = child_environment(os.environ, offline=True)
-    done = subprocess.run(
-        [sys.executable, str(ADMITTING)], input=text, capture_output=True, text=True, env=env
-    )
+    done = run_python(ADMITTING, input=text, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
     found: list[Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -85,11 +80,9 @@ def longest(lab: Lab, found: LoadedCorpus, texts: Texts, reserve_tokens: int, co
     counts: dict[Modality, Count] = {"image": Count(1, "", "computed")}
     budget = replace(lab.budget(build_dummy=False), max_model_len=context)
     prompts = found.prompts
-    fit = longest_prompt(
-        prompts, table, counts, budget, reserve_tokens, texts, encoder_decoder=False
+    return some(
+        longest_prompt(prompts, table, counts, budget, reserve_tokens, texts, encoder_decoder=False)
     )
-    assert fit is not None
-    return fit
 
 
 # Of each part what it is, with a variable in front.
@@ -101,7 +94,7 @@ TEMPLATE = (
 
 
 def test_texts_are_rendered_by_the_server_s_template_and_its_defaults(qwen: Lab) -> None:
-    """A server started so has these tokens more in each prompt (finding of November 2026)."""
+    """A server started so has these tokens more in each prompt."""
     asked = ChatRequest.of_user([{"type": "text", "text": "a"}])
     tools = {"tools": [TOOL], "tool_choice": "none"}
     found: list[Any] = []
@@ -119,16 +112,15 @@ def test_texts_are_rendered_by_the_server_s_template_and_its_defaults(qwen: Lab)
             qwen.host.ask(OpenModel(str(qwen.folder), engine_args=given), "opening")
             found += qwen.host.ask(CountTexts((asked,)), "counting").tokens
             bound = qwen.host.ask(BoundTexts(("image",)), "bounding")
-            most = bound.max_tokens(asked.measure_context(), {})
-            assert most is not None
+            most = some(bound.max_tokens(asked.measure_context(), {}))
             assert most >= found[-1]
         for drops in (False, True):
             given = {"chat_template": TEMPLATE, "exclude_tools_when_tool_choice_none": drops}
             qwen.host.ask(OpenModel(str(qwen.folder), engine_args=given), "opening")
             with_tools = ChatRequest(asked.messages, tools)
             asks = CountTexts((asked, with_tools))
-            none, some = qwen.host.ask(asks, "counting").tokens
-            assert (none == some) is drops
+            none, counted_some = qwen.host.ask(asks, "counting").tokens
+            assert (none == counted_some) is drops
     finally:
         forget(qwen.host)
     assert qwen.budget(chat_template=TEMPLATE, tool_call_parser="hermes") == qwen.budget()
@@ -137,7 +129,7 @@ def test_texts_are_rendered_by_the_server_s_template_and_its_defaults(qwen: Lab)
 
 @needs_device
 def test_the_context_that_fits_is_one_in_which_vllm_answers_all(qwen: Lab, tmp_path: Path) -> None:
-    """Server conformance §2: max_tokens 4096 and 1,500 words do not fit a context of 2,032."""
+    """max_tokens 4096 and 1,500 words do not fit a context of 2,032."""
     requests = example(tmp_path)
     found = corpus(tmp_path, requests)
     texts = Texts.of(qwen.host, qwen.opened.modalities, found.texts)
@@ -159,7 +151,7 @@ def test_the_context_that_fits_is_one_in_which_vllm_answers_all(qwen: Lab, tmp_p
 
 @needs_device
 def test_vllms_boundary_is_the_boundary(qwen: Lab, tmp_path: Path) -> None:
-    """Finding §2 of the server conformance work: length == context is refused."""
+    """vLLM refuses a length equal to the context."""
     request = {"messages": example(tmp_path)[0]["messages"]}
     found = corpus(tmp_path, [request])
     texts = Texts.of(qwen.host, qwen.opened.modalities, found.texts)
@@ -169,9 +161,7 @@ def test_vllms_boundary_is_the_boundary(qwen: Lab, tmp_path: Path) -> None:
     assert "plus the number of requested output tokens (at least 1) is longer" in refused
 
 
-def test_only_requests_that_the_bound_does_not_settle_are_counted(
-    qwen: Lab, tmp_path: Path
-) -> None:
+def test_only_requests_that_the_bound_does_not_settle_are_counted(qwen: Lab, tmp_path) -> None:
     found = corpus(
         tmp_path,
         [
@@ -228,7 +218,6 @@ tools = st.lists(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [QWEN, INTERN, LLAVA])
 def test_the_bound_is_never_below_what_vllm_counts(lab: Callable[[str], Lab], name: str) -> None:
-    """Finding §2 of the server conformance work: a bound that cannot be too low."""
     model = lab(name)
     kinds: tuple[Modality, ...] = tuple(model.opened.modalities)
     bound = model.host.ask(BoundTexts(kinds), "bounding")
@@ -253,16 +242,13 @@ def test_the_bound_is_never_below_what_vllm_counts(lab: Callable[[str], Lab], na
         # The words of a placeholder, or turns that the template refuses.
         if isinstance(tokens, str):
             return
-        most = bound.max_tokens(request.measure_context(), request.items())
-        assert most is not None
+        most = some(bound.max_tokens(request.measure_context(), request.items()))
         assert tokens <= most
 
     check()
 
 
-def test_an_added_token_of_one_letter_leaves_a_bound(
-    lab: Callable[[str], Lab], host: Any, tmp_path: Path
-) -> None:
+def test_an_added_token_of_one_letter_leaves_a_bound(lab, host: Any, tmp_path: Path) -> None:
     """Gemma 3's line break is one: every request with a picture was unknown."""
     folder = speaking(lab(GEMMA).folder, tmp_path / "model", None)
     path = folder / "tokenizer.json"

@@ -1,8 +1,5 @@
 """The bound on what cached views keep alive, against vLLM's manager in its own process."""
 
-from __future__ import annotations
-
-import importlib.util
 import random
 from dataclasses import dataclass
 
@@ -11,10 +8,7 @@ import pytest
 from mmcalib.derive.demand import bound_retained_storage, find_repeated_items
 from tests.engine.test_mm_cache import in_vllm
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs vLLM: make setup"),
-]
+pytestmark = pytest.mark.engine
 
 # The most tokens alive: `_try_schedule_encoder_inputs` with vLLM's manager, one item per request.
 # A step encodes one batch, whose storage lives until the last of its items is dropped.
@@ -97,7 +91,7 @@ def any_case(seed: int) -> Case:
 
 
 def test_no_traffic_keeps_more_alive_than_the_bound() -> None:
-    """Finding §3 of the server conformance work: views that pin a batch's storage."""
+    """A view pins the storage of its batch."""
     cases = [any_case(seed) for seed in range(400)]
     most = in_vllm(VIEWS, [case.wire for case in cases])
     beyond = 0
@@ -111,7 +105,7 @@ def test_no_traffic_keeps_more_alive_than_the_bound() -> None:
 
 
 def test_the_bound_is_reached_by_one_small_picture_in_each_full_batch() -> None:
-    """Server conformance §3: a cache of 2,400 tokens keeps 74.1 MB alive and counts 9.0."""
+    """A cache of 2,400 tokens keeps 74.1 MB alive and counts 9.0."""
     small = [(f"s{n}", 4) for n in range(10)]
     steps: list[list[Item]] = []
     for n in range(10):

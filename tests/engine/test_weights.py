@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from mmcalib.models.cut import scale_to_depth

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -21,11 +19,7 @@ from mmcalib.gate.admission import (
 )
 from mmcalib.gate.bounds import Area, Frames, Sampling
 from mmcalib.gate.fit import TokenRange
-from mmcalib.gate.item_remedies import (
-    add_prompt_remedy,
-    add_remedy,
-    count_prompts,
-)
+from mmcalib.gate.item_remedies import add_prompt_remedy, add_remedy, count_prompts
 
 AREA = Area(factor_px=28, min_px=3136, max_px=12845056, max_aspect=200.0)
 PAGE, SLIVER, TALL = ImageShape(1316, 756), ImageShape(2, 900), ImageShape(280, 2800)
@@ -96,7 +90,7 @@ def test_a_prompt_has_as_many_items_as_the_limit_says() -> None:
 
 
 def test_the_items_of_a_prompt_leave_room_for_an_answer() -> None:
-    """Finding §2 of the server conformance work: vLLM refuses a prompt as long as the context."""
+    """vLLM refuses a prompt as long as the context."""
     assert prompt(replace(GATE, max_model_len=2539), [PAGE, PAGE]).answer == "fits"
     found = prompt(replace(GATE, max_model_len=2538), [PAGE, PAGE])
     assert (found.answer, found.reason) == (
@@ -107,7 +101,7 @@ def test_the_items_of_a_prompt_leave_room_for_an_answer() -> None:
 
 
 def test_an_answer_for_which_too_little_is_left_is_said() -> None:
-    """Finding §2 of the server conformance work: vLLM cuts such an answer, it refuses none."""
+    """vLLM cuts such an answer, it refuses none."""
     gate = replace(GATE, max_model_len=3500)
     found = prompt(gate, [PAGE, PAGE])
     assert found.answer == "fits"
@@ -119,7 +113,7 @@ def test_an_answer_for_which_too_little_is_left_is_said() -> None:
 
 
 def test_an_answer_longer_than_the_context_is_refused() -> None:
-    """Finding §2 of the server conformance work: "max_tokens cannot be greater"."""
+    """vLLM says "max_tokens cannot be greater"."""
     assert prompt(GATE, [], answer_tokens=4096).fits
     found = prompt(GATE, [], answer_tokens=4097)
     assert (found.answer, found.remedy) == ("no", "set max_tokens between 1 and 4096")
@@ -127,7 +121,7 @@ def test_an_answer_longer_than_the_context_is_refused() -> None:
 
 
 def test_an_answer_has_the_least_that_it_must_have() -> None:
-    """New in the server conformance work: `min_tokens`, at which `check` did not look."""
+    """`min_tokens` is the least."""
     assert prompt(GATE, [], answer_tokens=30, least_answer_tokens=30).fits
     found = prompt(GATE, [], answer_tokens=29, least_answer_tokens=30)
     assert (found.answer, found.remedy) == ("no", "set max_tokens between 30 and 4096")
@@ -142,7 +136,7 @@ def test_an_answer_has_the_least_that_it_must_have() -> None:
 
 
 def test_a_long_text_may_decide() -> None:
-    """Finding §5 of the server conformance work: text exactly as long as the room."""
+    """A text may be exactly as long as the room."""
     assert prompt(GATE, [PAGE, PAGE], 1557).fits
     found = prompt(GATE, [PAGE, PAGE], 1558)
     assert (found.answer, found.remedy) == ("unknown", "split into 2 prompts")
@@ -169,7 +163,7 @@ def test_what_nothing_bounds_is_unknown() -> None:
 
 
 def test_items_of_an_encoder_decoder_model_are_no_part_of_its_context() -> None:
-    """Finding §6 of the server conformance work: Whisper's clips of 1,500 tokens, of 448."""
+    """Whisper's clips have 1,500 tokens, its context 448."""
     clip = AudioShape(480_000, 16_000)
     gate = replace(
         GATE,
@@ -189,7 +183,6 @@ def test_items_of_an_encoder_decoder_model_are_no_part_of_its_context() -> None:
         "unknown",
         "at most 448 tokens of text, max_model_len is 448",
     )
-    # Finding of a user: "1500 tokens of media + ..., of 448", and to calibrate again, for nothing.
     found = prompt(replace(gate, text=TextBound()), [clip])
     assert (found.answer, found.reason) == (
         "unknown",
@@ -217,14 +210,10 @@ shapes = st.one_of(images, videos, st.sampled_from([PAGE, SLIVER, TALL]))
 
 
 @given(shapes, st.integers(1, 20000), st.integers(0, 20000), st.integers(0, 20000))
-def test_more_room_never_turns_a_better_answer_into_a_worse(
-    shape: Shape, budget: int, more_budget: int, more_context: int
-) -> None:
+def test_more_room_never_makes_an_answer_worse(shape, budget, more_budget, more_context) -> None:
     small = replace(GATE, budget_tokens=budget)
     large = replace(
-        small,
-        budget_tokens=budget + more_budget,
-        max_model_len=small.max_model_len + more_context,
+        small, budget_tokens=budget + more_budget, max_model_len=small.max_model_len + more_context
     )
     before, after = admit(small, shape).answer, admit(large, shape).answer
     assert ORDER.index(after) >= ORDER.index(before)
@@ -285,7 +274,7 @@ def test_a_chat_ends_at_the_limit_that_vllm_checks_first() -> None:
 
 
 def test_without_texts_each_turn_fills_the_reserve() -> None:
-    """As the context fit of one prompt: 1,269 tokens and the whole reserve."""
+    """A prompt has 1,269 tokens and the whole reserve."""
     text, page = ChatText.of_reserve(1024), GATE.known_costs[PAGE]
     assert text.assumed
     for context, items in ((2 * 2293, 2), (2 * 2293 - 1, 1), (2292, 0)):

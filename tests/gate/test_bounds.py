@@ -1,7 +1,5 @@
 """Rules for unseen shapes, against numbers that vLLM's processors gave (measured on 0.32)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -34,9 +32,7 @@ def tokens(found: BoundResult) -> int:
     ("width", "height", "expected"),
     [(1316, 756, 1269), (1300, 876, 1426), (5400, 2700, 16290), (56, 56, 4), (56, 28, 6)],
 )
-def test_an_image_costs_what_the_processor_made_of_it(
-    width: int, height: int, expected: int
-) -> None:
+def test_an_image_costs_what_the_processor_made_of_it(width, height: int, expected: int) -> None:
     found = QWEN.bound(ImageShape(width, height))
     assert found == Bound(expected, expected, expected, expected)
 
@@ -79,9 +75,7 @@ def test_a_cap_holds_but_for_slim_images(width: int, height: int, cap_tokens: in
         (Sampling("qwen3_vl", 32, 2), VideoShape(3, 1.0, 3.0, 64, 64), 3),
     ],
 )
-def test_frames_are_kept_as_the_loader_keeps_them(
-    sampling: Sampling, shape: VideoShape, kept: int
-) -> None:
+def test_frames_are_kept_as_the_loader_keeps_them(sampling: Sampling, shape, kept: int) -> None:
     assert sampling.frames(shape) == kept
 
 

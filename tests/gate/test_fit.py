@@ -1,6 +1,5 @@
-from __future__ import annotations
-
 from mmcalib.gate.fit import UNBOUNDED, PromptTokens, TokenRange, fit_prompts, prompts_to_count
+from tests.builders import some
 
 RESERVE = 100
 
@@ -14,31 +13,28 @@ def prompt(
 
 def test_items_without_a_request_leave_the_reserve_for_text_and_answer() -> None:
     prompts = [PromptTokens("a", 5, 900), PromptTokens("b", 2, 901), PromptTokens("c", 3, 950)]
-    found = fit_prompts(prompts, RESERVE, 1000)
-    assert found is not None
+    found = some(fit_prompts(prompts, RESERVE, 1000))
     assert (found.longest.origin, found.needed_tokens) == ("c", 1050)
     assert (found.prompts_too_long, found.prompts_cut, found.passes) == (5, 0, False)
-    whole = fit_prompts([PromptTokens("a", 1, 900)], RESERVE, 1000)
-    assert whole is not None
+    whole = some(fit_prompts([PromptTokens("a", 1, 900)], RESERVE, 1000))
     assert whole.fits_answers
 
 
 def test_a_request_needs_its_items_its_text_and_its_answer() -> None:
-    """Finding §2 of the server conformance work."""
-    found = fit_prompts([prompt("r:1", 500, 300, 4096), prompt("r:2", 900, 20)], RESERVE, 8192)
-    assert found is not None
+    found = some(
+        fit_prompts([prompt("r:1", 500, 300, 4096), prompt("r:2", 900, 20)], RESERVE, 8192)
+    )
     assert (found.longest.origin, found.needed_tokens) == ("r:1", 4896)
     assert found.description == (
         "500 tokens of media + 300 of text + 4096 for the requested answer"
     )
-    reserved = fit_prompts([prompt("r:2", 900, 20)], RESERVE, 8192)
-    assert reserved is not None
+    reserved = some(fit_prompts([prompt("r:2", 900, 20)], RESERVE, 8192))
     assert reserved.description == "900 tokens of media + 20 of text + 100 for the answer (assumed)"
     assert reserved.needed_tokens == 1020
 
 
 def test_what_vllm_refuses_what_it_cuts_and_what_nobody_knows() -> None:
-    """Server conformance §2: vLLM rejects length == context, and answers above the context."""
+    """vLLM rejects a length equal to the context, and answers above it."""
     prompts = [
         prompt("as long", 900, 100, 1, count=2),
         prompt("answer too long", 1, 1, 1001, count=3),
@@ -47,8 +43,7 @@ def test_what_vllm_refuses_what_it_cuts_and_what_nobody_knows() -> None:
         prompt("a bound", 900, TokenRange(1, 100), 1, count=11),
         prompt("no bound", 900, UNBOUNDED, 1, count=13),
     ]
-    found = fit_prompts(prompts, RESERVE, 1000)
-    assert found is not None
+    found = some(fit_prompts(prompts, RESERVE, 1000))
     assert (found.prompts_too_long, found.prompts_cut, found.unknown) == (5, 5, 24)
     assert found.problems == (
         "5 prompts are longer than the context: vLLM rejects them; 5 have less room for the "

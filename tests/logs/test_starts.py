@@ -1,7 +1,5 @@
 """Public logs of vLLM 0.9 to 0.33. "Composed" ones mix logs or a version's format strings."""
 
-from __future__ import annotations
-
 import ast
 import importlib.metadata
 import json
@@ -20,7 +18,6 @@ from mmcalib.logs.starts import OutOfMemory, Phase, StartupLog, last_failed, rea
 
 LOGS = Path(__file__).parent / "data"
 GIB, MIB = 2**30, 2**20
-
 Failure = tuple[str, Phase | None, OutOfMemory | None]
 
 
@@ -112,9 +109,7 @@ def test_a_failed_start_says_where_and_of_what(name: str) -> None:
 
 
 @pytest.mark.parametrize(("message", "phase", "oom"), MESSAGES)
-def test_a_message_alone_is_enough(
-    message: str, phase: Phase | None, oom: OutOfMemory | None
-) -> None:
+def test_a_message_alone_is_enough(message: str, phase: Phase | None, oom) -> None:
     (found,) = read_log([message]).failures
     assert (found.phase, found.oom) == (phase, oom)
 

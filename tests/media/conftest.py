@@ -1,7 +1,5 @@
 """Real files, made by the libraries that will read them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Makers of hostile files: each writes one file of a few kilobytes (or a sparse one) at `path`."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Callable

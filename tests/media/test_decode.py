@@ -1,6 +1,4 @@
-"""New in the server conformance work: pictures that end too early, and are refused."""
-
-from __future__ import annotations
+"""Files decoded whole: pictures that end too early, sounds, clips."""
 
 import io
 import zlib
@@ -18,6 +16,7 @@ from mmcalib.domain.shapes import AudioShape, EncodedItem, ImageShape, Modality,
 from mmcalib.media.decode import decode_check
 from mmcalib.media.failure import NO_SAMPLES
 from mmcalib.media.probe import examine, examine_sound, examine_whole, probe
+from tests.builders import expect
 from tests.odd_media import (
     amr,
     heard,
@@ -56,9 +55,7 @@ def test_whole_videos_pass(make_video, name) -> None:
     assert decode_check(Item(make_video(name)), "video") is None
 
 
-def test_frames_of_too_many_pixels_are_sized_but_not_decoded(
-    tmp_path: Path,
-) -> None:
+def test_frames_of_too_many_pixels_are_sized_but_not_decoded(tmp_path: Path) -> None:
     """Whether a server takes them is its own limit; what decodes here is protected from them."""
     path = tmp_path / "wide.avi"
     with av.open(str(path), "w") as container:
@@ -68,8 +65,7 @@ def test_frames_of_too_many_pixels_are_sized_but_not_decoded(
             container.mux(stream.encode(av.VideoFrame(20_000, 9_000, "monob")))
         container.mux(stream.encode())
     cut(str(path), 0.9)
-    shape = probe(Item(str(path)))
-    assert isinstance(shape, VideoShape)
+    shape = expect(VideoShape, probe(Item(str(path))))
     assert (shape.width_px, shape.height_px) == (20_000, 9_000)
     assert decode_check(Item(str(path)), "video") is None
 
@@ -101,13 +97,14 @@ def noise(form: str, mode: str = "RGB", **options: object) -> bytes:
 
 
 def examined(data: bytes, declared: Modality | None = None) -> EncodedItem:
-    seen = examine_whole(Item("memory://a", declared, ByteSource("", len(data), data=data)))
-    assert isinstance(seen, EncodedItem), seen
-    return seen
+    return expect(
+        EncodedItem,
+        examine_whole(Item("memory://a", declared, ByteSource("", len(data), data=data))),
+    )
 
 
 def pillow_takes(data: bytes) -> bool:
-    """As vLLM loads a picture (`ImageMediaIO.load_bytes`, vllm/multimodal/media/image.py, 0.32)."""
+    """Load a picture as vLLM 0.32 does (`load_bytes`, vllm/multimodal/media/image.py)."""
     try:
         picture: Image.Image = Image.open(io.BytesIO(data))
         with suppress(Exception):
@@ -153,7 +150,7 @@ PICTURES: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_without_its_end_passes_where_vllm_takes_it(name: str) -> None:
-    """Fault 7 of the gate: an end mark anywhere passed as the end, and most formats as whole."""
+    """An end mark anywhere is not the end."""
     whole = PICTURES[name]()
     assert examined(whole, "image").encoding.fault == ""
     assert examined(whole + bytes(100_000), "image").encoding.fault == ""
@@ -175,8 +172,9 @@ def test_a_picture_without_its_pixels_does_not_pass() -> None:
     jpeg = noise("JPEG")
     data = jpeg[: jpeg.rindex(b"\xff\xda")] + b"\xff\xd9"
     assert not pillow_takes(data)
-    seen = examine_whole(Item("memory://a", "image", ByteSource("", len(data), data=data)))
-    assert isinstance(seen, Skipped)
+    expect(
+        Skipped, examine_whole(Item("memory://a", "image", ByteSource("", len(data), data=data)))
+    )
     side, size = (9000).to_bytes(4, "little"), (54 + 9000 * 27_000).to_bytes(4, "little")
     header = bytearray(noise("BMP")[:54])
     header[2:6], header[18:26] = size, side * 2
@@ -186,8 +184,9 @@ def test_a_picture_without_its_pixels_does_not_pass() -> None:
 def test_an_avif_that_lacks_one_byte_is_refused() -> None:
     """The server answers 500."""
     data = noise("AVIF")[:-1]
-    seen = examine_whole(Item("memory://a", "image", ByteSource("", len(data), data=data)))
-    assert isinstance(seen, Skipped)
+    expect(
+        Skipped, examine_whole(Item("memory://a", "image", ByteSource("", len(data), data=data)))
+    )
 
 
 @pytest.mark.parametrize("form", ["PNG", "GIF", "PPM"])
@@ -208,8 +207,9 @@ def test_a_large_png_of_too_few_bytes_is_not_whole() -> None:
 def test_an_image_in_words_that_help(tmp_path: Path) -> None:
     """A HEIC is not damaged, and a TGA is one by its name alone."""
     heic = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200)
-    seen = examine_whole(Item("memory://a", byte_source=ByteSource("", len(heic), data=heic)))
-    assert isinstance(seen, Skipped)
+    seen = expect(
+        Skipped, examine_whole(Item("memory://a", byte_source=ByteSource("", len(heic), data=heic)))
+    )
     assert seen.reason == "vLLM does not open HEIC"
     path = tmp_path / "scan.tga"
     path.write_bytes(noise("TGA"))
@@ -226,8 +226,7 @@ def test_a_flac_without_its_end_is_seen(make_audio, share: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "codec"),
-    [("amr", ""), ("adts", "aac"), ("flv", "aac"), ("wv", "wavpack")],
+    ("form", "codec"), [("amr", ""), ("adts", "aac"), ("flv", "aac"), ("wv", "wavpack")]
 )
 def test_a_stream_without_its_end_is_seen(tmp_path: Path, form: str, codec: str) -> None:
     """vLLM refuses it by its last packet, of which a part is there."""
@@ -281,8 +280,9 @@ def test_a_tag_before_a_flac_is_no_damage(make_audio) -> None:
 
 @pytest.mark.parametrize(("codec", "form"), [("libx264", "h264"), ("libx265", "hevc")])
 def test_a_raw_stream_is_a_clip(tmp_path: Path, codec: str, form: str) -> None:
-    found = examine(Item(str(steady(tmp_path / "a", 12, codec, form)), "video"))
-    assert isinstance(found, EncodedItem)
+    found = expect(
+        EncodedItem, examine(Item(str(steady(tmp_path / "a", 12, codec, form)), "video"))
+    )
     assert isinstance(found.shape, VideoShape)
     assert (found.shape.num_frames, found.shape.width_px) == (12, 64)
 
@@ -291,13 +291,12 @@ def test_an_animated_png_is_a_clip_if_so_declared() -> None:
     page, frames = io.BytesIO(), pictures(3)
     frames[0].save(page, "PNG", save_all=True, append_images=frames[1:])
     assert examined(page.getvalue(), "image").shape == ImageShape(64, 48)
-    clip = examined(page.getvalue(), "video").shape
-    assert isinstance(clip, VideoShape)
+    clip = expect(VideoShape, examined(page.getvalue(), "video").shape)
     assert clip.num_frames == 3
 
 
 def tagged(path: Path) -> Path:
-    """With a title in Latin-1."""
+    """Write a title in Latin-1."""
     whole = heard(path.with_name(f"whole-{path.name}"), "aac", "matroska", 2)
     return titled(whole, path, b"caf\xe9")
 
@@ -324,11 +323,10 @@ SOUNDS: dict[str, tuple[Callable[[Path], Path], int, int, str]] = {
 
 @pytest.mark.parametrize("name", SOUNDS)
 def test_what_is_in_a_sound_and_what_its_loader_believes(tmp_path: Path, name: str) -> None:
-    """Fault 8 of the gate, and a file's length as our reading: nothing of it is damage."""
+    """Neither is damage."""
     make, samples, claimed, fault = SOUNDS[name]
     item = Item(str(make(tmp_path / name)))
-    seen = examine_whole(item)
-    assert isinstance(seen, EncodedItem), seen
+    seen = expect(EncodedItem, examine_whole(item))
     assert isinstance(seen.shape, AudioShape)
     # FFmpeg's releases write the length of a Matroska track with and without its padding.
     within = 0.03 if name == "a.mka" else 0.0
@@ -340,8 +338,7 @@ def test_what_is_in_a_sound_and_what_its_loader_believes(tmp_path: Path, name: s
 
 
 def test_a_sound_without_samples_is_no_damage(tmp_path: Path) -> None:
-    seen = examine_whole(Item(str(silence(tmp_path / "a.wav", 0, 16_000))))
-    assert isinstance(seen, Skipped)
+    seen = expect(Skipped, examine_whole(Item(str(silence(tmp_path / "a.wav", 0, 16_000)))))
     assert seen.reason == NO_SAMPLES
 
 

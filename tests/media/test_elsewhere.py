@@ -1,9 +1,5 @@
 """Media that are no files of their own are measured as if they were."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +16,7 @@ from mmcalib.media.failure import Unreadable
 from mmcalib.media.probe import probe
 from tests.media import hostile as make
 from tests.media.test_hostile import GOOD, MEASURED, SKIPPED
+from tests.programs import run_python
 
 # Larger ones are nothing but zeros, which FFmpeg searches for as long as it is let.
 MOST_BYTES = 1 << 23
@@ -92,7 +89,6 @@ def test_damaged_members_are_told_of_once(copies: Copies, name: str) -> None:
         "import sys; from mmcalib.domain.items import Item; from mmcalib.media.probe import probe;"
         "print(probe(Item(sys.argv[1])).reason)"
     )
-    command = [sys.executable, "-c", code, copies.members[name].path]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_python("-c", code, copies.members[name].path, check=True)
     assert done.stdout.startswith("damaged: ")
     assert "Traceback" not in done.stderr

@@ -1,7 +1,5 @@
 """Hostile files beside good ones: measured, or skipped with a reason, in bounded memory."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -19,7 +17,6 @@ from tests.media import hostile as make
 TIMEOUT_S = 20
 MOST_RSS_MIB = 300
 GIB = 1 << 30
-
 SMALL, CLIP = ImageShape(40, 24), VideoShape(20, 10.0, 2.0, 64, 48)
 GOOD: dict[str, make.Make] = {
     "good.png": make.noise_image,
@@ -47,10 +44,7 @@ MEASURED: dict[str, tuple[make.Make, Shape]] = {
     "claims-10-hours.wav": (make.silence(claimed=2 * make.TEN_HOURS), AudioShape(16000, 16000)),
     "24-days.au": (make.sparse(make.AU, 64 * GIB), AudioShape(34359738354, 16000)),
     "1-hz.wav": (make.silence(rate_hz=1), AudioShape(16000, 1)),
-    "1024-channels.wav": (
-        make.silence(channels=1024, samples=8000),
-        AudioShape(8000, 16000),
-    ),
+    "1024-channels.wav": (make.silence(channels=1024, samples=8000), AudioShape(8000, 16000)),
     "tail-cut.wav": (make.cut(make.tone, 0, 0.5), AudioShape(23989, 16000)),
 }
 
@@ -77,10 +71,7 @@ SKIPPED: dict[str, tuple[make.Make, str]] = {
     "zeros.mp4": (make.sparse(b"\0\0\0\x18ftypisom", 64 * GIB), "damaged: "),
     "zeros.mp3": (make.sparse(b"\xff\xfb\x90\0", GIB // 64), "damaged: "),
     "zeros.avi": (make.sparse(b"RIFF\xff\xff\xff\xffAVI ", 64 * GIB), "damaged: "),
-    "network.mp3": (
-        make.bytes_of(make.ID3 + make.SESSION),
-        "playlist that refers to other files",
-    ),
+    "network.mp3": (make.bytes_of(make.ID3 + make.SESSION), "playlist that refers to other files"),
     "playlist.mp3": (make.bytes_of(make.ID3 + make.PLAYLIST), "damaged: "),
 }
 

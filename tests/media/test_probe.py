@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 import os
 import warnings
@@ -18,13 +16,13 @@ from mmcalib.media.decode import decode_check
 from mmcalib.media.failure import Unreadable, media_errors, reading_by_pillow
 from mmcalib.media.image import ignore_warnings
 from mmcalib.media.probe import probe
+from tests.builders import expect
 from tests.media import hostile as make
 from tests.odd_media import titled
 
 
 def reason(path: str | Path) -> str:
-    skipped = probe(Item(str(path)))
-    assert isinstance(skipped, Skipped)
+    skipped = expect(Skipped, probe(Item(str(path))))
     assert skipped.path == str(path)
     assert 0 < len(skipped.reason) <= 200
     assert "\n" not in skipped.reason
@@ -94,8 +92,7 @@ def test_readers_leave_the_filters_of_warnings_as_they_were() -> None:
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi", "a.mov", "a.ts"])
 def test_video_shape(make_video, name) -> None:
-    shape = probe(Item(make_video(name)))
-    assert isinstance(shape, VideoShape)
+    shape = expect(VideoShape, probe(Item(make_video(name))))
     assert (shape.num_frames, shape.width_px, shape.height_px) == (30, 64, 48)
     assert shape.fps == pytest.approx(10)
     assert shape.duration_s == pytest.approx(3, abs=0.11)
@@ -103,8 +100,7 @@ def test_video_shape(make_video, name) -> None:
 
 @pytest.mark.parametrize("degrees", [90, 180, 270])
 def test_video_size_is_the_one_after_rotation(make_video, degrees) -> None:
-    shape = probe(Item(make_video("a.mp4", rotate=degrees)))
-    assert isinstance(shape, VideoShape)
+    shape = expect(VideoShape, probe(Item(make_video("a.mp4", rotate=degrees))))
     assert (shape.width_px, shape.height_px) == ((64, 48) if degrees == 180 else (48, 64))
 
 
@@ -113,8 +109,7 @@ def test_video_without_counts_in_its_header_is_counted(make_video) -> None:
     with av.open(path) as container:
         assert not container.streams.video[0].frames
         assert not container.duration
-    shape = probe(Item(path))
-    assert isinstance(shape, VideoShape)
+    shape = expect(VideoShape, probe(Item(path)))
     assert shape.num_frames == 30
     assert shape.duration_s == pytest.approx(3, abs=0.05)
 
@@ -122,8 +117,7 @@ def test_video_without_counts_in_its_header_is_counted(make_video) -> None:
 def test_sound_track_counts_where_a_request_says_audio(make_video) -> None:
     path = make_video("a.mp4", sound=True)
     assert isinstance(probe(Item(path)), VideoShape)
-    shape = probe(Item(path, "audio"))
-    assert isinstance(shape, AudioShape)
+    shape = expect(AudioShape, probe(Item(path, "audio")))
     assert shape.duration_s == pytest.approx(1, abs=0.1)
 
 
@@ -157,8 +151,10 @@ def write_aac(path: Path, samples: np.ndarray, cover: str | None = None) -> str:
 def test_audio_that_only_ffmpeg_reads(tmp_path: Path, name: str) -> None:
     # Noise, then silence: the bit rate at the start says nothing about the whole.
     noise = np.random.default_rng(0).uniform(-0.5, 0.5, 16000)
-    shape = probe(Item(write_aac(tmp_path / name, np.concatenate([noise, np.zeros(48000)]))))
-    assert isinstance(shape, AudioShape)
+    shape = expect(
+        AudioShape,
+        probe(Item(write_aac(tmp_path / name, np.concatenate([noise, np.zeros(48000)])))),
+    )
     assert shape.sample_rate_hz == 16000
     assert shape.duration_s == pytest.approx(4, abs=0.15)
 
@@ -168,8 +164,7 @@ def test_cover_art_is_not_video(make_image, tmp_path: Path) -> None:
     path = write_aac(tmp_path / "a.m4a", tone, cover=make_image("c.jpg", 40, 24))
     with av.open(path) as container:
         assert container.streams.video
-    shape = probe(Item(path))
-    assert isinstance(shape, AudioShape)
+    shape = expect(AudioShape, probe(Item(path)))
     assert shape.duration_s == pytest.approx(1, abs=0.15)
 
 
@@ -179,8 +174,7 @@ def test_mp3_whose_header_claims_years(make_audio) -> None:
     frames = max(data.find(b"Xing"), data.find(b"Info")) + 8
     data[frames : frames + 4] = b"\x20\0\0\0"
     path.write_bytes(data)
-    shape = probe(Item(str(path)))
-    assert isinstance(shape, AudioShape)
+    shape = expect(AudioShape, probe(Item(str(path))))
     assert shape.duration_s == pytest.approx(1, abs=0.2)
     assert decode_check(Item(str(path)), "audio") is None
 

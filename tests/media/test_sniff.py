@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest
@@ -19,7 +17,6 @@ def page(data: bytes, *, begins: bool) -> bytes:
 
 
 VORBIS, OPUS = page(b"\x01vorbis" + bytes(23), begins=True), page(b"OpusHead", begins=True)
-
 THEORA, MORE = page(b"\x80theora", begins=True), page(b"more", begins=False)
 
 

@@ -1,7 +1,5 @@
 """The index of an MP4 is believed only where reading on would say the same."""
 
-from __future__ import annotations
-
 import struct
 import zipfile
 from fractions import Fraction
@@ -19,6 +17,7 @@ from mmcalib.media.container import open_container
 from mmcalib.media.probe import probe
 from mmcalib.media.video import may_be_rotated
 from mmcalib.processes import own_priority
+from tests.builders import expect
 from tests.odd_media import hiding
 
 WIDTH, HEIGHT, RATE = 64, 48, Fraction(10)
@@ -81,7 +80,7 @@ def shape(path: Path) -> Shape | Skipped:
 
 
 def the_long_way(path: Path) -> Shape | Skipped:
-    """With the name of the first box gone, nothing says that it is an MP4 but what follows."""
+    """Hide the name of the first box: only what follows says that it is an MP4."""
     data = path.read_bytes()
     assert data[4:8] == b"ftyp"
     copy = path.with_suffix(".long")
@@ -93,8 +92,7 @@ def the_long_way(path: Path) -> Shape | Skipped:
 @pytest.mark.parametrize("form", FORMS)
 def test_the_shape_is_the_one_that_reading_on_finds(tmp_path: Path, form: str, pace: str) -> None:
     path = write(tmp_path / "a.mp4", form, pace)
-    found = shape(path)
-    assert isinstance(found, VideoShape)
+    found = expect(VideoShape, shape(path))
     assert (found.width_px, found.height_px) == (WIDTH, HEIGHT)
     # OpenCV, too, believes the count of the frames that stand before the fragments.
     assert found.num_frames == len(PACES[pace]) or form == "h264 half in fragments"
@@ -109,16 +107,13 @@ def test_sound_in_front_changes_nothing(tmp_path: Path, form: str) -> None:
 
 @pytest.mark.parametrize("sound", [False, True])
 @pytest.mark.parametrize("form", ["h264", "hevc", "mpeg4", "vp9"])
-def test_a_size_in_the_index_that_is_not_the_frames_is_not_believed(
-    tmp_path: Path, form: str, sound: bool
-) -> None:
+def test_a_size_in_the_index_that_is_not_the_frames_is_not_believed(tmp_path, form, sound) -> None:
     path = write(tmp_path / "a.mp4", form, sound=sound)
     data = path.read_bytes()
     size = struct.pack(">HH", WIDTH, HEIGHT)
     assert data.count(size) == 1
     path.write_bytes(data.replace(size, struct.pack(">HH", 1920, 1080)))
-    found = shape(path)
-    assert isinstance(found, VideoShape)
+    found = expect(VideoShape, shape(path))
     assert (found.width_px, found.height_px) == (WIDTH, HEIGHT)
 
 
@@ -192,8 +187,7 @@ def decoded_size(path: Path) -> tuple[int, int]:
 
 
 def size_of(item: Item) -> tuple[int, int]:
-    shape = probe(item)
-    assert isinstance(shape, VideoShape)
+    shape = expect(VideoShape, probe(item))
     return shape.width_px, shape.height_px
 
 
@@ -224,9 +218,7 @@ def test_the_size_is_that_of_decoding(tmp_path: Path, layout: str, degrees: int)
     "rows", [UPRIGHT, (0, 1, -1, 0), (-1, 0, 0, 1), (1, 0, 0, -1), (0, 1, 1, 0)]
 )
 @pytest.mark.parametrize("box", [b"mvhd", b"tkhd"])
-def test_matrices_of_movie_and_track_count(
-    tmp_path: Path, box: bytes, rows: tuple[int, ...]
-) -> None:
+def test_matrices_of_movie_and_track_count(tmp_path: Path, box: bytes, rows) -> None:
     path = with_matrix(write_turned(tmp_path / "a.mp4", None), box, *rows)
     assert size_of(Item(str(path))) == decoded_size(path)
     assert asks(path) == (rows != UPRIGHT)
@@ -234,9 +226,7 @@ def test_matrices_of_movie_and_track_count(
 
 @pytest.mark.parametrize("degrees", [(None, 90), (90, None), (180, 90)])
 @pytest.mark.parametrize("layout", ["last", "matroska"])
-def test_the_first_of_several_tracks_decides(
-    tmp_path: Path, layout: str, degrees: tuple[int | None, ...]
-) -> None:
+def test_the_first_of_several_tracks_decides(tmp_path: Path, layout: str, degrees) -> None:
     path = write_turned(tmp_path / "a.mp4", *degrees, layout=layout)
     assert size_of(Item(str(path))) == decoded_size(path)
     assert asks(path)
@@ -281,11 +271,8 @@ def test_a_header_without_frames_is_no_video(tmp_path: Path) -> None:
     ("frames", "hidden", "rate", "shown"),
     [(120, 70, 30, 49), (300, 155, 30, 145), (300, 2, 30, 298), (400, 290, 24, 109)],
 )
-def test_frames_behind_an_edit_list_do_not_count(
-    tmp_path: Path, frames: int, hidden: int, rate: int, shown: int
-) -> None:
+def test_frames_behind_an_edit_list_do_not_count(tmp_path, frames, hidden, rate, shown) -> None:
     """vLLM 0.32's `get_video_metadata` (vllm/multimodal/video_decoders/opencv.py) skips them."""
-    shape = probe(Item(str(hiding(tmp_path / "a.mp4", frames, hidden, rate))))
-    assert isinstance(shape, VideoShape)
+    shape = expect(VideoShape, probe(Item(str(hiding(tmp_path / "a.mp4", frames, hidden, rate)))))
     assert shape.num_frames == shown
     assert shape.duration_s == pytest.approx(shown / rate, abs=2.1 / rate)

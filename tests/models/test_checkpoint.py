@@ -30,9 +30,7 @@ def known(model_id: str) -> Geometry:
 
 
 @each_architecture
-def test_the_same_bytes_twice_and_an_unchanged_folder_is_left_alone(
-    geometry: Geometry, tmp_path: Path
-) -> None:
+def test_the_same_bytes_twice_and_an_unchanged_folder_is_left_alone(geometry, tmp_path) -> None:
     first = materialise(geometry, tmp_path / "a")
     before = first.stat().st_ino
     assert materialise(geometry, first).stat().st_ino == before

@@ -9,6 +9,7 @@ from mmcalib.errors import ModelError
 from mmcalib.models.catalogue import Geometry, bundled_models, find_model
 from mmcalib.models.checkpoint import materialise
 from mmcalib.models.cut import cut_checkpoint, cut_depth, read_config, read_depths
+from tests.builders import some
 
 each_model = pytest.mark.parametrize("geometry", bundled_models(), ids=lambda g: g.id)
 
@@ -62,8 +63,7 @@ LEAST_ENCODER_LAYERS = {
 
 
 def qwen() -> dict[str, Any]:
-    geometry = find_model("Qwen2.5-VL-3B-Instruct")
-    assert geometry is not None
+    geometry = some(find_model("Qwen2.5-VL-3B-Instruct"))
     return geometry.values("config")
 
 
@@ -104,8 +104,8 @@ def test_a_cut_encoder_is_the_head_of_the_true_one(layers: int, full: list[int])
 
 def test_the_window_start_never_exceeds_the_depth() -> None:
     assert cut_depth(qwen(), 2)["max_window_layers"] == 2
-    some = {"num_hidden_layers": 28, "max_window_layers": 20}
-    assert cut_depth(some, 2)["max_window_layers"] == 1
+    window = {"num_hidden_layers": 28, "max_window_layers": 20}
+    assert cut_depth(window, 2)["max_window_layers"] == 1
 
 
 def test_each_kind_of_layer_is_kept() -> None:
@@ -169,8 +169,7 @@ def test_an_unknown_depth_is_an_error() -> None:
 
 
 def test_cut_checkpoint_leaves_weights_behind(tmp_path: Path) -> None:
-    geometry = find_model("Qwen2.5-VL-7B-Instruct")
-    assert geometry is not None
+    geometry = some(find_model("Qwen2.5-VL-7B-Instruct"))
     source = materialise(geometry, tmp_path / "source")
     (source / "model-00001-of-00002.safetensors").write_bytes(b"weights")
     (source / "model.safetensors.index.json").write_text("{}")

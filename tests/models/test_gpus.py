@@ -1,11 +1,7 @@
 """GPUs by name, in the user's own figures, and of this machine."""
 
-from __future__ import annotations
-
 import json
 import re
-import subprocess
-import sys
 from collections import Counter
 from importlib import resources
 from typing import Any
@@ -17,9 +13,9 @@ from hypothesis import strategies as st
 from mmcalib.errors import UsageError
 from mmcalib.models import gpus
 from mmcalib.models.gpus import CAPABILITIES, Gpu
+from tests.programs import run_python
 
 NAMES = [gpu.name for gpu in gpus.catalogue_gpus()]
-
 GIB = 2**30
 _TEXT = (resources.files("mmcalib.models") / "gpus.json").read_text(encoding="utf-8")
 ENTRIES = {entry["name"]: entry for entry in json.loads(_TEXT)}
@@ -120,9 +116,7 @@ def test_only_systems_on_a_chip_are_unified() -> None:
         ("RTX 9999", None),
     ],
 )
-def test_a_misspelt_name_is_answered_with_those_of_its_number(
-    typed: str, meant: str | None
-) -> None:
+def test_a_misspelt_name_is_answered_with_those_of_its_number(typed: str, meant) -> None:
     with pytest.raises(UsageError) as caught:
         gpus.find_gpu(typed)
     said = f"; did you mean {meant}?" if meant else ""
@@ -183,7 +177,7 @@ def test_importing_the_catalogue_reads_no_file() -> None:
         "from mmcalib.models import gpus as c; assert c.catalogue_gpus.cache_info().currsize == 0;"
         "c.find_gpu('l4'); assert c.catalogue_gpus() is c.catalogue_gpus()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_python("-c", code)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -236,9 +230,7 @@ SPELLINGS = ("89", "sm_89", "8.90", "-8.9")
         *(("24GiB", c, f"capability {c}", r"7\.0.*12\.1") for c in ("6.1", "8.1", "99.0")),
     ],
 )
-def test_figures_that_no_gpu_has_are_refused(
-    memory: str, capability: str, says: str, hint: str
-) -> None:
+def test_figures_that_no_gpu_has_are_refused(memory, capability: str, says: str, hint: str) -> None:
     with pytest.raises(UsageError, match=says) as caught:
         gpus.describe_gpu(memory, capability)
     assert re.search(hint, caught.value.hint)
@@ -338,7 +330,7 @@ def test_what_the_driver_refuses_is_told(refused: dict[str, int], said: str) -> 
 
 
 def test_this_machine_answers_one_way_or_the_other() -> None:
-    """With a real driver if there is one; the two functions agree in any case."""
+    """A real driver may be there; the two functions agree in any case."""
     if gpus.has_gpu():
         assert gpus.detect_gpu().total_bytes > 2**30
     else:

@@ -9,6 +9,7 @@ from mmcalib.errors import ModelError
 from mmcalib.models.catalogue import bundled_models, find_model, quantized_twins, suggest_model
 from mmcalib.models.checkpoint import materialise
 from mmcalib.models.resolve import HubUnavailable, HuggingFaceHub, is_reachable, resolve
+from tests.builders import some
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
 
@@ -79,8 +80,7 @@ def test_gguf_is_answered_with_what_works(tmp_path: Path, named: str) -> None:
 
 def test_quantized_twins_have_the_size_of_the_model() -> None:
     def twins(model: str) -> list[str]:
-        geometry = find_model(model)
-        assert geometry is not None
+        geometry = some(find_model(model))
         return quantized_twins(geometry.values("config"))
 
     assert twins("Qwen/Qwen2.5-VL-7B-Instruct") == ["Qwen/Qwen2.5-VL-7B-Instruct-AWQ"]
@@ -129,9 +129,7 @@ def test_a_path_that_ends_in_a_cached_model_is_answered_with_its_id(tmp_path: Pa
         ("Qwen/Qwen2.5-VL-3B", "Unheard", ""),
     ],
 )
-def test_models_are_suggested_by_name_size_and_architecture(
-    unknown: str, architecture: str | None, told: str
-) -> None:
+def test_models_are_suggested_by_name_size_and_architecture(unknown, architecture, told) -> None:
     found = suggest_model(unknown, architecture)
     assert told in found
     assert bool(told) == bool(found)
@@ -185,7 +183,7 @@ def test_the_bundled_geometry_comes_last_and_says_so(tmp_path: Path) -> None:
         ("unsloth/Qwen3.8-27B-NVFP4", "Qwen/Qwen3.8-27B", "compressed-tensors", "NVFP4"),
     ],
 )
-def test_a_build_that_nobody_has_is_assumed_from_its_twin(
+def test_a_build_that_is_missing_is_assumed_from_its_twin(
     tmp_path: Path, build: str, twin: str, method: str, words: str
 ) -> None:
     found = resolve(build, cache_dir=tmp_path / "c", env=env(tmp_path), hub=NoHub())
@@ -194,8 +192,7 @@ def test_a_build_that_nobody_has_is_assumed_from_its_twin(
     assert words in found.notes[0]
     config = json.loads((Path(found.path) / "config.json").read_text())
     assert config.pop("quantization_config")["quant_method"] == method
-    geometry = find_model(twin)
-    assert geometry is not None
+    geometry = some(find_model(twin))
     assert config == geometry.values("config")
 
 
@@ -208,9 +205,7 @@ def test_a_build_that_nobody_has_is_assumed_from_its_twin(
         ("me/Qwen3-VL-8B-Instruct-MTP-AWQ", "such as Qwen/Qwen3-VL-8B-Instruct"),
     ],
 )
-def test_no_build_is_assumed_without_a_usual_quantization_or_a_twin(
-    tmp_path: Path, build: str, nearest: str
-) -> None:
+def test_no_build_is_assumed_without_a_known_method_or_a_twin(tmp_path, build, nearest) -> None:
     """NVIDIA's differ from each other; experts of 704 have no groups of 128."""
     with pytest.raises(ModelError, match="not bundled") as caught:
         resolve(build, cache_dir=tmp_path, env=env(tmp_path), hub=NoHub())

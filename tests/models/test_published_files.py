@@ -1,7 +1,5 @@
 """Facts against the publisher's own files: the digest of a file is public where the file is not."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -11,6 +9,7 @@ from typing import Any
 import pytest
 
 from mmcalib.models.catalogue import Geometry, bundled_models, find_model
+from tests.builders import some
 
 # SHA-256 of config.json. Index ids 68330512500 (hub revision); Qwen3.6 54570418369, 70650232578;
 # Gemma 4 69567555466, 70116951812, 57482229140; Qwen3-VL 68991165975, 70329412375.
@@ -35,10 +34,10 @@ CONFIGS = {
     "Qwen/Qwen3.6-35B-A3B": "93a4693fa9d8392fbfccd4b3c9873f4bfdcb14fdede978b123d07d19675efe99",
     "Qwen/Qwen3.8-27B": "191e0af232104ed8b65258cf3fb2b842e288008baca7633c11b82a1ac7203aab",
 }
-# Of both preprocessor files of Qwen3.8-27B and its family. Source: index id 67402721459.
+# Both preprocessor files of Qwen3.8-27B and its family.
 QWEN_IMAGES = "27225450ac9c6529872ee1924fcb0962ff5634834f817040f444118116f4e516"
 QWEN_VIDEOS = "7768af27c1fafa9cc9011c1dc20067e03f8915e03b63504550e11d5066986d13"
-# Of processor_config.json of Gemma 4. Source: index id 69567555466.
+# The processor_config.json of Gemma 4.
 GEMMA_PROCESSOR = "32bdf45d2ad4cc29a0822ddd157a182de76644f0419a6228d151495256e9813c"
 
 each_qwen3_5 = pytest.mark.parametrize(
@@ -79,9 +78,8 @@ def test_the_processor_is_the_published_one_byte_for_byte(geometry: Geometry) ->
 
 
 def test_glm_ocr_has_the_published_number_of_parameters() -> None:
-    """The index of its weights (index id 68508449768): no digest of its config is public."""
-    geometry = find_model("zai-org/GLM-OCR")
-    assert geometry is not None
+    """The index of its weights has it; no digest of its config is public."""
+    geometry = some(find_model("zai-org/GLM-OCR"))
     assert glm_ocr(geometry.values("config")) == 1_325_258_240
 
 
@@ -109,11 +107,10 @@ def _glm_encoder(vision: dict[str, Any]) -> int:
 
 
 def test_qwen3_6_27b_fp8_has_the_published_number_of_fp8_elements() -> None:
-    """The headers of its weights (index id 69508542982): the projections of 64 layers and of
-    the drafter's one, but not those of a linear layer that make its gates.
+    """The headers of its weights have it: the projections of 64 layers and of the drafter's one,
+    but not those of a linear layer that make its gates.
     """
-    geometry = find_model("Qwen/Qwen3.6-27B-FP8")
-    assert geometry is not None
+    geometry = some(find_model("Qwen/Qwen3.6-27B-FP8"))
     text = geometry.values("config")["text_config"]
     hidden, head, heads = text["hidden_size"], text["head_dim"], text["num_attention_heads"]
     values = text["linear_num_value_heads"] * text["linear_value_head_dim"]
@@ -127,9 +124,8 @@ def test_qwen3_6_27b_fp8_has_the_published_number_of_fp8_elements() -> None:
 
 
 def test_qwen3_8_flash_next_has_the_published_number_of_parameters() -> None:
-    """The headers of its weights (index id 69431610063): no digest of its config is public."""
-    geometry = find_model("Qwen/Qwen3.8-Flash-Next")
-    assert geometry is not None
+    """The headers of its weights have it; no digest of its config is public."""
+    geometry = some(find_model("Qwen/Qwen3.8-Flash-Next"))
     assert flash_next(geometry.values("config")) == 179_999_981_424
 
 

@@ -1,7 +1,5 @@
 """Each option once, on the command line and in the library, beside vLLM's own arguments."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import fields
@@ -79,11 +77,9 @@ def test_a_policy_says_what_differs_and_makes_itself_again() -> None:
         ({"allowed_local_media_path": "none"}, "--allowed-local-media-path none is not a folder"),
     ],
 )
-def test_the_library_refuses_what_the_command_line_does(
-    asked: dict[str, object], says: str, tmp_path: Path
-) -> None:
+def test_the_library_refuses_what_the_command_line_does(asked, says: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
-        mmcalib.calibrate("m", tmp_path, **asked)  # type: ignore[arg-type]
+        mmcalib.calibrate("m", tmp_path, **asked)
     assert caught.value.message.startswith(says)
     assert caught.value.__notes__ == [f"try: {caught.value.hint}"]
 
@@ -156,9 +152,7 @@ def test_steps_are_logged_with_their_seconds(caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.mark.engine
-def test_calibrate_is_not_silent(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calibrate_is_not_silent(tmp_path: Path, caplog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     with caplog.at_level(logging.INFO, logger="mmcalib"), pytest.raises(ModelError):

@@ -1,10 +1,6 @@
 """Wheels and sdists of the project, built by its own backend and without a network."""
 
-from __future__ import annotations
-
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Literal
@@ -13,6 +9,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from tests.conftest import ROOT
+from tests.programs import run_python
 
 Kind = Literal["sdist", "wheel"]
 # What git, `make` and tools leave in a checkout.
@@ -33,14 +30,7 @@ def build(kind: Kind, source: Path, folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     code = f"import sys; from setuptools import build_meta as b; b.build_{kind}(sys.argv[1])"
     # Without what the checkout has on the path: what is built is in `source`.
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(folder)],
-        cwd=source,
-        env={"PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-c", code, folder, cwd=source, env={"PATH": "/usr/bin:/bin"})
     assert done.returncode == 0, done.stderr[-2000:]
     (made,) = folder.iterdir()
     return made

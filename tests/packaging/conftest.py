@@ -1,16 +1,13 @@
 """One wheel and one sdist of the checkout, and an index to install from."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.packaging.built import build, copy_of
+from tests.programs import run_python
 
 
 @pytest.fixture(scope="session")
@@ -38,8 +35,6 @@ def sdist(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def index() -> None:
     """The index where pip finds packages; tests that install skip without it."""
     words = ["install", "--dry-run", "--ignore-installed", "--no-deps", "--retries", "0", "bracex"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", *words], capture_output=True, text=True, check=False
-    )
+    done = run_python("-m", "pip", *words)
     if done.returncode != 0:
         pytest.skip("needs a package index that answers")

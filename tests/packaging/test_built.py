@@ -1,10 +1,7 @@
 """Builds hold all of the package, by every way to make them."""
 
-from __future__ import annotations
-
 import re
 import shutil
-import subprocess
 import tarfile
 from pathlib import Path
 
@@ -12,6 +9,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.packaging.built import build, contents, package_files
+from tests.programs import run_program
 
 pytestmark = pytest.mark.slow
 
@@ -27,8 +25,8 @@ def test_git_carries_every_file_of_the_package_or_it_is_new() -> None:
     """One that git ignores is in a wheel of this machine only."""
     if not (ROOT / ".git").exists():
         pytest.skip("needs the repository")
-    listing = ["git", "ls-files", "--others", "--ignored", "--exclude-standard", "mmcalib"]
-    done = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True)
+    words = ("--others", "--ignored", "--exclude-standard", "mmcalib")
+    done = run_program("git", "ls-files", *words, cwd=ROOT, check=True)
     assert set(done.stdout.splitlines()) & package_files() == set()
 
 

@@ -1,13 +1,9 @@
 """The wheel, installed: in an environment of its own, and beside the vLLM that is here."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os
 import re
-import subprocess
-import sys
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,11 +15,11 @@ from PIL import Image
 
 from mmcalib.engine.wheels import BUILDS, installed_version
 from tests.packaging.built import version_of
+from tests.programs import run_program, run_python
 from tests.schemas import CALIBRATION
 
 # With all that pip brings along, and byte code.
 MOST_BYTES = 300_000_000
-
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("index")]
 
 
@@ -34,12 +30,10 @@ def environment(folder: Path) -> Path:
 
 
 def pip_install(python: Path, *words: str | Path) -> None:
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-input", "--quiet"]
     # The checkout, on the path of the tests, may hold the metadata of an editable installation.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [*pip, *map(str, words)], env=env, capture_output=True, text=True, check=False
-    )
+    pip = ("-m", "pip", "--python", python, "install", "--no-input", "--quiet")
+    done = run_python(*pip, *words, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -52,13 +46,11 @@ def test_alone_it_brings_all_that_it_needs(wheel: Path, tmp_path: Path) -> None:
     Image.new("RGB", (1280, 720)).save(media / "b.png")
 
     def mmcalib(*words: str) -> str:
-        done = subprocess.run(
-            [python.with_name("mmcalib"), *words],
+        done = run_program(
+            python.with_name("mmcalib"),
+            *words,
             cwd=tmp_path,
             env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "COLUMNS": "80"},
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout

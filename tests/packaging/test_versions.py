@@ -1,11 +1,8 @@
 """The version comes from git's tags, by every way to a wheel; what comes from elsewhere is said."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 import subprocess
-import sys
 import tarfile
 import tomllib
 from fnmatch import fnmatch
@@ -17,6 +14,7 @@ from packaging.version import Version
 from mmcalib.models.catalogue import bundled_models
 from tests.conftest import ROOT
 from tests.packaging.built import build, copy_of, version_of
+from tests.programs import run_python
 
 from .third_party import BROUGHT, DATA, FACTS, PAGE, data_files, dependencies, page
 
@@ -68,13 +66,7 @@ def test_one_command_makes_both_of_a_tag(repository: Path, tmp_path: Path) -> No
     assert re.search(r"^dist: .*\n(?:\t.*\n)*\t\$\(BIN\)/python -m build$", makefile(), re.M)
     git(repository, "tag", f"v{TAGGED}")
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path)],
-            cwd=repository,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_python("-m", "build", "--no-isolation", "--outdir", tmp_path, cwd=repository)
     finally:
         git(repository, "tag", "--delete", f"v{TAGGED}")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

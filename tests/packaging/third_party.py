@@ -1,7 +1,5 @@
 """Write THIRD_PARTY.md, on what the wheel contains: python -m tests.packaging.third_party"""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Print each step's decisions by vLLM's `LLM.chat`: python chatting.py ENGINE_ARGS_JSON REQUESTS"""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,8 +1,5 @@
 """vLLM's startup rehearsed in one child per GPU, shared by all tests of the session."""
 
-from __future__ import annotations
-
-import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -37,12 +34,8 @@ class Theatre:
 
 
 @pytest.fixture(scope="session")
-def theatres(
-    tmp_path_factory: pytest.TempPathFactory, engine_cache: Path
-) -> Iterator[Callable[[str], Theatre]]:
+def theatres(with_vllm, tmp_path_factory, engine_cache: Path) -> Iterator[Callable[[str], Theatre]]:
     """Opens one child per GPU's name: a child imagines one for good."""
-    if importlib.util.find_spec("vllm") is None:
-        pytest.skip("needs vLLM: make setup")
     opened: dict[str, Theatre] = {}
     with ExitStack() as hosts:
 

@@ -1,7 +1,5 @@
 """Start vLLM's worker; print how often torch's fake mode and meta kernels agree, and where not."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """Print what each stand-in replaces, by watching `replace`, so no list of targets is kept."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -6,8 +6,6 @@ is the bytes that were asked for: the CPU's allocator does not round as CUDA's d
 real run's requests are handed to the replay of CUDA's allocator, and then its blocks are compared.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any, NamedTuple

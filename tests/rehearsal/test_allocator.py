@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest
@@ -124,31 +122,23 @@ def test_peaks_are_of_blocks_and_segments_and_start_again() -> None:
 
 
 class TestMaxSplit:
-    """With the limit of 20 MiB that vLLM 0.32 sets while it loads and profiles."""
+    """vLLM 0.32 sets the limit of 20 MiB while it loads and profiles."""
 
-    def test_a_block_at_the_limit_is_kept_from_smaller_requests(self) -> None:
+    @pytest.mark.parametrize(
+        ("freed", "asked", "size", "reserved"),
+        [
+            pytest.param(20, 12 * MIB, 12, 32, id="blocks at the limit are for no smaller request"),
+            pytest.param(5, 5 * MIB, 5, 40, id="nor is a freed segment of twenty mebibytes"),
+            pytest.param(18, 12 * MIB, 12, 18, id="a smaller block is split as ever"),
+            pytest.param(60, 40 * MIB + 512, 60, 60, id="an oversize request takes a block whole"),
+            pytest.param(60, 40 * MIB, 40, 100, id="but none that is twenty mebibytes larger"),
+        ],
+    )
+    def test_the_block_of_a_request(self, freed: int, asked: int, size: int, reserved: int) -> None:
         allocator = CachingAllocator(max_split_bytes=20 * MIB)
-        allocator.free(allocator.allocate(20 * MIB))
-        allocator.allocate(12 * MIB)
-        assert allocator.reserved_bytes == 32 * MIB
-
-    def test_so_is_a_freed_segment_of_twenty_mebibytes(self) -> None:
-        allocator = CachingAllocator(max_split_bytes=20 * MIB)
-        allocator.free(allocator.allocate(5 * MIB))
-        allocator.allocate(5 * MIB)
-        assert allocator.reserved_bytes == 40 * MIB
-
-    def test_a_smaller_block_is_split_as_ever(self) -> None:
-        allocator = CachingAllocator(max_split_bytes=20 * MIB)
-        allocator.free(allocator.allocate(18 * MIB))
-        assert allocator.size_of(allocator.allocate(12 * MIB)) == 12 * MIB
-        assert allocator.reserved_bytes == 18 * MIB
-
-    def test_an_oversize_request_takes_a_block_whole(self) -> None:
-        allocator = CachingAllocator(max_split_bytes=20 * MIB)
-        allocator.free(allocator.allocate(60 * MIB))
-        assert allocator.size_of(allocator.allocate(40 * MIB + 512)) == 60 * MIB
-        assert allocator.allocated_bytes == 60 * MIB
+        allocator.free(allocator.allocate(freed * MIB))
+        assert allocator.size_of(allocator.allocate(asked)) == size * MIB
+        assert allocator.reserved_bytes == reserved * MIB
 
     def test_an_oversize_request_keeps_what_its_new_segment_has_left(self) -> None:
         nbytes = 3584 * 3584 * 2  # 24.5 MiB, a 7B model's attention output
@@ -156,12 +146,6 @@ class TestMaxSplit:
         assert free.size_of(free.allocate(nbytes)) == nbytes
         limited = CachingAllocator(max_split_bytes=20 * MIB)
         assert limited.size_of(limited.allocate(nbytes)) == 26 * MIB
-
-    def test_but_none_that_is_twenty_mebibytes_larger(self) -> None:
-        allocator = CachingAllocator(max_split_bytes=20 * MIB)
-        allocator.free(allocator.allocate(60 * MIB))
-        assert allocator.size_of(allocator.allocate(40 * MIB)) == 40 * MIB
-        assert allocator.reserved_bytes == 100 * MIB
 
     def test_lifted_it_no_longer_matters(self) -> None:
         allocator = CachingAllocator(max_split_bytes=20 * MIB)
@@ -172,7 +156,7 @@ class TestMaxSplit:
 
 
 class TestExpanding:
-    """With expandable_segments:True, which many servers set."""
+    """Many servers set expandable_segments:True."""
 
     def test_no_block_is_given_whole_for_the_little_that_is_left_of_it(self) -> None:
         nbytes = 3584 * 3584 * 2  # 24.5 MiB, which vLLM's limit makes 26 of without it
@@ -285,9 +269,7 @@ STEPS = st.lists(st.tuples(st.sampled_from("aaaffel"), SIZES, LIMITS), max_size=
 @pytest.mark.parametrize("kind_of_allocator", [CachingAllocator, ExpandingAllocator])
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
-def test_whatever_happens_the_books_balance(
-    kind_of_allocator: type[CachingAllocator], steps: list[tuple[str, int, int | None]]
-) -> None:
+def test_whatever_happens_the_books_balance(kind_of_allocator, steps) -> None:
     allocator = kind_of_allocator()
     live: dict[int, int] = {}
     for kind, nbytes, limit in steps:

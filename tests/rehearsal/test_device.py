@@ -26,7 +26,6 @@ from mmcalib.child.rehearsal.patches.flashinfer import cutlass_fused_moe, trtllm
 from mmcalib.child.rehearsal.patches.kernels import key_splits  # noqa: E402
 
 pytestmark = pytest.mark.engine
-
 CUDA = "cuda:0"
 
 
@@ -94,9 +93,7 @@ def test_a_tensor_is_booked_while_it_lives(gpu: ImaginaryGpu) -> None:
         lambda x: x[:4].copy_(x[4:8]),
     ],
 )
-def test_a_view_or_an_operation_in_place_books_nothing(
-    gpu: ImaginaryGpu, view: Callable[[Tensor], Tensor]
-) -> None:
+def test_a_view_or_an_operation_in_place_books_nothing(gpu: ImaginaryGpu, view) -> None:
     x = activation(512, 1024)
     assert peak_of(gpu, lambda: view(x)) == 0
 
@@ -194,7 +191,7 @@ def test_a_batched_linear_layer_with_a_bias_is_one_product(gpu: ImaginaryGpu) ->
 
 
 def test_a_product_over_broadcast_batches_holds_the_batches_written_out(gpu: ImaginaryGpu) -> None:
-    """As attention with grouped keys has it: `expand` is free until a product needs it dense."""
+    """Attention with grouped keys has it: `expand` is free until a product needs it dense."""
     queries, keys = activation(2, 16, 128, 64), activation(2, 2, 64, 512)
     spread = keys[:, :, None].expand(2, 2, 8, 64, 512)
     grouped = queries.view(2, 2, 8, 128, 64)
@@ -224,9 +221,7 @@ def test_a_chain_of_elementwise_operations_holds_two_results_at_once(gpu: Imagin
         (lambda t: t.index_fill(0, torch.tensor([1], device=CUDA), 5), [10, 5, 30, 40]),
     ],
 )
-def test_small_whole_numbers_keep_their_values(
-    gpu: ImaginaryGpu, run: Callable[[Tensor], Tensor], expected: object
-) -> None:
+def test_small_whole_numbers_keep_their_values(gpu: ImaginaryGpu, run, expected: object) -> None:
     result = run(cuda(10, 20, 30, 40))
     assert result.device == torch.device(CUDA)
     assert result.cpu().tolist() == result.tolist() == expected
@@ -303,9 +298,7 @@ def test_clearing_forgets_guesses_and_values(gpu: ImaginaryGpu) -> None:
     assert (t[0].item(), gpu.guesses) == (0, {"item": 1})
 
 
-def test_only_what_is_made_of_a_large_host_tensor_is_fake_and_takes_nothing(
-    gpu: ImaginaryGpu,
-) -> None:
+def test_only_what_is_made_of_a_large_host_tensor_is_fake_and_takes_nothing(gpu) -> None:
     small = torch.arange(5) * 2
     assert type(small) is torch.Tensor
     assert small.numpy().tolist() == [0, 2, 4, 6, 8]
@@ -319,9 +312,7 @@ def test_only_what_is_made_of_a_large_host_tensor_is_fake_and_takes_nothing(
     assert held(gpu) == there.nbytes == 2 * frames.nbytes
 
 
-def test_a_host_buffer_larger_than_any_machine_takes_only_what_is_written(
-    gpu: ImaginaryGpu,
-) -> None:
+def test_a_host_buffer_larger_than_any_machine_takes_only_what_is_written(gpu) -> None:
     """Llama 4's prompts of 10,485,760 tokens, 1,024 of them, are 40 GiB that nothing fills."""
     buffer = torch.zeros(1024, 1 << 28, dtype=torch.int32)
     buffer[1023, -1] = 3
@@ -485,9 +476,7 @@ def test_an_operation_that_nobody_described_is_named_with_its_module(gpu: Imagin
     assert caught.value.operation == "mmcalib_tests.undescribed.default"
 
 
-def test_a_shape_that_hangs_on_an_unknown_value_is_refused_and_not_guessed(
-    gpu: ImaginaryGpu,
-) -> None:
+def test_a_shape_that_hangs_on_an_unknown_value_is_refused_and_not_guessed(gpu) -> None:
     scores = torch.empty(4096, 4096, device=CUDA)
     for run in (torch.nonzero, torch.unique, lambda x: x[x > 0]):
         with pytest.raises(NoFakeImplementation):
@@ -543,7 +532,7 @@ _BESIDE_FAKES = Path(__file__).with_name("meta_kernels_beside_fakes.py")
         "Qwen/Qwen2.5-Omni-7B",
     ],
 )
-def test_the_same_for_each_operation_of_a_startup(
+def test_the_same_for_each_operation_of_startup(
     model_id: str, with_vllm: None, engine_cache: Path, tmp_path: Path
 ) -> None:
     """torch's meta kernels say what its fake mode would say."""

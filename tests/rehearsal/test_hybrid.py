@@ -1,7 +1,5 @@
 """Models with recurrent layers beside attention: Qwen3.5 and its heirs."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -22,7 +20,6 @@ sys.path.insert(0, str(BENCHMARKS))
 from memory.allowances import load  # noqa: E402
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
-
 HYBRID = "Qwen/Qwen3.8-27B"
 GIB, MIB = 1 << 30, 1 << 20
 BATCHED = 8192
@@ -47,9 +44,7 @@ def test_it_starts_with_the_published_weights(hybrid: RehearsedMemory) -> None:
     assert "GDN_ATTN" in hybrid.attention
 
 
-def test_allowances_are_what_starts_took(
-    theatres: Callable[[str], Theatre], h100: Theatre, hybrid: RehearsedMemory
-) -> None:
+def test_allowances_are_what_starts_took(theatres, h100: Theatre, hybrid: RehearsedMemory) -> None:
     known = load(BENCHMARKS / "memory_allowances.toml")
     for found, layers in ((hybrid, 64), (h100.rehearse(), 0)):
         allowance = found.cudagraph_bytes - found.cudagraph_attention_bytes
@@ -123,9 +118,7 @@ def short(found: RehearsedMemory) -> int:
 
 
 @pytest.mark.parametrize(("tokens", "passes"), [(8192, False), (2048, True)])
-def test_the_language_model_alone_reserves_too_little_for_8192_tokens(
-    theatres: Callable[[str], Theatre], tokens: int, passes: bool
-) -> None:
+def test_the_language_model_reserves_too_little_for_8192_tokens(theatres, tokens, passes) -> None:
     """vllm#52872 without its vision: h, w, u, v_new and A of `chunk_gated_delta_rule_fwd`
     (vllm/third_party/flash_linear_attention/ops/chunk.py), 72 KiB a token (vllm#54775), of which
     the profile runs 64 (`_warmup_prefill_kernels`).
@@ -139,9 +132,7 @@ def test_the_language_model_alone_reserves_too_little_for_8192_tokens(
 
 
 @pytest.mark.parametrize(("tokens", "published"), [(8192, 2.84), (2048, 2.21)])
-def test_no_single_step_explains_vllm_52872(
-    theatres: Callable[[str], Theatre], tokens: int, published: float
-) -> None:
+def test_no_single_step_explains_vllm_52872(theatres, tokens: int, published: float) -> None:
     """Rows `hybrid64-5090-52872-8192` and `-2048`, with an encoder and six drafted tokens: both
     pass by the size of a step (docs/explain/accuracy-and-limits.md).
     """
@@ -192,9 +183,7 @@ def test_others_have_no_such_step(qwen: RehearsedMemory) -> None:
     assert qwen.prefill is None
 
 
-def test_a_head_that_drafts_brings_its_weights_and_its_layer_of_cache(
-    h100: Theatre, hybrid: RehearsedMemory
-) -> None:
+def test_a_head_that_drafts_brings_its_weights_and_its_layer_of_cache(h100, hybrid) -> None:
     """0.79 GiB between two public logs (`q38-27b-gfx1151-skipmm` and `-mtp`), and hidden states."""
     drafting = h100.rehearse(
         HYBRID, **ARGS, speculative_config={"method": "mtp", "num_speculative_tokens": 1}
@@ -246,10 +235,9 @@ def refusal(seqs: int, blocks: int) -> str:
         ("Qwen/Qwen3.5-0.8B", "RTX-3070", 256, 533),
     ],
 )
-def test_a_start_is_refused_for_its_sequences_as_vllm_does(
+def test_a_start_is_refused_for_its_sequences_as_by_vllm(
     theatres: Callable[[str], Theatre], model: str, gpu: str, seqs: int, blocks: int
 ) -> None:
-    """The first was said to start (finding of November 2026)."""
     found = theatres(gpu).rehearse(model)
     assert found.budget is not None
     assert found.budget.max_num_seqs == seqs

@@ -1,14 +1,10 @@
 """Every name that a stand-in takes the place of is there in the installed vLLM and torch."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +14,7 @@ import pytest
 from mmcalib.engine.environment import child_environment
 from mmcalib.releases.release import VLLM_0_31, TargetMissing
 from mmcalib.releases.targets import Target, find, replace
-from tests.programs import answer_of
+from tests.programs import answer_of, run_python
 from tests.upstream import before
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,10 +77,8 @@ def overlaid_methods(tree: ast.Module) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def patched() -> dict[str, Any]:
+def patched(with_vllm: None) -> dict[str, Any]:
     """Run `tests/rehearsal/patches.py` in a child that installs every stand-in."""
-    if importlib.util.find_spec("vllm") is None:
-        pytest.skip("needs vLLM: make setup")
     found: dict[str, Any] = answer_of("-m", "tests.rehearsal.patches")
     return found
 
@@ -142,9 +136,7 @@ def test_every_target_is_there_and_a_moved_one_would_be_noticed(patched: dict[st
 
 
 @pytest.mark.engine
-def test_an_installation_goes_through_every_replacement_in_the_source(
-    patched: dict[str, Any],
-) -> None:
+def test_an_installation_goes_through_every_replacement_in_the_source(patched) -> None:
     ran = {(file, line) for file, line in patched["sites"]}
     missed = [
         f"{file}:{node.lineno}"
@@ -167,9 +159,7 @@ def test_patches_are_imported_before_anything_of_vllm() -> None:
         "[importlib.import_module(f'{patches.__name__}.{found.name}')"
         " for found in pkgutil.iter_modules(patches.__path__)]"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = run_python("-c", program, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -183,34 +173,21 @@ def test_an_installation_stops_at_the_first_target_that_moved() -> None:
         "from mmcalib.child.rehearsal.startup import install; "
         "install(find_gpu('H100-80G'))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=child_environment(os.environ, offline=True),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-c", program, cwd=ROOT, env=child_environment(os.environ, offline=True))
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert "TargetMissing: the installed version does not have torch.cuda.mem_get_info" in last
 
 
 @pytest.mark.engine
-def test_torch_has_the_settings_that_are_assigned(patched: dict[str, Any]) -> None:
+def test_settings_exist_and_no_question_is_invented(patched: dict[str, Any]) -> None:
     assert patched["torch_settings"] == [True, True]
-
-
-@pytest.mark.engine
-def test_the_platform_answers_only_what_vllm_asks_its_own(patched: dict[str, Any]) -> None:
     assert patched["invented_questions"] == []
 
 
 @pytest.mark.engine
 @before(VLLM_0_31, "some of what is stood in for is not there")
-def test_vllm_still_names_every_compiled_thing_that_is_stood_in_for(
-    patched: dict[str, Any], vllm_words: set[str]
-) -> None:
+def test_vllm_still_names_every_compiled_thing_that_is_stood_in_for(patched, vllm_words) -> None:
     names = [
         *patched["extensions"],
         *(f"torch.ops.{name}" for name in patched["namespaces"]),
@@ -227,9 +204,7 @@ def test_vllm_still_names_every_compiled_thing_that_is_stood_in_for(
 
 
 @pytest.mark.engine
-def test_everything_that_vllm_takes_from_its_flash_attention_is_stood_in_for(
-    patched: dict[str, Any],
-) -> None:
+def test_everything_that_vllm_takes_from_its_flash_attention_is_stood_in_for(patched) -> None:
     """Its CuTe part (`.cute`) is imported by kernels that never run."""
     package = "vllm.vllm_flash_attn"
     served = {package, f"{package}.flash_attn_interface"}

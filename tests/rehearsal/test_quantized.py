@@ -1,13 +1,13 @@
 """Quantised weights: bits and scales of each method, on each kernel that vLLM chooses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 pytest.importorskip("torch")
 
@@ -20,10 +20,10 @@ from mmcalib.models.catalogue import Geometry, assume_build, find_model
 from mmcalib.models.checkpoint import materialise
 from mmcalib.releases.release import VLLM_0_33
 from tests.rehearsal.conftest import Theatre
+from tests.schemas import DATA
 from tests.upstream import since
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
-
 MODEL = "Qwen/Qwen3-VL-8B-Instruct"
 # Two loads differ by LAYERS layers only; all else, and unfilled allocator blocks, are in both.
 FEW, LAYERS = 3, 3
@@ -36,117 +36,11 @@ ARGS: dict[str, Any] = {
 MATRICES = ((6144, 4096), (4096, 4096), (24_576, 4096), (4096, 12_288))
 QUANTISED = LAYERS * sum(rows * columns for rows, columns in MATRICES)
 ROWS = LAYERS * sum(rows for rows, _ in MATRICES)
-
-
-def compressed(form: str, weights: dict[str, Any], activations: dict[str, Any] | None) -> Any:
-    group = {"targets": ["Linear"], "weights": weights, "input_activations": activations}
-    return {
-        "quant_method": "compressed-tensors",
-        "format": form,
-        "quantization_status": "compressed",
-        "ignore": ["lm_head", "re:.*visual.*"],
-        "config_groups": {"group_0": {**group, "output_activations": None}},
-    }
-
-
-def numbers(bits: int, kind: str, strategy: str, **more: Any) -> dict[str, Any]:
-    dynamic = {"dynamic": False, "symmetric": True}
-    return {"num_bits": bits, "type": kind, "strategy": strategy, **dynamic, **more}
-
-
-VISION = [
-    f"model.visual.blocks.{block}.{part}"
-    for block in range(6)
-    for part in ("attn.qkv", "attn.proj", "mlp.linear_fc1", "mlp.linear_fc2")
-]
-MERGERS = [
-    f"model.visual.{merger}.linear_fc{number}"
-    for merger in ("merger", *(f"deepstack_merger_list.{index}" for index in range(3)))
-    for number in (1, 2)
-]
-BLOCK_FP8 = {
-    "quant_method": "fp8",
-    "fmt": "e4m3",
-    "activation_scheme": "dynamic",
-    "weight_block_size": [128, 128],
-    "modules_to_not_convert": ["lm_head", *VISION, *MERGERS],
-}
-TENSOR_FP8 = {**BLOCK_FP8, "activation_scheme": "static", "weight_block_size": None}
-CHANNEL_FP8 = compressed(
-    "float-quantized", numbers(8, "float", "channel"), numbers(8, "float", "token", dynamic=True)
-)
-CHANNEL_INT8 = compressed(
-    "int-quantized", numbers(8, "int", "channel"), numbers(8, "int", "token", dynamic=True)
-)
-W4A16 = compressed("pack-quantized", numbers(4, "int", "group", group_size=128), None)
-NVFP4 = compressed(
-    "nvfp4-pack-quantized",
-    numbers(4, "float", "tensor_group", group_size=16),
-    numbers(4, "float", "tensor_group", group_size=16, dynamic="local"),
-)
-THIRTY_TWOS = {"group_size": 32, "scale_dtype": "torch.uint8"}
-MXFP4 = compressed(
-    "mxfp4-pack-quantized",
-    numbers(4, "float", "group", **THIRTY_TWOS),
-    numbers(4, "float", "group", **{**THIRTY_TWOS, "dynamic": True}),
-)
-MXFP4_A16 = compressed("mxfp4-pack-quantized", numbers(4, "float", "group", **THIRTY_TWOS), None)
-MXFP8 = compressed(
-    "mxfp8-quantized",
-    numbers(8, "float", "group", **THIRTY_TWOS),
-    numbers(8, "float", "group", **{**THIRTY_TWOS, "dynamic": True}),
-)
-# As MiniMax-M3 has it.
-PLAIN_MXFP8 = {
-    "quant_method": "mxfp8",
-    "activation_scheme": "dynamic",
-    "weight_block_size": [1, 32],
-    "ignored_layers": ["lm_head", "model.visual*"],
-}
-MODELOPT_MXFP8 = {
-    "quant_method": "modelopt",
-    "quant_algo": "MXFP8",
-    "ignore": ["lm_head", "model.visual*"],
-}
-MODELOPT_NVFP4 = {
-    "quant_method": "modelopt",
-    "quant_algo": "NVFP4",
-    "producer": {"name": "modelopt", "version": "0.33.0"},
-    "config_groups": {
-        "group_0": {
-            "input_activations": numbers(4, "float", "group", group_size=16),
-            "weights": numbers(4, "float", "group", group_size=16),
-            "targets": ["Linear"],
-        }
-    },
-    "ignore": ["lm_head", "model.visual*"],
-}
-AWQ = {
-    "quant_method": "awq",
-    "bits": 4,
-    "group_size": 128,
-    "zero_point": True,
-    "version": "gemm",
-    "modules_to_not_convert": ["visual"],
-}
-GPTQ = {
-    "quant_method": "gptq",
-    "bits": 4,
-    "group_size": 128,
-    "desc_act": False,
-    "sym": True,
-    "lm_head": False,
-    "dynamic": {"-:.*visual.*": {}},
-}
-AUTO_ROUND = {
-    "quant_method": "auto-round",
-    "bits": 4,
-    "group_size": 128,
-    "sym": True,
-    "data_type": "int",
-    "packing_format": "auto_round:auto_gptq",
-    "block_name_to_quantize": "model.language_model.layers",
-}
+# As the config.json of a checkpoint has them.
+CONFIG = SimpleNamespace(**yaml.safe_load((DATA / "quantization.yaml").read_text("utf-8")))
+TENSOR_FP8 = {**CONFIG.BLOCK_FP8, "activation_scheme": "static", "weight_block_size": None}
+# The first keeps all of the tower and its mergers as they are.
+UNTOUCHED = CONFIG.BLOCK_FP8["modules_to_not_convert"][1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,43 +76,43 @@ EIGHTS = Stored(8, QUANTISED / 32)
 
 METHODS = {
     "H100-80G": [
-        (BLOCK_FP8, BY_BLOCK),
+        (CONFIG.BLOCK_FP8, BY_BLOCK),
         (TENSOR_FP8, BY_TENSOR),
-        (CHANNEL_FP8, BY_ROW),
-        (CHANNEL_INT8, BY_ROW),
-        (W4A16, GROUPS_OF_4),
-        (AWQ, WIDE_ZERO_POINTS),
-        (GPTQ, ZERO_POINTS),
-        (AUTO_ROUND, ZERO_POINTS),
-        (NVFP4, SIXTEENS),
-        *((config, FOURS) for config in (MXFP4, MXFP4_A16)),
-        *((config, EIGHTS) for config in (MXFP8, PLAIN_MXFP8, MODELOPT_MXFP8)),
+        (CONFIG.CHANNEL_FP8, BY_ROW),
+        (CONFIG.CHANNEL_INT8, BY_ROW),
+        (CONFIG.W4A16, GROUPS_OF_4),
+        (CONFIG.AWQ, WIDE_ZERO_POINTS),
+        (CONFIG.GPTQ, ZERO_POINTS),
+        (CONFIG.AUTO_ROUND, ZERO_POINTS),
+        (CONFIG.NVFP4, SIXTEENS),
+        *((config, FOURS) for config in (CONFIG.MXFP4, CONFIG.MXFP4_A16)),
+        *((config, EIGHTS) for config in (CONFIG.MXFP8, CONFIG.PLAIN_MXFP8, CONFIG.MODELOPT_MXFP8)),
     ],
     # Without FP8 in hardware Marlin takes groups of a column, in the model's own dtype.
     "A100-80G": [
-        (BLOCK_FP8, GROUPS_OF_8),
+        (CONFIG.BLOCK_FP8, GROUPS_OF_8),
         (TENSOR_FP8, ROWS_OF_8),
-        (CHANNEL_FP8, ROWS_OF_8),
-        (CHANNEL_INT8, BY_ROW),
-        (W4A16, GROUPS_OF_4),
-        (AWQ, ZERO_POINTS),
-        (GPTQ, GROUPS_OF_4),
-        (NVFP4, SIXTEENS),
-        (MODELOPT_NVFP4, SIXTEENS),
+        (CONFIG.CHANNEL_FP8, ROWS_OF_8),
+        (CONFIG.CHANNEL_INT8, BY_ROW),
+        (CONFIG.W4A16, GROUPS_OF_4),
+        (CONFIG.AWQ, ZERO_POINTS),
+        (CONFIG.GPTQ, GROUPS_OF_4),
+        (CONFIG.NVFP4, SIXTEENS),
+        (CONFIG.MODELOPT_NVFP4, SIXTEENS),
     ],
     # FlashInfer's products.
     "RTX-5090": [
-        (BLOCK_FP8, BY_BLOCK),
+        (CONFIG.BLOCK_FP8, BY_BLOCK),
         (TENSOR_FP8, BY_TENSOR),
-        (CHANNEL_FP8, BY_ROW),
-        (W4A16, GROUPS_OF_4),
-        (NVFP4, SIXTEENS),
-        (MODELOPT_NVFP4, SIXTEENS),
-        *((config, FOURS) for config in (MXFP4, MXFP4_A16)),
-        *((config, EIGHTS) for config in (MXFP8, PLAIN_MXFP8, MODELOPT_MXFP8)),
+        (CONFIG.CHANNEL_FP8, BY_ROW),
+        (CONFIG.W4A16, GROUPS_OF_4),
+        (CONFIG.NVFP4, SIXTEENS),
+        (CONFIG.MODELOPT_NVFP4, SIXTEENS),
+        *((config, FOURS) for config in (CONFIG.MXFP4, CONFIG.MXFP4_A16)),
+        *((config, EIGHTS) for config in (CONFIG.MXFP8, CONFIG.PLAIN_MXFP8, CONFIG.MODELOPT_MXFP8)),
     ],
 }
-METHODS["B200"] = [(BLOCK_FP8, PACKED_BLOCKS)]
+METHODS["B200"] = [(CONFIG.BLOCK_FP8, PACKED_BLOCKS)]
 _HUMMING = since(VLLM_0_33, "humming takes NVFP4 on Hopper, and is not rehearsed")
 EACH = [
     pytest.param("H100-80G", None, Stored(16, 0), id="bfloat16"),
@@ -228,7 +122,7 @@ EACH = [
             config,
             stored,
             id=f"{gpu}-{number}-{config['quant_method']}",
-            marks=_HUMMING if (gpu, config) == ("H100-80G", NVFP4) else (),
+            marks=_HUMMING if (gpu, config) == ("H100-80G", CONFIG.NVFP4) else (),
         )
         for gpu, methods in METHODS.items()
         for number, (config, stored) in enumerate(methods)
@@ -249,9 +143,7 @@ def rehearsed(
 
 
 @pytest.mark.parametrize(("gpu", "config", "stored"), EACH)
-def test_each_method_takes_its_bits_and_its_scales(
-    theatres: Callable[[str], Theatre], gpu: str, config: dict[str, Any] | None, stored: Stored
-) -> None:
+def test_each_method_takes_its_bits_and_its_scales(theatres, gpu: str, config, stored) -> None:
     few, more = (rehearsed(theatres(gpu), config, layers) for layers in (FEW, FEW + LAYERS))
     assert more.problem == ""
     taken = more.weights_bytes - few.weights_bytes
@@ -289,7 +181,7 @@ def rehearsed_as(theatre: Theatre, build: Geometry | None, folder: Path) -> Rehe
     ("build", "gib"),
     [("Qwen/Qwen2.5-VL-7B-Instruct-AWQ", 6.67), ("Qwen/Qwen3-VL-8B-Instruct-FP8", 10.12)],
 )
-def test_a_build_assumed_by_its_name_takes_what_the_published_one_takes(
+def test_an_assumed_build_takes_what_the_published_one_takes(
     theatres: Callable[[str], Theatre], tmp_path: Path, build: str, gib: float
 ) -> None:
     theatre = theatres("RTX-3090")
@@ -301,12 +193,10 @@ def test_a_build_assumed_by_its_name_takes_what_the_published_one_takes(
 
 
 @pytest.mark.parametrize("gpu", ["A100-80G", "RTX-5090"])
-def test_an_8_bit_cache_is_served_by_flashinfer_beside_hopper(
-    theatres: Callable[[str], Theatre], gpu: str
-) -> None:
+def test_an_8_bit_cache_is_served_by_flashinfer_beside_hopper(theatres, gpu: str) -> None:
     """A hybrid's prompt runs its attention; this checkpoint has no scales of its own."""
     theatre = theatres(gpu)
-    fp8 = {**BLOCK_FP8, "modules_to_not_convert": ["lm_head", "model.visual"]}
+    fp8 = {**CONFIG.BLOCK_FP8, "modules_to_not_convert": ["lm_head", "model.visual"]}
     found = theatre.rehearse(
         "Qwen/Qwen3.5-0.8B",
         **ARGS,
@@ -321,9 +211,7 @@ def test_an_8_bit_cache_is_served_by_flashinfer_beside_hopper(
 
 
 @pytest.mark.parametrize("method", ["bitsandbytes", "exl3"])
-def test_a_method_that_this_vllm_lacks_is_answered_with_what_works(
-    h100: Theatre, method: str
-) -> None:
+def test_a_method_that_this_vllm_lacks_is_answered_with_what_works(h100, method: str) -> None:
     with pytest.raises(EngineError) as caught:
         rehearsed(h100, {"quant_method": method}, model="Qwen/Qwen2.5-VL-7B-Instruct")
     assert caught.value.message == f"the installed vLLM has no quantization method {method}"
@@ -369,9 +257,7 @@ MIXED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("gpu", ["RTX-A6000", "RTX-5090", "B200"])
-def test_a_checkpoint_may_have_a_method_for_each_layer(
-    theatres: Callable[[str], Theatre], gpu: str
-) -> None:
+def test_a_checkpoint_may_have_a_method_for_each_layer(theatres, gpu: str) -> None:
     few, more = (rehearsed(theatres(gpu), MIXED, layers) for layers in (FEW, FEW + LAYERS))
     sizes = [rows * columns for rows, columns in MATRICES]
     attention, rest = LAYERS * sum(sizes[:2]), LAYERS * sum(sizes[2:])
@@ -387,16 +273,28 @@ QUANTISED_OF_EXPERTS = 2048 * (128 * 3 * 768 + 5120 + 4096)
 @pytest.mark.parametrize(
     ("gpu", "config", "bits"),
     [
-        ("H100-80G", {**BLOCK_FP8, "modules_to_not_convert": [*VISION, *MERGERS]}, 8),
-        ("A100-80G", {**W4A16, "ignore": ["re:.*visual.*", "re:.*mlp.gate$"]}, 4 + 16 / 128),
-        ("A100-80G", {**BLOCK_FP8, "modules_to_not_convert": [*VISION, *MERGERS]}, 8 + 16 / 128),
-        ("A100-80G", {**MODELOPT_NVFP4, "ignore": ["model.visual*", "*mlp.gate"]}, 4 + 8 / 16),
-        ("RTX-5090", {**MXFP4, "ignore": ["re:.*visual.*", "re:.*mlp.gate$"]}, 4 + 8 / 32),
-        ("RTX-5090", {**PLAIN_MXFP8, "ignored_layers": ["model.visual*", "*mlp.gate"]}, 8 + 8 / 32),
+        ("H100-80G", {**CONFIG.BLOCK_FP8, "modules_to_not_convert": UNTOUCHED}, 8),
+        ("A100-80G", {**CONFIG.W4A16, "ignore": ["re:.*visual.*", "re:.*mlp.gate$"]}, 4 + 16 / 128),
+        ("A100-80G", {**CONFIG.BLOCK_FP8, "modules_to_not_convert": UNTOUCHED}, 8 + 16 / 128),
+        (
+            "A100-80G",
+            {**CONFIG.MODELOPT_NVFP4, "ignore": ["model.visual*", "*mlp.gate"]},
+            4 + 8 / 16,
+        ),
+        ("RTX-5090", {**CONFIG.MXFP4, "ignore": ["re:.*visual.*", "re:.*mlp.gate$"]}, 4 + 8 / 32),
+        (
+            "RTX-5090",
+            {**CONFIG.PLAIN_MXFP8, "ignored_layers": ["model.visual*", "*mlp.gate"]},
+            8 + 8 / 32,
+        ),
         ("RTX-5090", None, 16),
         ("B200", None, 16),
-        ("B200", {**BLOCK_FP8, "modules_to_not_convert": [*VISION, *MERGERS]}, 8),
-        ("B200", {**NVFP4, "ignore": ["lm_head", "re:.*visual.*", "re:.*mlp.gate$"]}, 4 + 8 / 16),
+        ("B200", {**CONFIG.BLOCK_FP8, "modules_to_not_convert": UNTOUCHED}, 8),
+        (
+            "B200",
+            {**CONFIG.NVFP4, "ignore": ["lm_head", "re:.*visual.*", "re:.*mlp.gate$"]},
+            4 + 8 / 16,
+        ),
     ],
     ids=[
         *("blocks of FP8", "four bits by Marlin", "FP8 by Marlin", "NVFP4 by Marlin"),
@@ -404,20 +302,16 @@ QUANTISED_OF_EXPERTS = 2048 * (128 * 3 * 768 + 5120 + 4096)
         *("TensorRT-LLM's, FP8", "TensorRT-LLM's, NVFP4"),
     ],
 )
-def test_experts_are_quantised_as_other_layers_are(
-    theatres: Callable[[str], Theatre], gpu: str, config: dict[str, Any] | None, bits: float
-) -> None:
+def test_experts_are_quantised_as_other_layers_are(theatres, gpu: str, config, bits: float) -> None:
     few, more = (rehearsed(theatres(gpu), config, layers, EXPERTS) for layers in (1, 3))
     taken = more.weights_bytes - few.weights_bytes
     assert taken == pytest.approx(2 * QUANTISED_OF_EXPERTS * bits / 8, rel=0.02)
 
 
 @pytest.mark.parametrize("backend", ["cutlass", "flashinfer_cutlass"])
-def test_experts_in_nvfp4_run_by_cutlass_where_it_is_asked_for(
-    theatres: Callable[[str], Theatre], backend: str
-) -> None:
+def test_experts_in_nvfp4_run_by_cutlass_where_it_is_asked_for(theatres, backend: str) -> None:
     theatre = theatres("RTX-5090")
-    config = {**NVFP4, "ignore": ["lm_head", "re:.*visual.*", "re:.*mlp.gate$"]}
+    config = {**CONFIG.NVFP4, "ignore": ["lm_head", "re:.*visual.*", "re:.*mlp.gate$"]}
     few, more = (
         rehearsed(theatre, config, layers, EXPERTS, moe_backend=backend) for layers in (1, 3)
     )
@@ -426,9 +320,7 @@ def test_experts_in_nvfp4_run_by_cutlass_where_it_is_asked_for(
     assert taken == pytest.approx(2 * QUANTISED_OF_EXPERTS * (4 + 8 / 16) / 8, rel=0.02)
 
 
-def test_experts_behind_a_router_in_float32_run_on_the_largest_blackwells(
-    theatres: Callable[[str], Theatre],
-) -> None:
+def test_experts_behind_a_router_in_float32_run_on_the_largest_blackwells(theatres) -> None:
     """Its kernel needs the Python package of CUTLASS. Layer 0 has no experts."""
     found = rehearsed(theatres("B200"), None, 2, "zai-org/GLM-4.5V")
     assert found.problem == ""

@@ -1,7 +1,5 @@
 """vLLM's own startup of real models on an imaginary GPU, end to end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -18,14 +16,13 @@ from tests.rehearsal.conftest import Theatre
 from tests.upstream import before
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
-
 GIB = 1 << 30
 # What vLLM logs as "Model loading took 7.1557 GiB" for this checkpoint on real GPUs.
 PUBLISHED_WEIGHTS_BYTES = round(7.1557 * GIB)
 # 36 layers of 2 heads of 128 numbers of 2 B, for keys and for values.
 KV_BYTES_PER_TOKEN = 36 * 2 * 128 * 2 * 2
 IMAGE_ONLY: dict[str, Any] = {"limit_mm_per_prompt": {"image": 1, "video": 0}}
-# Three times DESIGN's 30 s and 2 s, because the machines that run this test are shared and small.
+# Three times 30 s and 2 s, because the machines that run this test are shared and small.
 MAX_COLD_S, MAX_FURTHER_S = 300.0, 30.0
 
 
@@ -76,9 +73,7 @@ def test_the_peak_is_that_of_one_phase_and_the_encoder_s_by_default(qwen: Rehear
     assert qwen.activation_peak_bytes == encoder_peak(qwen)
 
 
-def test_the_peak_is_explained_by_tensors_with_the_modules_that_made_them(
-    qwen: RehearsedMemory,
-) -> None:
+def test_the_peak_is_explained_by_tensors_with_the_modules_that_made_them(qwen) -> None:
     for phase in qwen.phases:
         sizes = [one.nbytes for one in phase.largest]
         assert sizes == sorted(sizes, reverse=True)
@@ -152,9 +147,7 @@ def test_a_context_that_vllm_fits_and_replicas_that_it_starts_are_said(h100: The
     assert any("each of 2 replicas" in one for one in fitted.assumptions)
 
 
-def test_one_of_two_ranks_holds_half_of_the_layers_weights(
-    h100: Theatre, qwen: RehearsedMemory
-) -> None:
+def test_one_of_two_ranks_holds_half_of_the_layers_weights(h100: Theatre, qwen) -> None:
     half = h100.rehearse(tensor_parallel_size=2)
     assert half.tensor_parallel_size == 2
     assert 0.5 < half.weights_bytes / qwen.weights_bytes < 0.75
@@ -208,9 +201,7 @@ def test_another_gpu_is_refused_in_one_line(h100: Theatre, qwen: RehearsedMemory
         ({"tensor_parallel_size": 3}, "divisible by tensor parallel size"),
     ],
 )
-def test_what_vllm_refuses_is_refused_in_its_own_words(
-    h100: Theatre, engine_args: dict[str, Any], words: str
-) -> None:
+def test_what_vllm_refuses_is_refused_in_its_own_words(h100, engine_args, words: str) -> None:
     with pytest.raises(EngineError, match=r"\(vLLM, while rehearsing\)") as caught:
         h100.rehearse(**engine_args)
     assert words in caught.value.message

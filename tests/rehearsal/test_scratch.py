@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 
@@ -27,7 +25,7 @@ FLOAT, BFLOAT, INT, LONG = Type(4, True), Type(2, True), Type(4, False), Type(8,
 
 @dataclass
 class Tensor:
-    """As much of a torch.Tensor as sizing looks at."""
+    """The part of a torch.Tensor that sizing looks at."""
 
     shape: tuple[int, ...]
     dtype: Type
@@ -68,9 +66,7 @@ def test_sorting_the_samplers_logits_takes_twenty_bytes_for_each() -> None:
         (4, 4096, 4, 2, 2),
     ],
 )
-def test_sort_by_the_number_of_rows_and_their_length(
-    rows: int, row_length: int, element_bytes: int, low: float, high: float
-) -> None:
+def test_sort_by_number_and_length_of_rows(rows, row_length, element_bytes: int, low, high) -> None:
     numel = rows * row_length
     assert low <= per_element(sort_scratch_bytes(numel, row_length, element_bytes), numel) <= high
 

@@ -2,8 +2,6 @@
 FlashInfer's workspaces, inside vLLM's estimate only if graphs hold them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +15,6 @@ from tests.rehearsal.conftest import Theatre
 from tests.rehearsal.test_rehearse import IMAGE_ONLY, encoder_peak
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
-
 QWEN3, QWEN2_AUDIO = "Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen2-Audio-7B-Instruct"
 MOE = "Qwen/Qwen3-VL-30B-A3B-Instruct"
 CAPPED = {"mm_processor_kwargs": {"size": {"longest_edge": 331_776, "shortest_edge": 65_536}}}
@@ -43,14 +40,13 @@ def four(h100: Theatre) -> RehearsedMemory:
 
 
 def test_the_cache_is_as_wide_as_what_the_encoder_makes(four: RehearsedMemory) -> None:
-    """Server conformance §3: Qwen3-VL-2B caches 16,384 bytes a token; its decoder takes 4,096."""
+    """Qwen3-VL-2B caches 16,384 bytes a token; its decoder takes 4,096."""
     assert four.budget is not None
     assert four.outputs == EncoderOutputs(16_384, held_bytes=1296 * 16_384, shared=True)
     assert four.encoder_cache_bytes == four.budget.encoder_cache_size * 16_384
 
 
 def test_a_skipped_profile_knows_the_width_all_the_same(h100: Theatre) -> None:
-    """Finding §3 of the server conformance work: the cache is as wide where nothing is profiled."""
     args = {**IMAGE_ONLY, **CAPPED, "max_num_seqs": 4, "max_model_len": 8192}
     found = rehearse(h100, QWEN3, **args, skip_mm_profiling=True)
     assert found.encoder_tokens == 0
@@ -59,14 +55,13 @@ def test_a_skipped_profile_knows_the_width_all_the_same(h100: Theatre) -> None:
 
 
 def test_elsewhere_it_is_as_wide_as_the_decoder(qwen: RehearsedMemory) -> None:
-    """Finding §3 of the server conformance work: and so a full cache is what it was."""
     assert qwen.outputs == EncoderOutputs(
         HIDDEN * BF16, held_bytes=114_688 * HIDDEN * BF16, shared=None
     )
 
 
 def test_merging_deepstack_takes_eleven_widths_of_each_token(four: RehearsedMemory) -> None:
-    """Server conformance §3: 11 × tokens × hidden × 2 B above the cache, outside the profile."""
+    """It takes 11 × tokens × hidden × 2 B above the cache, outside the profile."""
     assert four.budget is not None
     merged = 11 * four.budget.max_num_batched_tokens * HIDDEN * BF16
     assert four.merge_peak_bytes is not None
@@ -87,7 +82,7 @@ def test_a_step_that_vllm_refuses_says_why_and_leaves_the_rest(four: RehearsedMe
 
 
 def test_short_clips_take_what_long_ones_take(h100: Theatre) -> None:
-    """Server conformance §4: 90 clips of 1 s are padded to 30 s each; vLLM profiles 3."""
+    """90 clips of 1 s are padded to 30 s each; vLLM profiles 3."""
     second, half_minute = AudioShape(16_000, 16_000), AudioShape(480_000, 16_000)
     steps = [EncoderStep(second, 3), EncoderStep(half_minute, 3), EncoderStep(second, 90)]
     found = rehearse(h100, QWEN2_AUDIO, *steps, max_num_batched_tokens=2250)
@@ -102,9 +97,7 @@ def test_short_clips_take_what_long_ones_take(h100: Theatre) -> None:
     assert not [one for one in found.assumptions if "count as zero" in one]
 
 
-def test_what_experts_keep_is_beside_the_encoder_when_it_runs_again(
-    qwen: RehearsedMemory, h100: Theatre
-) -> None:
+def test_what_experts_keep_is_beside_the_encoder_when_it_runs_again(qwen, h100: Theatre) -> None:
     """The profile's encoder runs before its experts ask for their workspace, which stays."""
     step = EncoderStep(ImageShape(576, 576), 4)
     alone = rehearse(h100, MOE, **IMAGE_ONLY, max_num_seqs=4, max_model_len=8192)

@@ -1,12 +1,8 @@
 """Requests through vLLM's engine core on an imaginary GPU, and through the real CPU engine."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,11 +23,11 @@ from mmcalib.progress import Silent
 from mmcalib.releases.release import VLLM_0_30
 from mmcalib.workflows.corpus import read_corpus
 from mmcalib.workflows.traffic.requests import make_trace
+from tests.programs import run_python
 from tests.rehearsal.conftest import Theatre
 from tests.upstream import before
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
-
 QWEN, QWEN3 = "Qwen/Qwen2.5-VL-3B-Instruct", "Qwen/Qwen3-VL-2B-Instruct"
 INTERNVL, AUDIO = "OpenGVLab/InternVL2-2B", "Qwen/Qwen2-Audio-7B-Instruct"
 WHISPER = "openai/whisper-large-v3"
@@ -125,9 +121,7 @@ def first_runner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
 
 
-def test_the_scheduler_decides_as_on_the_real_engine(
-    cut: tuple[str, Path], first_runner: None, tmp_path: Path
-) -> None:
+def test_the_scheduler_decides_as_on_the_real_engine(cut, first_runner, tmp_path: Path) -> None:
     """Each step schedules, encodes, evicts, preempts, waits and caches the same, to the byte."""
     model, folder = cut
     knobs = SMALL_TILES if model == INTERNVL else SMALL_PIXELS
@@ -166,9 +160,7 @@ def conversations(folder: Path, requests: int, seed: int = 5) -> Path:
     return requests_file
 
 
-def test_prefixes_are_cached_as_on_the_real_engine(
-    cut: tuple[str, Path], first_runner: None, tmp_path: Path
-) -> None:
+def test_prefixes_are_cached_as_on_the_real_engine(cut, first_runner: None, tmp_path: Path) -> None:
     """vLLM's `LLM.chat` gets the messages: with made-up prompts 25 of 38 steps differed."""
     model, folder = cut
     if model == INTERNVL:
@@ -184,12 +176,11 @@ def test_prefixes_are_cached_as_on_the_real_engine(
         "kv_cache_memory_bytes": 1 << 29,
     }
     program = Path(__file__).with_name("chatting.py")
-    done = subprocess.run(
-        [sys.executable, str(program), json.dumps(real_args), str(requests)],
-        capture_output=True,
+    done = run_python(
+        program,
+        json.dumps(real_args),
+        requests,
         env={**shimmed_environment(os.environ), "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     real = json.loads(done.stdout.splitlines()[-1])
@@ -220,9 +211,7 @@ def qwen_cut(h100: Theatre, engine_cache: Path) -> Path:
     return target
 
 
-def test_peaks_do_not_depend_on_the_depth(
-    imaginary: EngineHost, qwen_cut: Path, h100: Theatre
-) -> None:
+def test_peaks_do_not_depend_on_the_depth(imaginary, qwen_cut: Path, h100: Theatre) -> None:
     """Above the loaded model: 36 layers and 32 take what 2 and 2 take."""
     requests = traffic(6)
     args: dict[str, Any] = {"num_gpu_blocks_override": 2000, **SMALL_PIXELS}
@@ -300,8 +289,8 @@ def test_equal_requests_share_a_prefix(imaginary: EngineHost, qwen_cut: Path) ->
 
 
 def test_views_pin_the_batches_that_they_came_with(imaginary: EngineHost, qwen_cut: Path) -> None:
-    """Server conformance §3: a small picture asked for again pins its batch (five large ones; cache
-    2,400 tokens): 7.4 MB alive after the first round, 29.6 after the fourth, 74.1 after the tenth.
+    """A small picture asked for again pins its batch (five large ones; cache of 2,400 tokens):
+    7.4 MB are alive after the first round, 29.6 after the fourth, 74.1 after the tenth.
     """
     args: dict[str, Any] = {
         **SMALL_PIXELS,
@@ -336,9 +325,7 @@ def test_views_pin_the_batches_that_they_came_with(imaginary: EngineHost, qwen_c
     assert max(step.peak_bytes or 0 for step in found.steps) > found.reserved_bytes
 
 
-def test_short_clips_take_more_than_startup_reserves(
-    imaginary: EngineHost, h100: Theatre, tmp_path: Path
-) -> None:
+def test_short_clips_take_more_than_startup_reserves(imaginary, h100, tmp_path: Path) -> None:
     """Sixteen clips padded to 30 s fit a step's tokens, but take more than its profile reserved."""
     cut = cut_checkpoint(h100.folder(AUDIO), tmp_path / "cut", 2)
     clips = tuple(
@@ -357,7 +344,7 @@ def test_short_clips_take_more_than_startup_reserves(
     assert max(step.peak_bytes or 0 for step in found.steps) > 2 * found.reserved_bytes
 
 
-def test_an_encoder_decoder_model_decides_as_on_the_real_engine(
+def test_an_encoder_decoder_decides_as_the_real_engine(
     h100: Theatre, engine_cache: Path, first_runner: None, tmp_path: Path
 ) -> None:
     """A clip's item is no part of the prompt, and leaves the encoder's cache with its step."""

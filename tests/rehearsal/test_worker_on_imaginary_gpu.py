@@ -1,8 +1,5 @@
 """The engine child's readings of a CUDA worker, on vLLM's own and an imaginary GPU."""
 
-from __future__ import annotations
-
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +9,14 @@ from tests.engine.conftest import QWEN, folder_of
 from tests.programs import answer_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
-
 HERE = Path(__file__).resolve().parent
 # What a profile leaves in torch: workspaces of matrix products.
 LEFT_BYTES = 64 << 20
 
 
 @pytest.fixture(scope="module", params=[pytest.param("0", marks=pytest.mark.long), "1"])
-def found(request: pytest.FixtureRequest, engine_cache: Path) -> dict[str, Any]:
+def found(with_vllm: None, request: pytest.FixtureRequest, engine_cache: Path) -> dict[str, Any]:
     """The figures under either of vLLM's model runners."""
-    if importlib.util.find_spec("vllm") is None:
-        pytest.skip("needs vLLM: make setup")
     folder = folder_of(QWEN, engine_cache)
     program = HERE / "worker_on_imaginary_gpu.py"
     answer: dict[str, Any] = answer_of(program, folder, VLLM_USE_V2_MODEL_RUNNER=request.param)
@@ -30,9 +24,7 @@ def found(request: pytest.FixtureRequest, engine_cache: Path) -> dict[str, Any]:
     return answer
 
 
-def test_the_worker_s_figures_add_up_to_what_it_left_for_the_kv_cache(
-    found: dict[str, Any],
-) -> None:
+def test_the_worker_s_figures_add_up_to_what_it_left_for_the_kv_cache(found) -> None:
     memory = found["memory"]
     parts = ("weights_bytes", "beside_bytes", "activation_peak_bytes", "cudagraph_bytes")
     left = memory["requested_bytes"] - sum(memory[part] for part in parts)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("torch", reason="needs torch, which comes with vLLM: make setup")
@@ -29,9 +27,7 @@ COMMON = 8 * MIB + 128 * KIB
         ((11, 0), (2, 14), 32 * MIB),
     ],
 )
-def test_default_sizes(
-    capability: tuple[int, int], torch_version: tuple[int, int], expected: int
-) -> None:
+def test_default_sizes(capability, torch_version: tuple[int, int], expected: int) -> None:
     assert cublas_workspace_bytes(capability, torch_version) == expected
 
 
@@ -76,7 +72,7 @@ def test_cublaslt(torch_version: tuple[int, int], size_config: str | None, expec
         ((2, 13), "aten.convolution.default", 0),
     ],
 )
-def test_libraries_have_one_workspace_each_until_torch_2_12(
+def test_libraries_have_a_workspace_each_until_torch_2_12(
     torch_version: tuple[int, int], operations: str, expected: int
 ) -> None:
     allocator = CachingAllocator()

@@ -1,7 +1,5 @@
 """Run as a program: bring vLLM's own worker up and print what the engine child reads from it."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import asdict

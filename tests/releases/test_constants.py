@@ -1,7 +1,5 @@
 """Numbers taken over from vLLM are those of the vLLM that is installed."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import inspect
@@ -75,9 +73,7 @@ print(json.dumps({
 
 
 @pytest.fixture(scope="module")
-def vllm() -> dict[str, Any]:
-    if importlib.util.find_spec("vllm") is None:
-        pytest.skip("needs vLLM: make setup")
+def vllm(with_vllm: None) -> dict[str, Any]:
     found: dict[str, Any] = answer_of("-P", "-c", READ)
     return found
 
@@ -100,9 +96,7 @@ def test_a_release_divides_the_gpu_as_the_last_change_before_it() -> None:
     assert constants.divide("unknown") == constants.divide("0.99.1") == found[-1]
 
 
-def test_a_release_with_an_extensible_kv_cache_has_both_ways(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_release_with_an_extensible_kv_cache_has_both_ways(monkeypatch) -> None:
     monkeypatch.setattr(constants, "DIVISIONS", (((0, 34), LATE), *constants.DIVISIONS))
     before = constants.divide("0.33.0")
     assert constants.divide("0.34.0") == constants.divide("") == LATE

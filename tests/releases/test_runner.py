@@ -1,6 +1,4 @@
-"""What differs between vLLM's model runners is so in the vLLM that is installed."""
-
-from __future__ import annotations
+"""Differences between vLLM's model runners, held against the installed vLLM."""
 
 import ast
 import importlib.util
@@ -37,9 +35,7 @@ def estimate() -> ast.FunctionDef:
 
 
 @pytest.mark.engine
-def test_the_second_runner_subtracts_graphs_where_it_estimates_them(
-    estimate: ast.FunctionDef,
-) -> None:
+def test_the_second_runner_subtracts_graphs_where_it_estimates_them(estimate) -> None:
     last = estimate.body[-1]
     estimates = ast.unparse(last) != "return 0"
     assert estimates_graphs(SimpleNamespace(use_v2_model_runner=True)) == estimates
@@ -119,9 +115,7 @@ def total(parts: Sequence[int | None]) -> int:
 @pytest.mark.parametrize(
     ("attributes", "outside", "runner"), [(OF_0_26, 150 * MIB, "V2"), (OF_0_32, None, "V1")]
 )
-def test_the_parts_add_up_to_the_kv_cache_in_either_release(
-    attributes: dict[str, Any], outside: int | None, runner: str
-) -> None:
+def test_the_parts_add_up_to_the_kv_cache_in_either_release(attributes, outside, runner) -> None:
     found = read_worker_memory(worker(**attributes), subtracts_graphs=True)
     parts = (
         found.weights_bytes,
@@ -162,9 +156,7 @@ def test_tokens_are_vllm_s_own_count_where_it_keeps_one() -> None:
 @pytest.mark.parametrize(
     ("second", "encoder"), [(1968, 2000), (2000, 2000), (2100, 2100), (1500, 1500)]
 )
-def test_a_second_profile_is_raised_by_what_the_first_left_in_torch(
-    second: int, encoder: int
-) -> None:
+def test_a_second_profile_is_raised_by_what_the_first_left_in_torch(second, encoder: int) -> None:
     found = read_worker_memory(worker(**OF_0_26), subtracts_graphs=True)
     peaks = {"encoder": second * MIB, "sampler": 100 * MIB}
     raised = (encoder - second) * MIB

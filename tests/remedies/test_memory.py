@@ -1,7 +1,5 @@
 """Fixes in the order of levers, and the search for the least of them, on toys for vLLM."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -78,9 +76,7 @@ def toys(draw: st.DrawFn) -> Toy:
     return levers, outcome
 
 
-def search(
-    toy: Toy, monkeypatch: pytest.MonkeyPatch, most: int = 10_000
-) -> tuple[SearchResult, list[tuple[Remedy, ...]]]:
+def search(toy: Toy, most: int = 10_000) -> tuple[SearchResult, list[tuple[Remedy, ...]]]:
     levers, evaluate = toy
     asked: list[tuple[Remedy, ...]] = []
 
@@ -91,17 +87,17 @@ def search(
     def lever(fixes: list[Remedy]) -> Callable[[Situation], Iterator[Remedy]]:
         return lambda now: iter(fixes)
 
-    monkeypatch.setattr(catalogue, "LEVERS", tuple((lever(fixes),) for fixes in levers))
-    monkeypatch.setattr(catalogue, "LAST_LEVERS", ())
-    found = Search(watched, lambda *_: situation(), lambda _: (), most)
-    return found.run(evaluate(())), asked
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(catalogue, "LEVERS", tuple((lever(fixes),) for fixes in levers))
+        patched.setattr(catalogue, "LAST_LEVERS", ())
+        found = Search(watched, lambda *_: situation(), lambda _: (), most)
+        return found.run(evaluate(())), asked
 
 
 @given(toys())
 def test_it_reaches_what_all_together_reach_and_nothing_can_be_left_out(toy: Toy) -> None:
     levers, evaluate = toy
-    with pytest.MonkeyPatch.context() as patched:
-        found, asked = search(toy, patched)
+    found, asked = search(toy)
     assert found.outcome.reached == evaluate(tuple(fixes[-1] for fixes in levers)).reached
     assert found.proven
     assert len(asked) == len(set(asked))
@@ -111,8 +107,7 @@ def test_it_reaches_what_all_together_reach_and_nothing_can_be_left_out(toy: Toy
 
 @given(toys(), st.integers(1, 12))
 def test_it_never_asks_more_than_it_may(toy: Toy, most: int) -> None:
-    with pytest.MonkeyPatch.context() as patched:
-        found, asked = search(toy, patched, most)
+    found, asked = search(toy, most)
     assert len(asked) <= most
     assert found.outcome.reached == toy[1](found.best).reached
 
@@ -120,8 +115,7 @@ def test_it_never_asks_more_than_it_may(toy: Toy, most: int) -> None:
 def test_no_later_lever_is_pulled_where_earlier_ones_suffice() -> None:
     early, late = fix(1), fix(2, cost=6)
     toy = ([[early], [late]], lambda chosen: Outcome(early in chosen, 0 if early in chosen else 5))
-    with pytest.MonkeyPatch.context() as patched:
-        found, asked = search(toy, patched)
+    found, asked = search(toy)
     assert found.best == (early,)
     assert asked == [(early,)]
 
@@ -135,8 +129,7 @@ def test_nothing_is_paid_that_does_not_suffice() -> None:
         lacking = max(0, 9 - sum(map(gains.__getitem__, chosen)))
         return Outcome(lacking == 0, lacking)
 
-    with pytest.MonkeyPatch.context() as patched:
-        found, _ = search(([[free], [speed], [context]], evaluate), patched)
+    found, _ = search(([[free], [speed], [context]], evaluate))
     assert found.best == (context,)
 
 
@@ -148,8 +141,7 @@ def test_what_vllm_refuses_is_passed_over() -> None:
             return Outcome(False, 0, "no")
         return Outcome(good in chosen, 3)
 
-    with pytest.MonkeyPatch.context() as patched:
-        found, _ = search(([[refused], [good]], evaluate), patched)
+    found, _ = search(([[refused], [good]], evaluate))
     assert found.best == (good,)
     assert dict(found.tried)[(refused,)].refusal == "no"
 
@@ -348,7 +340,7 @@ def said(knob: knobs.Knob) -> dict[Any, str]:
     ids=("Idefics3", "SmolVLM2"),
 )
 def test_an_edge_is_in_pixels(knob: knobs.Knob, values: tuple[int, int]) -> None:
-    """Finding §8 of the server conformance work: "cut into at most 728 tiles, not 1456"."""
+    """An edge of 728 is no number of tiles."""
     assert said(knob) == {
         value: f"images shrink to {value:,} pixels at their longer edge, not {knob.value:,}"
         for value in values
@@ -356,7 +348,7 @@ def test_an_edge_is_in_pixels(knob: knobs.Knob, values: tuple[int, int]) -> None
 
 
 def test_one_crop_is_the_image_again() -> None:
-    """Finding §8 of the server conformance work: Gemma 3 was proposed `max_num_crops: 1`."""
+    """`max_num_crops: 1` is no remedy for Gemma 3."""
     assert caps(GEMMA3) == []
     assert said(GEMMA3_ON) == {
         2: "narrow images have at most 2 crops besides the whole, not 4",

@@ -1,7 +1,5 @@
 """One calibration made by hand: every output is rendered from it and kept under tests/goldens."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from mmcalib.admission.calibration import Calibration
@@ -116,7 +114,7 @@ def _chat(typical: str, largest: str, figures: tuple[tuple[int, int, int], ...])
 
 
 def _server() -> Server:
-    """Of a release whose decoder lacks AV1."""
+    """A server of a release whose decoder lacks AV1."""
     return Server(
         limits={"VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": 25, "VLLM_MAX_AUDIO_DECODE_DURATION_S": 600},
         decodes={"h264": True, "av1": False},
@@ -391,11 +389,7 @@ def _checks() -> list[CheckResult]:
             "skipped.jsonl lists them with reasons",
             "/data/scan/broken.jpg",
         ),
-        _check(
-            ids.BLANK_ITEMS,
-            "pass",
-            "18 real items cost what blanks of their shape cost",
-        ),
+        _check(ids.BLANK_ITEMS, "pass", "18 real items cost what blanks of their shape cost"),
         _check(
             ids.ADMITTED,
             "pass",

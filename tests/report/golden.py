@@ -1,7 +1,5 @@
 """Kept outputs. MMCALIB_UPDATE_GOLDENS=1 writes them anew: read the difference first."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Names that files may really have, and a calibration that is full of them."""
 
-from __future__ import annotations
-
 import os
 
 from mmcalib.admission.calibration import Calibration

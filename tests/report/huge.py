@@ -1,7 +1,5 @@
 """A calibration of so many shapes as a million items may have."""
 
-from __future__ import annotations
-
 import random
 
 from mmcalib.admission.calibration import Calibration

@@ -1,7 +1,5 @@
 """Three requests as they were served, one of them refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mmcalib.domain.memory import LiveTensor

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -50,9 +48,7 @@ def document() -> dict[str, Any]:
         (json.dumps({**document(), "schema_version": 1}).encode(), "its schema_version is 1"),
     ],
 )
-def test_anything_else_is_a_usage_error_in_one_line(
-    content: bytes, says: str, tmp_path: Path
-) -> None:
+def test_anything_else_is_a_usage_error_in_one_line(content, says: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(content)
     with pytest.raises(UsageError) as caught:

@@ -1,11 +1,8 @@
 """Emitted forms, read by a real shell and foreign parsers; by vLLM in tests/engine/test_emit.py."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
-import subprocess
 from typing import Any
 
 import pytest
@@ -19,6 +16,7 @@ from mmcalib.errors import OutputError
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.results.engine_yaml import engine_yaml, serve_arguments
 from mmcalib.results.part import CheckResult
+from tests.programs import run_program
 from tests.report.example import SERVE, calibration
 from tests.report.golden import check_golden
 from tests.report.hostile import NAMES, named
@@ -38,9 +36,7 @@ def emitted(form: str, **config: Any) -> str:
 def shell(script: str, **variables: str) -> list[str]:
     """The words that a POSIX shell makes of `$SAID` behind a command."""
     script = f"words() {{ printf '%s\\0' \"$@\"; }}; {script}"
-    done = subprocess.run(
-        ["/bin/sh", "-c", script], env=variables, capture_output=True, text=True, check=True
-    )
+    done = run_program("/bin/sh", "-c", script, env=variables, check=True)
     return done.stdout.split("\0")[:-1]
 
 
@@ -67,7 +63,7 @@ def container(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def python(text: str) -> dict[str, Any]:
-    """What the snippet would hand to LLM; vLLM itself is not imported."""
+    """Run the snippet without vLLM, and return the arguments of LLM."""
     names: dict[str, Any] = {}
     exec(text.replace("from vllm import LLM\n", ""), names)
     return names["ENGINE_ARGS"]
@@ -213,7 +209,7 @@ def with_server(*given: str, **needed: int) -> Calibration:
 
 
 def test_limits_that_were_raised_for_the_corpus_are_emitted() -> None:
-    """Finding §5 of the server conformance work: without them the server refuses the items."""
+    """Without them the server refuses the items."""
     made = with_server(LIMIT, "LD_PRELOAD")
     lines = CONFIGURATIONS["env"].render(made).splitlines()
     assert lines[-1] == f"{LIMIT}=41"

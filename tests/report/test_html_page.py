@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 import sys
 from html.parser import HTMLParser
@@ -19,7 +17,6 @@ from tests.report.huge import huge
 from tests.schemas import CALIBRATION
 
 MOST_BYTES = 5_000_000
-
 SVG = re.compile(r"<svg .*?</svg>", re.S)
 # What is not the calibration's: kept in files of its own, or drawn by Vega, by version.
 KEPT_ELSEWHERE = re.compile(r"(?<=<style>).*?(?=</style>)|(?<=<script>).*?(?=</script>)", re.S)
@@ -63,9 +60,7 @@ def test_golden(page: str) -> None:
     check_golden("report.html", KEPT_ELSEWHERE.sub("…", SVG.sub("<svg>…</svg>", page)))
 
 
-def test_without_what_draws_charts_each_is_a_line_and_its_table(
-    page: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_what_draws_charts_each_is_a_line_and_its_table(page: str, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     bare = rendered(calibration())
     lines = re.findall(r'<p>No chart: <code>pip install "mmcalib\[report\]"</code>.*?</p>', bare)
@@ -124,7 +119,7 @@ def test_colours_follow_the_theme(page: str) -> None:
 
 
 def test_names_of_any_kind_stay_text() -> None:
-    """As many elements as without them, and no character that the reader cannot see."""
+    """There are as many elements as without them, and no character is hidden."""
     usual = [tag for tag, _ in Elements(rendered(named("usual.png"), thumbnails=False)).found]
     shown = rendered(named("/".join(NAMES.values())), thumbnails=False)
     assert [tag for tag, _ in Elements(shown).found] == usual
@@ -203,13 +198,13 @@ def test_a_failing_page_offers_nothing_to_serve(page: str) -> None:
 
 
 def test_the_page_of_a_huge_corpus_is_small() -> None:
-    """Of a million items of which every tenth has a shape of its own."""
+    """A million items have a tenth as many shapes."""
     found = huge(100_000)
     assert len(rendered(found).encode()) < MOST_BYTES / 2
 
 
 def test_the_processor_cache_says_what_more_would_bring() -> None:
-    """Finding §1 of the server conformance work: no more than is allowed, and what that costs."""
+    """It has no more than is allowed, and says what that costs."""
     found = calibration().cache
     assert found is not None
     enough = cache_figure(found)

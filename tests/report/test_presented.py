@@ -1,6 +1,4 @@
-"""What `Calibration.admits` takes, and what it says of what does not fit."""
-
-from __future__ import annotations
+"""The inputs of `Calibration.admits`, and its answers."""
 
 import importlib.util
 import io
@@ -72,14 +70,7 @@ def test_sound_as_an_array() -> None:
 
 
 @pytest.mark.parametrize(
-    "item",
-    [
-        7,
-        io.StringIO("words"),
-        np.zeros(9),
-        (np.zeros(9), 0),
-        ([0.0], 8000),
-    ],
+    "item", [7, io.StringIO("words"), np.zeros(9), (np.zeros(9), 0), ([0.0], 8000)]
 )
 def test_anything_else_is_refused_with_what_is_taken(item: Any) -> None:
     with pytest.raises(TypeError, match="mmcalib takes a path, a URL, bytes, a binary file"):
@@ -103,7 +94,7 @@ def test_a_chat_request(tmp_path: Path) -> None:
 
 
 def test_what_a_request_declares_decides_of_an_animation(tmp_path: Path) -> None:
-    """Finding §6 (GIF as `video_url`) of the server conformance work."""
+    """A GIF may be a `video_url`."""
     path = gif(tmp_path / "a.gif", 12)
     part = {"type": "video_url", "video_url": {"url": path.as_uri()}}
     request = {"messages": [{"role": "user", "content": [part]}]}
@@ -113,7 +104,7 @@ def test_what_a_request_declares_decides_of_an_animation(tmp_path: Path) -> None
 
 
 def test_fit_gives_the_picture_in_that_size() -> None:
-    """Of the whole of it: neither cropped nor stretched."""
+    """It is neither cropped nor stretched."""
     large = Image.new("RGB", LARGE, "green")
     answer = admit_item(GATE, large)
     fitted = answer.fit(large)

@@ -1,7 +1,5 @@
 """A rehearsal and served requests on the terminal."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The summary of a run, 25 lines of 80 columns, and the table of several models and GPUs."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Callable

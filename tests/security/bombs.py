@@ -1,7 +1,5 @@
 """Files that cost far more than their size, and what a command took for them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The command as a process of its own, beside a scan's usual things."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

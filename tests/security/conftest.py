@@ -1,7 +1,5 @@
 """The command line as in tests/cli, for attacks that come as files."""
 
-from __future__ import annotations
-
 from tests.cli.conftest import cli
 
 __all__ = ["cli"]

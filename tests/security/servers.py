@@ -1,7 +1,5 @@
 """Servers on this machine that answer as a hostile one would, byte by byte."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import socket
@@ -48,7 +46,7 @@ class Connection:
         return self.send("\r\n".join(lines).encode() + body)
 
     def answer_range(self, data: bytes, *headers: str) -> bool:
-        """As a good server would."""
+        """Answer as a good server would."""
         start, last = self.range or (0, len(data) - 1)
         body = data[start : last + 1]
         said = f"Content-Range: bytes {start}-{start + len(body) - 1}/{len(data)}"

@@ -1,7 +1,5 @@
 """Archives that mean harm: each costs itself, within the memory and time of one process."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import struct
@@ -30,10 +28,7 @@ from tests.schemas import CALIBRATION
 from tests.security.bombs import MIB, slow_jpeg, spent
 
 GIB = 1 << 30
-
-
 SILENCE_S = 5.0
-
 MOST_BYTES = 256 * MIB
 
 
@@ -99,9 +94,7 @@ def ends_early(kind: str, path: Path) -> None:
 
 # Zip: entries are written by hand, because zipfile makes sound ones.
 LOCAL = struct.Struct("<4s5H3L2H")
-
 CENTRAL = struct.Struct("<4s6H3L5H2L")
-
 END_OF_ZIP = struct.Struct("<4s4H2LH")
 
 
@@ -288,9 +281,7 @@ def test_a_picture_that_takes_minutes_to_draw(tmp_path: Path) -> None:
 
 
 pa = pytest.importorskip("pyarrow")
-
 parquet = pytest.importorskip("pyarrow.parquet")
-
 Column = Callable[[Any], Any]
 
 

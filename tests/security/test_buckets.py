@@ -1,7 +1,5 @@
 """Buckets whose listings mean harm."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -22,7 +20,6 @@ from tests.census.looking import prober
 from tests.corpus.media import png
 
 fsspec = pytest.importorskip("fsspec")
-
 PICTURE = png(40, 24)
 Entry = dict[str, Any]
 
@@ -94,9 +91,7 @@ def test_a_name_leads_nowhere_else(monkeypatch: pytest.MonkeyPatch, name: str) -
 
 
 @pytest.mark.parametrize("ending", ["png", "zip", "tar", "parquet"])
-def test_a_name_is_no_archive_behind_another(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ending: str
-) -> None:
+def test_a_name_is_no_archive_behind_another(monkeypatch, tmp_path: Path, ending: str) -> None:
     name = f"bucket/a.png::{tmp_path}/secret.{ending}"
     (found,) = listed(monkeypatch, only(a_file(name)))
     assert isinstance(found, Skipped)
@@ -137,9 +132,7 @@ def test_a_key_that_repeats_counts_once(monkeypatch: pytest.MonkeyPatch) -> None
     ],
     ids=["a-loop", "two-in-each-other", "twice-as-many-on-each-level", "the-bucket-in-itself"],
 )
-def test_folders_without_end_are_left(
-    monkeypatch: pytest.MonkeyPatch, listing: Callable[[str], Any], leads_back: bool
-) -> None:
+def test_folders_without_end_are_left(monkeypatch, listing, leads_back: bool) -> None:
     found: list[Item | Skipped] = []
     with pytest.raises(CorpusError, match="no files below") if leads_back else nullcontext():
         found += itertools.islice(listed(monkeypatch, listing), 20_000)

@@ -1,7 +1,5 @@
 """A foreign calibration.json leaks nothing of this machine, and is only text in every output."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -192,9 +190,7 @@ def test_whatever_a_field_holds_is_refused_or_shown_as_text(tmp_path: Path) -> N
     ],
     ids=range(7),
 )
-def test_what_no_calibration_is_is_refused_at_once(
-    text: str, complaint: str, tmp_path: Path
-) -> None:
+def test_what_no_calibration_is_is_refused_at_once(text: str, complaint: str, tmp_path) -> None:
     (tmp_path / "a.json").write_text(text, "utf-8")
     with pytest.raises(UsageError) as refused:
         Calibration.load(tmp_path / "a.json")
@@ -276,9 +272,7 @@ def test_letters_of_any_language_stay_as_they_are() -> None:
     ids=str,
 )
 @pytest.mark.parametrize("form", CONFIGURATIONS)
-def test_an_option_that_mmcalib_never_writes_is_not_emitted(
-    form: str, config: dict[str, Any]
-) -> None:
+def test_an_option_that_mmcalib_never_writes_is_not_emitted(form: str, config) -> None:
     with pytest.raises(OutputError, match="not written"):
         CONFIGURATIONS[form].render(configured(**config))
 

@@ -1,7 +1,5 @@
 """A file for `vllm serve --config` from somebody else, as validate, rehearse and plan read it."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path
@@ -52,9 +50,7 @@ def test_a_file_that_grows_when_it_is_read_is_refused(tmp_path: Path, name: str)
 
 @pytest.mark.parametrize("name", ["/dev/zero", "pipe", "folder", "none"])
 @pytest.mark.parametrize("command", [["validate"], ["rehearse", "--gpu", "L4"]])
-def test_what_is_no_file_is_one_line(
-    cli: Cli, tmp_path: Path, command: list[str], name: str
-) -> None:
+def test_what_is_no_file_is_one_line(cli: Cli, tmp_path: Path, command, name: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     said = cli(*command, "--config", name)
@@ -137,9 +133,7 @@ FILES = {
 
 @pytest.mark.engine
 @pytest.mark.parametrize("line", FILES)
-def test_vllm_is_not_started_with_what_only_a_file_names(
-    host: EngineHost, tmp_path: Path, line: str
-) -> None:
+def test_vllm_is_not_started_with_what_only_a_file_names(host, tmp_path: Path, line: str) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(f"model: org/model\nmax-model-len: 4096\n{line}\n")
     found = host.ask(ParseServeConfig(str(path), ()), "reading")

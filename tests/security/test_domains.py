@@ -1,7 +1,5 @@
 """URLs that lead, or are led, to hosts that nobody allowed."""
 
-from __future__ import annotations
-
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -24,9 +22,7 @@ from tests.e2e.media import clip
 from tests.security.servers import Connection, server
 
 pytest.importorskip("aiohttp")
-
 pytest.importorskip("fsspec")
-
 PICTURE = png(40, 24)
 
 
@@ -132,9 +128,7 @@ def test_workers_know_what_is_allowed(cli: Any) -> None:
     assert json.loads(ended.out)["corpus"]["items"] == 1
 
 
-def test_a_scheme_in_capitals_is_no_way_around_the_root(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scheme_in_capitals_is_no_way_around_the_root(tmp_path: Path, monkeypatch) -> None:
     here = tmp_path / "here"
     (here / "HTTP:").mkdir(parents=True)
     (tmp_path / "secret.png").write_bytes(PICTURE)
@@ -151,7 +145,6 @@ def test_a_scheme_in_capitals_is_no_way_around_the_root(
 
 
 ID3 = b"ID3\x03\x00\x00\x00\x00\x00\x0a" + bytes(10)
-
 INDEX = b"# VobSub index file, v7 (do not modify this line!)\nsize: 720x576\nid: en, index: 0\n"
 
 

@@ -1,7 +1,5 @@
 """A hub that lies, and checkpoints with a config.json that nobody can mean."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -16,7 +14,6 @@ from mmcalib.models.resolve import HubUnavailable, HuggingFaceHub, cached_snapsh
 from tests.security.servers import Connection, Server, server
 
 pytest.importorskip("huggingface_hub")
-
 MODEL, OWN = "evil/model", "models--evil--model"
 SHA = "a" * 40
 FILES = ("config.json", "tokenizer.json")
@@ -101,9 +98,7 @@ UP = "../../../../../evil"
     ],
     ids=["name", "absolute-name", "commit", "commit-of-a-file", "etag", "sibling", "link"],
 )
-def test_nothing_is_written_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behave: Behave
-) -> None:
+def test_nothing_is_written_elsewhere(tmp_path: Path, monkeypatch, behave: Behave) -> None:
     secret = tmp_path / "deep" / "secret.json"
     secret.parent.mkdir()
     secret.write_text("{}")
@@ -130,9 +125,7 @@ def all_in(folder: Path) -> list[Path]:
     ],
     ids=["number", "names", "deep", "redirects", "no-http"],
 )
-def test_answers_of_another_kind_are_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behave: Behave
-) -> None:
+def test_answers_of_another_kind_are_one_line(tmp_path: Path, monkeypatch, behave: Behave) -> None:
     with server(behave) as bad, pytest.raises(HubUnavailable) as raised:
         fetch(tmp_path, monkeypatch, bad)
     assert "\n" not in str(raised.value)

@@ -1,7 +1,5 @@
 """A server's log from somebody else, as `mmcalib plan --log` reads it: bounded, and only text."""
 
-from __future__ import annotations
-
 import ast
 import gzip
 import importlib.metadata
@@ -83,9 +81,7 @@ def test_of_a_log_that_repeats_itself_little_is_kept() -> None:
 )
 def test_no_argument_is_more_than_json_carries(value: str) -> None:
     log = read_log(
-        [
-            f"non-default args: {{'gpu_memory_utilization': {value}, 'max_model_len': {value}}}",
-        ]
+        [f"non-default args: {{'gpu_memory_utilization': {value}, 'max_model_len': {value}}}"]
     )
     assert log.engine_args == {}
     assert "gpu_memory_utilization" in log.unread_args

@@ -1,7 +1,5 @@
 """Files that a user may not read or write, and those that others have laid before them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -130,7 +128,7 @@ def theirs(path: Path, mode: int) -> Path:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make what is another user's")
 @pytest.mark.parametrize("kind", ["folder", "link", "link to ours", "file"])
 def test_what_another_user_laid_in_a_shared_cache_folder_is_not_used(kind: str, home: Path) -> None:
-    """As where MMCALIB_CACHE_DIR is a folder in /tmp that both may write to."""
+    """MMCALIB_CACHE_DIR may be a folder in /tmp that both may write to."""
     cache, victim = home / "cache", home / "victim"
     for folder in (cache, victim):
         folder.mkdir()

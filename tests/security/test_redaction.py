@@ -1,7 +1,5 @@
 """`--redact-paths` against names that would slip through."""
 
-from __future__ import annotations
-
 import json
 import unicodedata
 from typing import Any

@@ -1,7 +1,5 @@
 """Web servers that mean harm: slow, endless, lying, changing."""
 
-from __future__ import annotations
-
 import gzip
 import tarfile
 import time
@@ -23,11 +21,9 @@ from tests.security.servers import Connection, server
 
 pytest.importorskip("aiohttp")
 pytest.importorskip("fsspec")
-
 PICTURE = png(40, 24)
 MEBI = 1 << 20
 PROBE = FunctionRef("mmcalib.media.probe", "examine")
-
 Behave = Callable[[Connection], object]
 
 

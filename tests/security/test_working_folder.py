@@ -1,10 +1,7 @@
 """A data set that holds Python files, in which the commands are typed."""
 
-from __future__ import annotations
-
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from mmcalib.domain.shapes import ImageShape
 from mmcalib.processes import safe_environment
 from tests.conftest import ROOT
 from tests.e2e.command import QWEN, environment
+from tests.programs import run_program
 from tests.schemas import CALIBRATION
 
 # What Python (at startup, too), mmcalib, vLLM and Ray import: standard library and packages.
@@ -28,7 +26,6 @@ NAMES = (
     *("triton", "cv2", "librosa", "yaml", "typer", "rich", "pydantic", "fsspec", "aiohttp"),
 )
 PACKAGES = ("torch", "vllm", "ray", "PIL")
-
 SCRIPT = (str(Path(sys.executable).with_name("mmcalib")),)
 MODULE = (sys.executable, "-m", "mmcalib")
 
@@ -56,14 +53,8 @@ def data_set(tmp_path: Path) -> Path:
 
 def typed(folder: Path, entry: tuple[str, ...], *words: object) -> str:
     """Type the command in the folder, and assert that nothing there was imported."""
-    done = subprocess.run(
-        [*entry, *map(str, words)],
-        cwd=folder,
-        env=environment(folder.parent / "cache"),
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
+    done = run_program(
+        *entry, *words, cwd=folder, env=environment(folder.parent / "cache"), timeout=500
     )
     assert done.returncode in (0, 3), done.stderr
     marks = folder.parent / "marks"
@@ -84,9 +75,7 @@ def test_nothing_there_is_imported_without_an_engine(data_set: Path, entry: tupl
 
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", [SCRIPT, MODULE], ids=["script", "module"])
-def test_nothing_there_is_imported_by_a_cluster_that_is_begun(
-    data_set: Path, entry: tuple[str]
-) -> None:
+def test_nothing_there_is_imported_by_a_cluster_that_is_begun(data_set: Path, entry) -> None:
     pytest.importorskip("ray")
     words = ("scan", "--data", ".", "--executor", "ray", "--json")
     assert '"items": 3' in typed(data_set, entry, *words)
@@ -95,7 +84,7 @@ def test_nothing_there_is_imported_by_a_cluster_that_is_begun(
 @pytest.mark.engine
 @pytest.mark.slow
 def test_nothing_there_is_imported_by_an_engine(data_set: Path) -> None:
-    """Nor by what vLLM starts: it has processes look at models, and compiles."""
+    """vLLM starts processes that look at models, and compiles."""
     typed(data_set, MODULE, "doctor")
     words = ("--model", QWEN, "--data", ".", "--out", data_set.parent / "out")
     typed(data_set, MODULE, "run", *words, "--startup-budget", "20")
@@ -110,9 +99,7 @@ def test_nothing_there_is_imported_by_an_engine_that_is_not_started(data_set: Pa
     typed(data_set, SCRIPT, "plan", "--model", QWEN, "--gpu", "H100-80G")
 
 
-def test_an_empty_entry_of_the_path_is_not_the_working_folder(
-    data_set: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_empty_entry_of_the_path_is_not_the_working_folder(data_set: Path, monkeypatch) -> None:
     """Shells leave one in `PYTHONPATH=$PYTHONPATH:DIR`; no child process may have it."""
     monkeypatch.chdir(data_set)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", ".", "./", str(ROOT), "lib"]))

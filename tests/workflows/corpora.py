@@ -1,7 +1,5 @@
 """Corpora and decisions in memory, for tests of what is decided from them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -104,7 +102,7 @@ def decide(
     reserve_left: Callable[[Decision | None], int] | None = None,
     reserves: Callable[[Decision], bool] | None = None,
 ) -> Decision:
-    """What mmcalib decides for the pretend model."""
+    """Decide for the pretend model."""
     policy, model = policy or Policy(), model or opened()
     if policy.context_tokens is not None:
         model = replace(model, max_model_len=policy.context_tokens)

@@ -1,7 +1,5 @@
 """A pretend Qwen-VL behind the seam of `EngineHost`: `ask` and `measure`, by arithmetic alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -110,7 +108,7 @@ class FakeHost:
         return TextCounts(tuple(counted))
 
     def count(self, request: CountEmbeds) -> EmbedCounts:
-        """As the processor would: see `Miscounting` for one that does not."""
+        """Count as the processor would; `Miscounting` does not."""
         kwargs = request.setting.mm_processor_kwargs
         frames = request.setting.media_io_kwargs.get("video", {}).get("num_frames", FRAMES)
         costs = [self.cost(_thinned(blank.shape, frames), kwargs) for blank in request.subjects]

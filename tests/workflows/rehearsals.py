@@ -1,7 +1,5 @@
 """A rehearsal's answer, as the child gives it, for tests that need no child."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +19,6 @@ from tests.builders import budget
 GIB = 1 << 30
 # Bytes of one cached embedding of Qwen3-VL-8B.
 WIDTH = 32_768
-
 BUDGET = budget(16_384, {"image": 16_384}, max_num_batched_tokens=8_192)
 PEAK = LiveTensor(890 << 20, "aten.addmm.default", (65_536, 6_840), "bfloat16", "visual.mlp.up")
 

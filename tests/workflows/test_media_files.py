@@ -1,9 +1,5 @@
 """Members of archives as files, for an engine that loads nothing else."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,6 +11,7 @@ from mmcalib.decision.media_files import prepare_files, prepare_requests
 from mmcalib.domain.items import Skipped
 from mmcalib.storage.location import url_of
 from tests.corpus.tars import png, tar
+from tests.programs import run_python
 from tests.security.bombs import slow_jpeg
 
 NO_ROOM = """
@@ -101,8 +98,7 @@ def test_what_takes_too_long_is_not_handed_over(tmp_path: Path) -> None:
 
 def test_no_room_for_copies_says_where_they_lie(tmp_path: Path) -> None:
     shard = tar(tmp_path / "a.tar", ("a.png", png(99)))
-    command = [sys.executable, "-c", NO_ROOM, f"tar://a.png::{shard}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_python("-c", NO_ROOM, f"tar://a.png::{shard}", check=True)
     message, hint = done.stdout.splitlines()
     assert message.startswith("cannot write a copy of media: ")
     assert message.endswith("File too large")

@@ -1,10 +1,7 @@
 """Flags pasted behind --, from a command for another release, or with the model in it."""
 
-from __future__ import annotations
-
 import json
 import shlex
-from typing import Any
 
 import pytest
 
@@ -12,6 +9,7 @@ from mmcalib.configs.commands import split_model
 from mmcalib.configs.opening import reject_unknown_arguments, rejected_flags_error
 from mmcalib.configs.read import read_configuration
 from mmcalib.errors import UsageError
+from tests.builders import some
 
 OPTIONS = ("max-model-len", "enable-log-requests", "limit-mm-per-prompt")
 
@@ -80,21 +78,15 @@ def test_a_command_that_starts_no_server_is_one_line(pasted: str) -> None:
         ),
     ],
 )
-def test_json_whose_quotes_a_shell_took_has_them_again(
-    flags: list[str], value: dict[str, Any]
-) -> None:
+def test_json_whose_quotes_a_shell_took_has_them_again(flags: list[str], value) -> None:
     option = flags[0].partition("=")[0].replace("_", "-")
     said = f"argument {option}: Value ... cannot be converted to JSON."
-    error = rejected_flags_error(said, flags, OPTIONS)
-    assert error is not None
+    error = some(rejected_flags_error(said, flags, OPTIONS))
     assert shlex.split(error.hint or "") == [option, json.dumps(value)]
 
 
 def test_flags_without_a_model_stay_as_they_are() -> None:
-    assert split_model("a/b", ["--served-model-name", "x"]) == (
-        "a/b",
-        ("--served-model-name", "x"),
-    )
+    assert split_model("a/b", ["--served-model-name", "x"]) == ("a/b", ("--served-model-name", "x"))
     assert split_model(None, ()) == (None, ())
 
 
@@ -126,8 +118,7 @@ def test_flags_without_a_model_stay_as_they_are() -> None:
     ],
 )
 def test_a_refused_flag_has_what_to_type_instead(flags: str, said: str, hint: str) -> None:
-    error = rejected_flags_error(said, flags.split(), OPTIONS)
-    assert error is not None
+    error = some(rejected_flags_error(said, flags.split(), OPTIONS))
     assert error.hint == hint
     assert said in error.message
 

@@ -1,7 +1,5 @@
 """vLLM's words on flags that a run was given."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

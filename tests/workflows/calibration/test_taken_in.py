@@ -1,7 +1,5 @@
 """Items that the server refuses set neither limits nor caps, and are named."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +43,6 @@ def corpus(*items: tuple[Shape, str, Encoding]) -> LoadedCorpus:
 
 
 def test_items_that_the_server_refuses_are_left_out() -> None:
-    """Finding §5 of the server conformance work."""
     whole = corpus(
         (SHORT, "a.wav", Encoding(channels=1)),
         (LONG, "b.wav", Encoding(channels=1, file_mib=28)),
@@ -80,7 +77,7 @@ def test_nothing_left_names_the_command_that_counts_it_in() -> None:
 
 
 def test_a_rate_that_takes_gigabytes_never_comes_to_vllm() -> None:
-    """Fault 1 of the gate: such a file would end the child, a stand-in of its shape as well."""
+    """Such a file would end the child, a stand-in of its shape as well."""
     odd = AudioShape(2174, 21_739), "odd.wav", Encoding(channels=1)
     left, refused = drop_refused(corpus((SHORT, "a.wav", Encoding(channels=1)), odd), SERVER)
     assert [e.shape for e in left.census.shapes()] == [SHORT]

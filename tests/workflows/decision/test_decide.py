@@ -1,7 +1,5 @@
 """From costs to a configuration, end to end, against a pretend vLLM."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,6 +1,4 @@
-"""What is emitted after every setting was switched off once (R8)."""
-
-from __future__ import annotations
+"""Settings that change nothing when switched off are not emitted."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -54,7 +52,7 @@ def by_name(found: list[Effect] | tuple[Effect, ...]) -> dict[str, Effect]:
 
 
 class FillingHost(FakeHost):
-    """Which fills in a missing edge, as vLLM 0.32 does for Qwen3-VL."""
+    """A host that fills in a missing edge, as vLLM 0.32 does for Qwen3-VL."""
 
     def measure(self, request: Measure, doing: str) -> Iterator[Measured]:
         for index, subject in enumerate(request.subjects):
@@ -156,7 +154,7 @@ def test_settings_that_only_memory_shows_stay() -> None:
 
 
 class EitherHost(FakeHost):
-    """Whose dummy is small with either of two options: what no item shows, both together do."""
+    """A host whose dummy is small with either of two options, which only both together show."""
 
     def ask(self, request: Any, doing: str) -> Any:
         answer = super().ask(request, doing)

@@ -1,7 +1,5 @@
 """Every point of the frontier, counted where vLLM's count holds and measured where it does not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -95,7 +93,7 @@ def test_a_knob_that_bleeds_is_measured_on_what_it_bleeds_into() -> None:
 
 
 class HalfCap(FakeHost):
-    """Whose cap bounds at half of what it says: pictures change that should not."""
+    """A host whose cap bounds at half of its value: pictures change that should not."""
 
     def cost(self, shape: Shape, kwargs: Mapping[str, Any]) -> Cost:
         if not kwargs or not isinstance(shape, ImageShape):

@@ -1,6 +1,4 @@
-"""What the policy asks for beyond the corpus: context, memory, quality floor, coverage."""
-
-from __future__ import annotations
+"""The policy's wishes beyond the corpus: context, memory, quality floor, coverage."""
 
 import math
 from collections.abc import Sequence
@@ -238,7 +236,7 @@ def test_detail_goes_as_far_above_the_default_as_memory_allows() -> None:
 
 
 def test_detail_raises_the_cap_of_a_whole_clip() -> None:
-    """By default 32 frames have 768 cells each, not all 50 × 40."""
+    """32 frames have 768 cells each by default, not all 50 × 40."""
     video = replace(area_knob("video"), value=768 * 32 * UNIT)
     clip, policy = VideoShape(300, 30.0, 10.0, 1400, 1120), Policy(prefer="detail")
     read, model = corpus([clip, STAMP]), opened(knobs=(video,))

@@ -1,6 +1,4 @@
-"""Whose processor seconds are kept: those of real files, after a first that is not counted."""
-
-from __future__ import annotations
+"""Processor seconds are kept of real files alone, and not of the first."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The configuration that leaves most KV cache, and remedies where the first does not serve."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -42,9 +40,7 @@ def test_a_step_is_rounded_down_where_that_leaves_more_kv_cache() -> None:
     ("own", "reserved", "turned"),
     [(97_999, True, True), (98_000, True, False), (98_000, False, True), (0, True, True)],
 )
-def test_less_than_two_per_cent_of_the_kv_cache_turn_no_option(
-    own: int, reserved: bool, turned: bool
-) -> None:
+def test_less_than_two_per_cent_of_the_kv_cache_turn_no_option(own: int, reserved, turned) -> None:
     """Unless vLLM's own items and step are the ones that its startup does not reserve."""
     found = decide(
         corpus([PAGE]),
@@ -65,9 +61,7 @@ def test_less_than_two_per_cent_of_the_kv_cache_turn_no_option(
         (1_500, 0.01, 8_000, 8_000),  # lost by the limits alone
     ],
 )
-def test_a_reserve_is_not_spent_for_kv_cache(
-    default_mib: int, mib_by_token: float, free: int, most: int
-) -> None:
+def test_a_reserve_is_not_spent_for_kv_cache(default_mib, mib_by_token, free, most: int) -> None:
     """A cap at the largest item leaves nothing of it under load: it rises until enough is left."""
 
     def largest(one: Decision) -> int:
@@ -189,7 +183,7 @@ def test_several_remedies_are_applied_where_one_is_not_enough() -> None:
 
 
 def test_another_candidate_is_preferred_to_a_remedy_that_leaves_less_kv_cache() -> None:
-    """Of a model whose own step is not reserved, one with whole items may hold."""
+    """A candidate with whole items may hold where a model's own step is not reserved."""
 
     def tokens(decision: Decision, left: int) -> int:
         return left if decision.remedies else 100_000 - batch(decision)

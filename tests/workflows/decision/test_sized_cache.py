@@ -78,7 +78,7 @@ def test_requests_that_vllm_rejects_leave_nothing_in_its_cache() -> None:
 
 
 def test_the_floor_is_any_request_that_the_limits_admit() -> None:
-    """Finding §1 of the server conformance work: a logo, then a page; never three large pages."""
+    """A logo and then a page come, never three large pages."""
     decision = decide(corpus([A, B], [[C], [C], [C, C, C], [C]]), Policy(count={"image": 3}))
     cache = sized(decision)
     largest = decision.plain.dummies["image"].tensor_bytes
@@ -88,7 +88,7 @@ def test_the_floor_is_any_request_that_the_limits_admit() -> None:
 
 
 def test_where_vllms_default_is_below_the_floor_the_cache_is_off() -> None:
-    """Finding §1 of the server conformance work: its 4 GiB fail requests just the same."""
+    """vLLM's 4 GiB fail requests just the same."""
     policy, model = Policy(count={"image": 100}), opened(max_model_len=2_000_000)
     for read in (corpus([A, B]), corpus([], [[A], [A]])):
         decision = decide(read, policy, model)

@@ -1,7 +1,5 @@
 """A corpus of more shapes than are processed costs what processing them all says."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -38,7 +36,7 @@ class Counting(FakeHost):
 
 
 class OneTooMany(Counting):
-    """Whose count is wrong for its heaviest."""
+    """A host whose count is wrong for its heaviest item."""
 
     def count(self, request: CountEmbeds) -> EmbedCounts:
         found = super().count(request)
@@ -47,7 +45,7 @@ class OneTooMany(Counting):
 
 
 class OddBytes(Counting):
-    """Whose tensors do not follow from the tokens."""
+    """A host whose tensors do not follow from the tokens."""
 
     def cost(self, shape: Shape, kwargs: Mapping[str, Any]) -> Cost:
         found = super().cost(shape, kwargs)
@@ -99,7 +97,7 @@ def test_under_the_chosen_setting_what_it_changes_is_witnessed_and_little_else(
 
 
 class OneTooManyAgain(Counting):
-    """Whose count is wrong for its lightest as soon as there is a cap."""
+    """A host whose count is wrong for its lightest item as soon as there is a cap."""
 
     def count(self, request: CountEmbeds) -> EmbedCounts:
         found = super().count(request)

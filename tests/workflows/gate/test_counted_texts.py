@@ -1,7 +1,5 @@
 """Texts counted by a process of their own, by files that a test wrote."""
 
-from __future__ import annotations
-
 import copy
 import json
 import multiprocessing
@@ -85,9 +83,7 @@ def test_a_fork_or_a_copy_counts_by_a_process_of_its_own(tmp_path: Path) -> None
         ChatRequest([{"content": "a"}]),
     ],
 )
-def test_what_is_not_known_to_be_vllms_is_left_to_the_bound(
-    tmp_path: Path, asked: ChatRequest
-) -> None:
+def test_what_is_not_known_to_be_vllms_is_left_to_the_bound(tmp_path: Path, asked) -> None:
     counting = TextCounter(folder_of(tmp_path), HOW, "openai")
     assert counting.tokens(asked) is None
     assert counting.tokens(says("a")) == 2
@@ -118,9 +114,7 @@ TOOL = {"type": "function", "function": {"name": "f", "strict": True, "own": "x"
         ({"chat_template_kwargs": {"tokenize": True}}, None),
     ],
 )
-def test_what_a_template_gets_is_counted(
-    tmp_path: Path, fields: dict[str, Any], tokens: int | None
-) -> None:
+def test_what_a_template_gets_is_counted(tmp_path: Path, fields, tokens: int | None) -> None:
     """Each of these was left to the bound, and nothing bounds most of them."""
     counting = TextCounter(folder_of(tmp_path, GIVEN), replace(HOW, fields=True), "openai")
     assert counting.tokens(says("b", fields)) == tokens
@@ -135,7 +129,7 @@ def test_what_a_template_gets_is_counted(
     ],
 )
 def test_a_template_prints_what_is_no_text(tmp_path: Path, part: Any, tokens: int | None) -> None:
-    """As 7, ['a', 'b'] and None: such parts were not counted."""
+    """It prints 7, ['a', 'b'] and None."""
     counting = TextCounter(folder_of(tmp_path), replace(HOW, fields=True), "openai")
     assert counting.tokens(says(["a", part])) == tokens
 

@@ -1,10 +1,6 @@
 """`mmcalib.filter`: of a dataset those samples that fit, and nothing decoded."""
 
-from __future__ import annotations
-
 import logging
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +11,7 @@ from PIL import Image
 import mmcalib
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.gate.admission import Admission
+from tests.programs import run_python
 from tests.report.example import calibration
 from tests.report.test_presented import png
 
@@ -98,7 +95,6 @@ def image_of(row: Any) -> Any:
 
 
 def test_tables_of_arrow_stay_such() -> None:
-    """Finding of a user: of a table there came a generator over its columns."""
     arrow = pytest.importorskip("pyarrow")
     rows = [{"image": {"bytes": png(size), "path": None}, "n": n} for n, size in enumerate(SIZES)]
     table = arrow.Table.from_pylist(rows * 40)
@@ -177,7 +173,7 @@ def test_ray_data(tmp_path: Path) -> None:
     for number, size in enumerate(SIZES):
         (tmp_path / "pictures" / f"{number}.png").write_bytes(png(size))
     words = [str(tmp_path / "calibration.json"), str(tmp_path / "pictures")]
-    done = subprocess.run([sys.executable, "-c", RAY, *words], capture_output=True, text=True)
+    done = run_python("-c", RAY, *words)
     assert done.stdout == "['0.png', '2.png']\n", done.stderr
 
 

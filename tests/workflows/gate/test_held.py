@@ -1,12 +1,8 @@
 """Media as programs hold them, and URLs."""
 
-from __future__ import annotations
-
 import base64
 import json
 import pickle
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +21,7 @@ from mmcalib.gate.bounds import Ladder, Rung
 from mmcalib.storage.location import allow_hosts
 from tests.corpus.serving import serving
 from tests.odd_media import frames_url, meeting, silence
+from tests.programs import run_python
 from tests.report.example import calibration
 from tests.report.test_presented import GATE, PAGE, png
 
@@ -42,7 +39,7 @@ def test_neither_torch_nor_numpy_is_loaded_to_tell() -> None:
         "from mmcalib.admission import admits, datasets\n"
         "print([m for m in ('torch', 'numpy', 'datasets', 'ray') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_python("-c", code, check=True)
     assert done.stdout == "[]\n"
 
 
@@ -61,7 +58,7 @@ def test_neither_torch_nor_numpy_is_loaded_to_tell() -> None:
     ],
 )
 def test_a_shape_that_nothing_has_does_not_fit(shape: Any, reason: str) -> None:
-    """Finding of a user: a table that lacks a size ended the pipeline with a ZeroDivisionError."""
+    """A table may lack a size."""
     found = admit_item(GATE, shape)
     assert found.answer == "no"
     assert found.reason.startswith(reason)
@@ -166,9 +163,7 @@ WHOLE, LONG = GATE.max_model_len, 9 * GATE.max_model_len
         *((-1, LONG, "no"), (-1, 9, "fits")),
     ],
 )
-def test_a_text_that_is_cut_takes_no_more(
-    tmp_path: Path, kept: object, tokens: int | None, answer: str
-) -> None:
+def test_a_text_that_is_cut_takes_no_more(tmp_path: Path, kept, tokens, answer: str) -> None:
     """Nothing bounded it; vLLM refuses to cut to more than the context."""
     body = {"messages": [{"role": "user", "content": "a"}], "truncate_prompt_tokens": kept}
     counting: Any = tokens and SimpleNamespace(tokens=lambda _, tokenise: tokenise and tokens)

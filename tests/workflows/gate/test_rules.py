@@ -1,6 +1,4 @@
-"""Which rules are kept: those that say what the processor did, and no others."""
-
-from __future__ import annotations
+"""Rules are kept only where they say what the processor did."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -178,7 +176,7 @@ def test_an_item_that_is_not_what_its_header_says_is_listed() -> None:
 
 
 def test_where_a_rule_only_bounds_them_very_many_are_not_listed() -> None:
-    """As of models that cut images into tiles: lists would grow without end."""
+    """Models cut images into tiles, and lists would grow without end."""
     for number, listed in ((2_500, None), (20_500, 1_000)):
         decision = decide(corpus(many_images(number)), host=Resizing)
         every = len(decision.table.costs)

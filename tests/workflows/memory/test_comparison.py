@@ -1,7 +1,5 @@
 """The calibrated configuration beside vLLM's defaults: what counts as worse, and who asked."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -48,9 +46,7 @@ def with_tokens(tokens: int) -> RehearsedMemory:
         (120_000, Policy(prefer="throughput"), "pass"),
     ],
 )
-def test_less_kv_cache_fails_unless_the_user_asked_for_it(
-    tokens: int, policy: Policy, status: str
-) -> None:
+def test_less_kv_cache_fails_unless_the_user_asked_for_it(tokens: int, policy, status: str) -> None:
     check = compared(BEFORE, with_tokens(tokens), policy)
     assert (check.id, check.status) == (BETTER, status)
 

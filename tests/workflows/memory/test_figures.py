@@ -1,4 +1,4 @@
-"""What is made of a rehearsal's figures."""
+"""A rehearsal's figures in documents and messages."""
 
 from __future__ import annotations
 

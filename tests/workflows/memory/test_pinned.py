@@ -1,7 +1,5 @@
 """`--pin-kv-cache`: what is written, and what is said of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Configurations on an imaginary GPU, and a model that none of them starts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast

@@ -1,6 +1,4 @@
-"""R4 in bytes: which part decides, what it names, and the settings that mend it."""
-
-from __future__ import annotations
+"""The reserve in bytes: the part that decides, its name, and the remedies."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -97,7 +95,7 @@ def on_full_card(memory: RehearsedMemory) -> RehearsedMemory:
 
 
 def answers(alone: int, each: int) -> RehearseAll:
-    """What the rehearsal of any values would say."""
+    """Rehearse any values."""
 
     def ask(
         asked: Sequence[Mapping[str, Any]], steps: tuple[EncoderStep, ...]
@@ -138,7 +136,7 @@ def test_the_language_model_alone_is_judged_by_its_prompts() -> None:
 
 
 def test_what_stays_resident_beside_the_language_model_decides() -> None:
-    """Server conformance §3: 1,296 tokens pass, `max_num_seqs 4`; 15,088 (494 MB) are resident."""
+    """1,296 tokens pass with `max_num_seqs 4`; 15,088 (494 MB) are resident."""
     at = predicted(FOUR, deepstack(FOUR.budget))
     found = shortfall(at, FOUR)
     assert isinstance(found.worst, LanguageStep)
@@ -167,7 +165,7 @@ def test_a_step_of_whole_items_is_scaled_up_to_a_full_one(profiled: int, peak: i
 
 
 def test_the_merge_decides_where_it_takes_the_most() -> None:
-    """Finding §3 of the server conformance work: merging deepstack is in no profile."""
+    """Merging deepstack is in no profile."""
     at = predicted(FOUR, deepstack(FOUR.budget, merge_peak_bytes=3 * GIB))
     found = shortfall(at, FOUR)
     assert isinstance(found.worst, MergeStep)
@@ -196,7 +194,7 @@ def test_workspaces_that_stay_are_beside_the_encoder() -> None:
 
 @pytest.mark.parametrize(("shared", "batch"), [(False, 18 * 324), (True, 15 * 324)])
 def test_remedies_pass_as_they_are_rehearsed(shared: bool, batch: int) -> None:
-    """Server conformance §3: the fix is derived; one cached view keeps four pictures' storage."""
+    """The remedy is derived; one cached view keeps four pictures' storage."""
     asked: list[Mapping[str, Any]] = []
 
     def ask(
@@ -238,7 +236,7 @@ def listening(step_bytes: int | None) -> RehearsedMemory:
 
 
 def test_padded_clips_decide_by_their_bytes() -> None:
-    """Server conformance §4: 0.15 of 0.24 GiB passed, though 90 such clips give 30 × the input."""
+    """90 such clips take 30 × the input."""
     assert encoder_steps(CLIPS) == (EncoderStep(SECOND, 90),)
     after = listening(4626 * MIB)
     check = reserved_check(predicted(CLIPS, after), CLIPS)
@@ -248,7 +246,7 @@ def test_padded_clips_decide_by_their_bytes() -> None:
 
 
 def test_a_step_that_could_not_be_run_decides_nothing() -> None:
-    """Finding §4 of the server conformance work: then the warning that names no bytes stays."""
+    """The warning that names no bytes stays."""
     after = listening(None)
     found = shortfall(predicted(CLIPS, after), CLIPS)
     assert not isinstance(found.worst, WorstStep) or not found.worst.items
@@ -257,7 +255,7 @@ def test_a_step_that_could_not_be_run_decides_nothing() -> None:
 
 @pytest.mark.parametrize(("width", "status"), [(4096, "pass"), (WIDTH, "fail")])
 def test_embeddings_alone_are_held_in_bytes(width: int, status: str) -> None:
-    """Server conformance §3: "0 tokens" looked adequate, but the encoder budget may be held."""
+    """No tokens look adequate, but the encoder budget may be held."""
     alone = replace(
         limits(16_384, 4), max_tokens_per_item={}, profiled_modality=None, profiled_items=0
     )
@@ -276,7 +274,7 @@ def test_embeddings_alone_are_held_in_bytes(width: int, status: str) -> None:
 
 
 def test_what_cached_views_keep_is_said_with_its_assumption() -> None:
-    """Finding §3 of the server conformance work: one small picture pins the batch it came with."""
+    """One small picture pins the batch that it came with."""
     stamp, page = ImageShape(32, 32), ImageShape(576, 576)
     costs: dict[Shape, ItemCost] = {
         stamp: ItemCost(stamp, 8, "/s.png", 4, 4, 1, 0.0, (), "real"),
@@ -302,7 +300,6 @@ def test_what_cached_views_keep_is_said_with_its_assumption() -> None:
 
 
 def test_rehearse_says_how_adequate_the_profile_is(tmp_path: Path) -> None:
-    """Finding §8 of the server conformance work: three fields of its document were null."""
     (tmp_path / "config.json").write_text("{}")
     model = ResolvedModel("m", str(tmp_path), "local", ())
     found = rehearsal_document(deepstack(FOUR.budget), model, GPU, None).budget
@@ -351,7 +348,7 @@ def test_a_rehearsal_that_failed_leaves_tokens_alone_with_its_reason() -> None:
 
 
 def test_a_step_that_fits_needs_room_outside_the_utilization_too() -> None:
-    """Of 22 GiB 0.3 GiB are left, of which the CUDA context takes 0.23."""
+    """0.3 of 22 GiB are left, and the CUDA context takes 0.23."""
     fits = config_of(limits(16_384, 51))
     asked = 22 * GIB - 300 * MIB
     remedy = "--gpu-memory-utilization 0.98"
@@ -395,9 +392,7 @@ def test_a_smaller_share_for_vllm_leaves_room_for_what_no_profile_reserves() -> 
 
 
 @pytest.mark.parametrize(("cache", "seqs"), [(4 * GIB, 48), (30 * GIB, None)])
-def test_items_that_take_more_than_half_of_the_cache_come_from_fewer_sequences(
-    cache: int, seqs: int | None
-) -> None:
+def test_items_that_take_more_than_half_of_the_cache_come_from_fewer_sequences(cache, seqs) -> None:
     """256 short sounds, each padded to 48 MiB, beside a quarter of a GiB reserved."""
     step = WorstStep("audio", 1_792, 12 * GIB, items=256, exemplar="punch.wav")
     short = Shortfall(GIB // 4, step, 2 * GIB, 0, 20 * GIB, 22 * GIB, cache)

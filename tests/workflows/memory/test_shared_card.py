@@ -1,6 +1,4 @@
-"""What vLLM finds free, what it takes outside its reserve, and the utilization that starts."""
-
-from __future__ import annotations
+"""Free memory as vLLM finds it, memory outside its reserve, and the utilization that starts."""
 
 from dataclasses import replace
 from typing import Any
@@ -41,10 +39,8 @@ def e4b(share: float, **changes: Any) -> RehearsedMemory:
 
 
 @pytest.mark.parametrize(("share", "starts"), [(0.62, True), (0.75, False)])
-def test_graphs_that_nothing_reserves_end_the_start_that_leaves_too_little(
-    share: float, starts: bool
-) -> None:
-    """As published: 0.75 ran out of memory while it captured graphs, and 0.62 served."""
+def test_graphs_that_nothing_reserves_end_the_start_that_leaves_too_little(share, starts) -> None:
+    """0.75 ran out of memory while it captured graphs, and 0.62 served, as published."""
     found = e4b(share)
     assert found.starts is starts
     assert Goal().is_reached(found) is starts
@@ -78,9 +74,7 @@ def test_a_gpu_with_free_memory_is_named_with_it() -> None:
     # What each of several ranks found free, by public logs of two, four and eight GPUs.
     [("RTX-5090", 31.4, 30.5), ("RTX-PRO-6000", 83.05, 82.22), ("H200", 139.8, 137.64)],
 )
-def test_nccl_lessens_what_is_free_as_published(
-    gpu: str, total_gib: float, published_gib: float
-) -> None:
+def test_nccl_lessens_what_is_free_as_published(gpu: str, total_gib, published_gib: float) -> None:
     found = replace(find_gpu(gpu), total_bytes=round(total_gib * GIB))
     assert abs(found.free_at_start - found.nccl_bytes - published_gib * GIB) < 0.4 * GIB
 

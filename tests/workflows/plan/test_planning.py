@@ -102,7 +102,7 @@ def test_a_goal_that_is_reached_already_is_not_where_it_is_under_reserved() -> N
 
 
 def test_what_no_setting_makes_room_for_is_said_and_is_no_success() -> None:
-    """With each remedy the KV cache has less than the goal."""
+    """The KV cache has less than the goal after each remedy."""
     at = bench(FOUR, Goal("kv_tokens", 300_000), reserved_tokens=200_000)
     assert not searched(at).outcome.reached
 
@@ -209,7 +209,7 @@ def exhausted(at: Trials, *, phase: Phase | None = "serving: encoder") -> Trials
 
 
 def test_a_server_that_ran_out_of_memory_needs_more_room_whatever_is_reserved() -> None:
-    """R4 alone would pass: what one step may encode is reserved."""
+    """The reserve alone would pass."""
     calm = served(2, gpu_memory_utilization=0.95)
     assert judge(calm).holds
     at = exhausted(calm)

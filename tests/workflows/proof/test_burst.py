@@ -1,6 +1,4 @@
-"""Which prompts are answered, and which are only taken in."""
-
-from __future__ import annotations
+"""Prompts that are answered, and prompts that are only taken in."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`--device cuda`: its needs, and items that differ or end the engine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

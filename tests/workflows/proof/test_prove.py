@@ -1,7 +1,5 @@
 """A lack of this machine's memory is no verdict on the configuration; a crash of vLLM is."""
 
-from __future__ import annotations
-
 import errno
 from dataclasses import replace
 from pathlib import Path
@@ -56,9 +54,7 @@ FULL.__cause__ = OSError(errno.ENOSPC, "No space left on device")
         (FULL, "disk space"),
     ],
 )
-def test_what_this_machine_cannot_hold_is_skipped(
-    error: Exception, lacking: str, tmp_path: Path
-) -> None:
+def test_what_this_machine_cannot_hold_is_skipped(error, lacking: str, tmp_path: Path) -> None:
     check = tried(error, tmp_path)
     assert (check.name, check.status) == ("engine start", "skip")
     assert f"this machine ran out of {lacking}" in check.detail

@@ -1,7 +1,5 @@
 """Requests served in a process of their own, each configuration once and as it was rehearsed."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -67,9 +65,7 @@ def serving(startup: Startup, server: Server) -> Iterator[BackgroundTraffic]:
         startup.may.set()
 
 
-def test_it_waits_for_the_rehearsal_and_for_nothing_after_it(
-    serving: BackgroundTraffic, startup: Startup, server: Server
-) -> None:
+def test_it_waits_for_the_rehearsal_and_for_nothing_after_it(serving, startup, server) -> None:
     serving.prediction.start({"max_model_len": 4096})
     asked = serving.start({"max_model_len": 4096})
     assert not asked.done()
@@ -81,9 +77,7 @@ def test_it_waits_for_the_rehearsal_and_for_nothing_after_it(
     assert args["model"] == "/cut"
 
 
-def test_each_configuration_is_served_once(
-    serving: BackgroundTraffic, startup: Startup, server: Server
-) -> None:
+def test_each_configuration_is_served_once(serving, startup: Startup, server: Server) -> None:
     startup.may.set()
     for args in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 2}):
         serving.prediction.start(args)
@@ -91,9 +85,7 @@ def test_each_configuration_is_served_once(
     assert len(server.served) == 2
 
 
-def test_what_does_not_start_serves_nothing(
-    serving: BackgroundTraffic, startup: Startup, server: Server
-) -> None:
+def test_what_does_not_start_serves_nothing(serving, startup: Startup, server: Server) -> None:
     startup.may.set()
     serving.prediction.start({"small": True})
     assert serving.start({"small": True}).result(SOON_S) is None

@@ -1,7 +1,5 @@
 """Requests of a corpus as traffic."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Sequence
 from dataclasses import replace
 from itertools import zip_longest

@@ -1,7 +1,5 @@
 """A hand-written configuration where proof and memory take it, without an engine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
