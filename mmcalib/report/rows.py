@@ -60,7 +60,7 @@ class Column:
 def columns(calibration: CalibrationDocument) -> list[Column]:
     """vLLM's defaults with the user's own flags, the user's configuration, and the tuned one."""
     budget, memory, cache = calibration.budget, calibration.memory, calibration.cache
-    default = "your flags, no limits" if calibration.default_config else "vLLM defaults"
+    default = "without limits" if calibration.default_config else "vLLM defaults"
     before = _cache(4, cache.default_hit_rate) if cache else ""
     after = _cache(cache.mm_processor_cache_gb, cache.hit_rate) if cache else ""
     found = [Column(default, budget.default, memory.default, before)]

@@ -91,4 +91,4 @@ def test_a_run_starts_from_a_manifest(media: Path, tmp_path: Path, engine_cache:
     assert written["limit-mm-per-prompt"]["image"] == 3
     diff = (out / "engine.diff").read_text("utf-8")
     assert f"\n-    - '8192'\n+    - '{batches['calibrated']}'\n" in diff
-    assert "your flags, no limits" in done.stderr
+    assert "without limits" in done.stderr

@@ -94,7 +94,8 @@ def test_an_engine_that_needs_more_memory_than_is_free_is_not_tried(tmp_path: Pa
     with EngineHost() as host, pytest.raises(VllmRefused) as caught:
         host.ask(StartEngine({**args, "enforce_eager": True}, (48, 34), 90.0), "starting")
     assert caught.value.exhausted == "memory"
-    assert caught.value.reason.endswith("GiB free, about 112.5 GiB needed")
+    # A CPU without bfloat16 computes in float32, and keeps 16 KiB of each token.
+    assert caught.value.reason.endswith(("about 112.5 GiB needed", "about 212.5 GiB needed"))
 
 
 def test_closing_ends_what_the_child_started(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def with_yours(**default_config: object) -> Calibration:
 
 def test_yours_is_between_the_default_and_the_tuned_one() -> None:
     found = with_yours(max_model_len=8192)
-    assert [c.name for c in words.columns(found)] == ["your flags, no limits", "yours", "tuned"]
+    assert [c.name for c in words.columns(found)] == ["without limits", "yours", "tuned"]
     assert [c.name for c in words.columns(calibration())] == ["vLLM defaults", "tuned"]
     rows = {what: cells for what, *cells in words.reservation_rows(found)}
     assert rows["max_num_batched_tokens"] == ["2,048", "8,192", "2,538", "computed"]
