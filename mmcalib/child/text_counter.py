@@ -130,6 +130,8 @@ class TextCounter:
             prompt: str = self._tokenizer.apply_chat_template(
                 turns, tools=tools or None, chat_template=template, tokenize=False, **kwargs
             )
+        except MemoryError as error:
+            raise Uncounted("the prompt is larger than this process's memory") from error
         except Exception as error:
             # vLLM rejects the request for any exception (`safe_apply_chat_template`, 0.32).
             raise Unrendered(f"the chat template rejects it: {error}") from error

@@ -426,24 +426,22 @@ MOST_REHEARSALS: Final = 25
 
 def search(trials: Trials, base: r.Outcome, progress: Progress) -> r.SearchResult:
     """Return the least remedies that reach the goal safely."""
-    reached = list[r.Remedies]()
     with progress.step("rehearsing fixes", MOST_REHEARSALS) as task:
 
         def evaluate(chosen: r.Remedies) -> r.Outcome:
             task.advance()
             outcome = trials.outcome(chosen)
-            if outcome.reached and not reached:
-                reached.append(chosen)
-                progress.note(
-                    f"{r.format_flags(trials.changes(chosen))} is enough; trying for less"
-                )
+            if outcome.reached and not any(one.reached for one in finder.tried.values()):
+                flags = r.format_flags(trials.changes(chosen))
+                progress.note(f"{flags} is enough; trying for less")
             return outcome
 
         def reserving(chosen: r.Remedies) -> list[r.Remedy]:
             found = (one for one in trials.reserve(chosen) if r.allows(trials.kept, one))
             return sorted(found, key=lambda one: COSTS.index(one.cost))
 
-        return r.Search(evaluate, trials.look, reserving, MOST_REHEARSALS).run(base)
+        finder = r.Search(evaluate, trials.look, reserving, MOST_REHEARSALS)
+        return finder.run(base)
 
 
 def observe_oom(trials: Trials, log: StartupLog) -> ObservedOom | None:
