@@ -32,11 +32,12 @@ from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Shape
 from mmcalib.domain.traffic import Arrivals, Trace, TrafficItem, TrafficRequest
 from mmcalib.memory.rehearse import Rehearsals
+from mmcalib.models.cut import cut_checkpoint
 from mmcalib.models.gpus import resolve_gpu
 from mmcalib.models.resolve import cache_dir, resolve
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.memory import TrafficFigures
-from mmcalib.workflows.traffic.rehearse import cut_for_serving, serve_trace, traffic_figures
+from mmcalib.workflows.traffic.rehearse import serve_trace, traffic_figures
 
 ROOT = Path(__file__).resolve().parent.parent
 GPU = "L4"
@@ -121,7 +122,7 @@ def worst_order(calibration: CalibrationDocument, scratch: Path) -> TrafficFigur
         args = {**calibration.engine_config, "model": str(model)}
         started = rehearsals.rehearse(args)
         assert started.budget is not None
-        cut = cut_for_serving(model, scratch)
+        cut = cut_checkpoint(model, scratch / "served")
         shapes = [sizes[place][1] for place in sorted(places)]
         found = [
             traffic_figures(

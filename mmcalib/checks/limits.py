@@ -142,21 +142,10 @@ def check_given_counts(facts: CheckFacts) -> Iterator[Check]:
             yield Check(ids.LIMIT_OF.of(modality), "warn", detail, f"leave out {option}")
 
 
-def flat_options(engine_args: Mapping[str, Any]) -> list[str]:
-    """Processor options written for all modalities."""
-    return [name for name in engine_args.get(KWARGS) or {} if name not in SCOPES.values()]
-
-
-def without_option(engine_args: Mapping[str, Any], name: str) -> dict[str, Any]:
-    rest = {key: value for key, value in engine_args[KWARGS].items() if key != name}
-    return {**engine_args, KWARGS: rest}
-
-
 def scope_option(engine_args: Mapping[str, Any], name: str, modality: Modality) -> dict[str, Any]:
     """The arguments with one flat option moved into the scope of one modality."""
-    rest = without_option(engine_args, name)[KWARGS]
-    scope = SCOPES[modality]
-    inner = {**rest.get(scope, {}), name: engine_args[KWARGS][name]}
+    rest, scope = dict(engine_args[KWARGS]), SCOPES[modality]
+    inner = {**rest.get(scope, {}), name: rest.pop(name)}
     return {**engine_args, KWARGS: {**rest, scope: inner}}
 
 

@@ -38,9 +38,8 @@ def doctor(options: DoctorOptions) -> None:
         print_diagnosis(diagnosis, console)
     if diagnosis.verdict == "fail":
         failed = first_failed(diagnosis.checks)
-        raise VerdictError(
-            f"mmcalib run does not work here yet: {failed.code} {failed.name}", hint=failed.remedy
-        )
+        said = f"mmcalib run does not work here yet: {failed.code} {failed.name}"
+        raise VerdictError(said, hint=failed.remedy)
 
 
 @options
@@ -53,7 +52,8 @@ def serve(options: ServeOptions) -> None:
     """Run `vllm serve` where its own script fails to start.
 
     The script looks for a package named vllm, which vLLM's CPU build is not, and it imports
-    torchvision, which fails if only torch is a CPU build. Elsewhere use `vllm serve`.
+    torchvision, which fails if only torch is a CPU build. Elsewhere use `vllm serve`. With
+    `--load-format dummy` it serves two layers of the model with random weights, to try requests.
 
     Example: mmcalib serve --config out/engine.yaml -- --port 8000
     """
@@ -64,23 +64,29 @@ def serve(options: ServeOptions) -> None:
     from mmcalib.engine.environment import become_server
     from mmcalib.engine.wheels import BUILDS, installed_version
     from mmcalib.errors import EngineError, UsageError
-    from mmcalib.models.resolve import require_weights
+    from mmcalib.models.cut import CUT_LAYERS, cut_checkpoint
+    from mmcalib.models.resolve import cache_dir, require_weights, resolve
 
     config = options.config
     if not config.is_file():
-        raise UsageError(
-            f"--config {config}: no such file", hint="mmcalib run --model MODEL --data DIR"
-        )
+        raise UsageError(f"--config {config}: no such file", hint="mmcalib run --model M --data D")
     if not any(map(installed_version, BUILDS)):
         raise EngineError("vLLM is not installed", hint="mmcalib doctor")
-    written = read_configuration(config, options.flags or ())
-    # Other loaders have weights elsewhere, or need none.
-    named = " ".join([*written.settings, *written.flags]).replace("_", "-")
-    if "load-format" not in named and written.model_name:
-        require_weights(written.model_name, os.environ)
+    written, words = read_configuration(config, options.flags or ()), list(options.flags or ())
+    pairs = (f"{name} {value}" for name, value in written.settings.items())
+    named = " ".join([*pairs, *written.flags]).replace("_", "-").replace("=", " ")
+    model = written.model_name
+    if model and "load-format dummy" in named:
+        folder = resolve(model, cache_dir=cache_dir()).path
+        cut = cut_checkpoint(Path(folder), cache_dir() / "served" / model.replace("/", "--"))
+        print(f"Serving {CUT_LAYERS} layers of {model}; random weights, so answers mean nothing")
+        # Compiling takes longer than answers. vLLM reads a model among the flags only in front.
+        small = ("--enforce-eager", "--kv-cache-memory-bytes", str(2 << 30))
+        words = [str(cut), "--served-model-name", model, *small, *written.flags]
+    elif model and "load-format" not in named:  # other loaders have weights elsewhere
+        require_weights(model, os.environ)
     sys.stdout.flush()
-    # vLLM reads a model among the flags only in front.
-    become_server([*(options.flags or []), "--config", str(config)], os.environ)
+    become_server([*words, "--config", str(config)], os.environ)
 
 
 @options
@@ -142,11 +148,9 @@ def _list_models(words: Sequence[str], *, as_json: bool) -> None:
     from mmcalib.models.catalogue import bundled_models
     from mmcalib.results.doctor import BundledModel
 
-    listed = [
-        BundledModel.of(geometry)
-        for geometry in bundled_models()
-        if all(word.lower() in geometry.id.lower() for word in words)
-    ]
+    wanted = [word.lower() for word in words]
+    found = [one for one in bundled_models() if all(word in one.id.lower() for word in wanted)]
+    listed = [BundledModel.of(one) for one in found]
     if as_json:
         print_json(listed)
     elif not listed:
@@ -176,8 +180,8 @@ def _list_gpus(words: Sequence[str], *, as_json: bool) -> None:
     width = max(len(gpu.name) for gpu in listed)
     print(f"{'GPU':<{width}}     memory  capability", file=sys.stderr, flush=True)
     for gpu in listed:
-        rest = "inferred" if gpu.total_status == "inferred" else ""
         memory, capability = text.gib(gpu.total_bytes), gpu.compute_capability
+        rest = "inferred" if gpu.total_status == "inferred" else ""
         print(f"{gpu.name:<{width}}  {memory:>9}  {capability:<10}  {rest}".rstrip())
     print(
         "Memory is what torch reports on Linux, from public sources unless marked inferred. "

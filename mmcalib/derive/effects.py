@@ -101,12 +101,11 @@ def remove_setting(engine_args: Mapping[str, Any], path: SettingPath) -> dict[st
     elif path[:1] != ("limit_mm_per_prompt",):
         less[key] = inner
     else:
-        less[key] = {m: _simplify_limit(limit) for m, limit in inner.items()}
+        for modality, limit in inner.items():
+            alone = isinstance(limit, Mapping) and set(limit) == {"count"}
+            inner[modality] = limit["count"] if alone else limit
+        less[key] = inner
     return less
-
-
-def _simplify_limit(limit: Any) -> Any:
-    return limit["count"] if isinstance(limit, Mapping) and set(limit) == {"count"} else limit
 
 
 def is_rejected_alone(with_: Footprint, less: Footprint) -> bool:

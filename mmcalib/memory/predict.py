@@ -40,16 +40,20 @@ _TRIES: Final = 4
 
 
 def reject_too_small(
-    prediction: MemoryPrediction, args: EngineArgs, model: str, *, utilization: float | None
+    prediction: MemoryPrediction, default: EngineArgs, least: EngineArgs, model: str
 ) -> None:
     """Raise VerdictError if no limits let vLLM start; call it in `prediction`'s thread.
 
-    `utilization` is the user's `gpu_memory_utilization`; without one mmcalib may raise it.
+    `least` has the `default` configuration's smallest context. Unless it sets a
+    `gpu_memory_utilization`, mmcalib may raise it.
     """
-    args = {**prediction.base, **args, "skip_mm_profiling": True}
+    rehearsed = prediction.find_result(default)
+    if isinstance(rehearsed, RehearsedMemory) and rehearsed.starts:
+        return
+    args = {**prediction.base, **least, "skip_mm_profiling": True}
     try:
         best = prediction.rehearsals.rehearse(args)
-        if best.kv_cache_tokens is None and utilization is None and not best.refusal:
+        if best.kv_cache_tokens is None and UTILIZATION not in least and not best.refusal:
             args[UTILIZATION] = best.proposed_utilization
             best = prediction.rehearsals.rehearse(args)
         modalities = best.budget.max_items_per_prompt if best.budget else {}
@@ -102,7 +106,7 @@ class RehearsalJudge(MemoryJudge):
         if it serves or that is unknown.
         """
         gpu = self.prediction.gpu.name
-        rehearsed = self.prediction.attempt(decision.engine_args)
+        rehearsed = self._attempt(decision)
         if rehearsed is None:
             return ""
         if rehearsed.max_concurrency is None:
@@ -119,12 +123,11 @@ class RehearsalJudge(MemoryJudge):
         return ""
 
     def kv_tokens(self, decision: Decision | None) -> int | None:
-        args = self.default if decision is None else decision.engine_args
-        rehearsed = self.prediction.attempt(args)
+        rehearsed = self._attempt(decision)
         return None if rehearsed is None else rehearsed.kv_cache_tokens or 0
 
     def serves_worse(self, decision: Decision) -> bool:
-        before, after = map(self.prediction.attempt, (self.default, decision.engine_args))
+        before, after = map(self._attempt, (None, decision))
         if (served := self._serve(decision.engine_args)) is None:
             return False
         larger = steps_are_larger(before, after)
@@ -216,6 +219,13 @@ class RehearsalJudge(MemoryJudge):
             # The reserve is KV cache even if other settings give it back.
             cost: Cost = "speed" if remedy.cost == "speed" else "KV cache"
             yield replace(remedy, cost=cost, price=why)
+
+    def _attempt(self, decision: Decision | None) -> RehearsedMemory | None:
+        """Rehearse the decision with the steps that judge it later; None for the default."""
+        if decision is None:
+            return self.prediction.attempt(self.default)
+        steps = encoder_steps(decision) if self.reserves else ()
+        return self.prediction.attempt(decision.engine_args, steps)
 
     def _shortfall(self, decision: Decision) -> Shortfall | None:
         """Return the shortfall of the costliest step; None if unknown or of no interest."""

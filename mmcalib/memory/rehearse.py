@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
+from mmcalib.checks.limits import CACHE
 from mmcalib.derive.costs import CostTable
 from mmcalib.derive.limits import ProfileReserve, compute_reserve, resident_items
 from mmcalib.domain.knobs import Label
@@ -109,6 +110,8 @@ class MemoryPrediction(Closing):
 
     def start(self, engine_args: EngineArgs, steps: Steps = ()) -> Future[RehearsedMemory]:
         """Start rehearsing the configuration and then these encoder steps; returns at once."""
+        if not steps and (begun := self._find(engine_args)):
+            return begun
         key = arguments_key(engine_args), steps
         if key not in self._begun:
             full = {**self.base, **engine_args}
@@ -125,12 +128,15 @@ class MemoryPrediction(Closing):
 
     def find_result(self, engine_args: EngineArgs) -> RehearsedMemory | MmcalibError | None:
         """Return a rehearsal, with any steps, or its error; None if none was started."""
-        wanted = arguments_key(engine_args)
-        begun = next((future for (key, _), future in self._begun.items() if key == wanted), None)
+        begun = self._find(engine_args)
         try:
             return begun.result() if begun else None
         except MmcalibError as error:
             return error
+
+    def _find(self, engine_args: EngineArgs) -> Future[RehearsedMemory] | None:
+        wanted = arguments_key(engine_args)
+        return next((future for (key, _), future in self._begun.items() if key == wanted), None)
 
     def rehearse_or_none(
         self, engine_args: EngineArgs, steps: Steps = ()
@@ -144,11 +150,11 @@ class MemoryPrediction(Closing):
             self.failure = self.failure or error
             return None
 
-    def attempt(self, engine_args: EngineArgs) -> RehearsedMemory | None:
+    def attempt(self, engine_args: EngineArgs, steps: Steps = ()) -> RehearsedMemory | None:
         """Rehearse a trial; its failure does not count against any configuration."""
         with self.progress.step(f"rehearsing on {self.gpu.name}"):
             try:
-                return self.rehearse(engine_args)
+                return self.rehearse(engine_args, steps)
             except MmcalibError:
                 return None
 
@@ -172,8 +178,8 @@ class MemoryPrediction(Closing):
 
 
 def arguments_key(engine_args: EngineArgs) -> str:
-    """Return a key that ignores the arguments' order."""
-    return json.dumps(engine_args, sort_keys=True)
+    """Return a key that ignores the arguments' order, and the processor cache in host memory."""
+    return json.dumps({n: v for n, v in engine_args.items() if n != CACHE}, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)

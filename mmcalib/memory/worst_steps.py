@@ -33,11 +33,12 @@ def worst_step_configs(decision: JudgedConfig) -> Iterator[tuple[Modality, dict[
     """Yield, per served modality, engine arguments with which vLLM profiles a step full of it.
 
     The budget stays. Size hints go, because they shrink only the profiled item; where the model's
-    largest item exceeds the budget, they grow to fill it. A skipped profile is run. A step of
-    several modalities encodes them one after the other within the same budget and keeps only their
-    outputs, so the costliest modality bounds it.
+    largest item exceeds the budget, they grow to fill it. A skipped profile is run, at any share of
+    the GPU. A step of several modalities encodes them one after the other within the same budget
+    and keeps only their outputs, so the costliest modality bounds it.
     """
-    budget, hints = decision.budget, decision.engine_args.get("limit_mm_per_prompt") or {}
+    budget, own = decision.budget, decision.engine_args
+    hints = own.get("limit_mm_per_prompt") or {}
     tokens, largest = budget.encoder_budget_tokens, decision.plain.max_tokens_per_item
     for modality, count in decision.counts.items():
         if not count.value or not budget.max_tokens_per_item.get(modality):
@@ -46,7 +47,7 @@ def worst_step_configs(decision: JudgedConfig) -> Iterator[tuple[Modality, dict[
         if isinstance(hint := hints.get(modality), Mapping) and tokens < largest.get(modality, 0):
             limit = _grow(hint, tokens / budget.max_tokens_per_item[modality])
         only = {m: limit if m == modality else 0 for m in decision.counts}
-        args = {k: v for k, v in decision.engine_args.items() if k != "skip_mm_profiling"}
+        args = {n: v for n, v in own.items() if n not in (UTILIZATION, "skip_mm_profiling")}
         yield modality, {**args, "limit_mm_per_prompt": only, "max_num_batched_tokens": tokens}
 
 

@@ -140,7 +140,7 @@ def require_weights(model: str, env: Mapping[str, str]) -> None:
         why = "HF_HUB_OFFLINE is set" if offline else f"{endpoint} does not answer"
         raise ModelError(
             f"no weights of {model} on this machine, and {why}",
-            hint=f"hf download {model}, where the hub answers; or -- ./folder of the checkpoint",
+            hint="-- ./folder of the checkpoint; or -- --load-format dummy, to try requests",
         )
 
 

@@ -280,12 +280,11 @@ _ADVICE = re.compile(r"[Tt]ry ((?:lower|increas|decreas)ing `[^.]{1,120}) when i
 
 
 def _asked(log: StartupLog) -> Iterator[str]:
-    """Yield what vLLM's errors ask for without a number, and the command that finds one."""
-    command = f"mmcalib plan --log FILE --model {log.model or 'MODEL'} --gpu NAME"
+    """Yield what vLLM's errors ask for without a number."""
     for advice in (_ADVICE.search(failure.text) for failure in reversed(log.failures)):
         if advice:
             words = re.sub(r"`(\w+)`", lambda option: flag(option[1]), advice[1])
-            yield f"{words}, as vLLM's error says; by how much: {command}"
+            yield f"{words}, as vLLM's error says"
 
 
 def _ending(log: StartupLog) -> str:

@@ -29,7 +29,7 @@ _ELSEWHERE = """
 --max-num-seqs --gpu-memory-utilization --trust-remote-code --install-completion --gpus
 --entrypoint --env-file --build-arg --tag --rm --shm-size --constraint --api-key
 --enable-log-requests --grid --seed --enable-auto-tool-choice --tool-call-parser
---reasoning-parser --reasoning-config --add --limit-mm-per-prompt
+--reasoning-parser --reasoning-config --add --limit-mm-per-prompt --load-format
 """
 # Where vLLM has the messages that the how-tos quote; the last is torch's.
 SOURCES = (

@@ -15,10 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mmcalib.models.cut import cut_checkpoint
 from tests.bfloat16 import emulated
 from tests.e2e.command import QWEN, environment
-from tests.engine.conftest import folder_of
 
 START_S = 900
 
@@ -71,23 +69,19 @@ def part(modality: str, path: Path) -> dict[str, Any]:
 def serving(
     printed: str, folder: Path, out: Path, media: Path, cache: Path, model: str = QWEN
 ) -> Iterator[Server]:
-    """Start the server that a run `printed`, by `out`/engine.yaml, with a cut checkpoint, dummy
-    weights and a small KV cache. It may read files below `media`; `folder` keeps its log.
+    """Start the server that a run `printed`, by `out`/engine.yaml, with dummy weights and a small
+    KV cache. It may read files below `media`; `folder` keeps its log.
     """
-    cut = cut_checkpoint(folder_of(model, folder), folder / "cut", layers=1)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     # The command that the run's last line names, with its program spelled out.
     command = shlex.split(printed.rpartition("Serve:  ")[2].partition("\n")[0])
     assert command[-2:] == ["--config", str(out / "engine.yaml")]
-    by_us = command[0] == "mmcalib"
-    program = [sys.executable, "-m", "mmcalib"] if by_us else ["vllm"]
     command = [
-        *(*program, *command[1:], *(["--"] if by_us else [])),
-        *(str(cut), "--host", "127.0.0.1", "--port", str(port)),
-        *("--load-format", "dummy", "--enforce-eager", "--kv-cache-memory-bytes", str(1 << 29)),
-        *("--allowed-local-media-path", str(media)),
+        *(sys.executable, "-m", "mmcalib", *command[1:], "--", "--host", "127.0.0.1"),
+        *("--port", str(port), "--load-format", "dummy"),
+        *("--kv-cache-memory-bytes", str(1 << 29), "--allowed-local-media-path", str(media)),
         *(["--dtype", "float32"] if emulated() else []),
     ]
     env = {**environment(cache), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
@@ -96,7 +90,7 @@ def serving(
         process = subprocess.Popen(
             command, env=env, stdout=sink, stderr=sink, start_new_session=True
         )
-    server = Server(port, str(cut))
+    server = Server(port, model)
     try:
         deadline = time.monotonic() + START_S
         while not server.ready():

@@ -33,11 +33,12 @@ def served(tmp_path_factory, engine_cache: Path) -> Iterator[tuple[Server, Calib
     folder = tmp_path_factory.mktemp("chat")
     out = folder / "out"
     data = ("--data", SAMPLE / "image", "--data", SAMPLE / "video")
-    words = ("run", "--model", folder_of(QWEN, engine_cache), *data, "--out", out)
+    model = folder_of(QWEN, engine_cache)
+    words = ("run", "--model", model, *data, "--out", out)
     limits = ("--max-model-len", "32768", "--conversation", "image=99", "--conversation", "video=5")
     requests = ("--requests", SAMPLE / "requests.jsonl", "--validate", "none")
     done = mmcalib(engine_cache, *words, *limits, *requests)
-    with serving(done.stderr, folder, out, SAMPLE, engine_cache) as server:
+    with serving(done.stderr, folder, out, SAMPLE, engine_cache, str(model)) as server:
         yield server, Calibration.load(out / "calibration.json")
 
 

@@ -344,15 +344,13 @@ def open_session(
             yours = yours if yours.derived_names or yours.written.source else None
         session = Session(job, host, prediction, scratch, progress, given, serving, yours)
         if prediction is not None:
-            # The defaults with the smallest context that the policy may choose.
-            policy = job.policy
-            least = {**session.default_args, **policy.given_values}
+            policy, default = job.policy, session.default_args
+            least = {**default, **policy.given_values}
             if policy.context_tokens is None:
                 least["max_model_len"] = max(1, policy.text_reserve_tokens)
-            share = least.get("gpu_memory_utilization")
-            fitting = partial(reject_too_small, prediction, least, resolved.id, utilization=share)
+            prediction.start(default)
+            fitting = partial(reject_too_small, prediction, default, least, resolved.id)
             session = replace(session, fit=prediction.run_after(fitting))
-            prediction.start(session.default_args)
             if yours is not None:
                 prediction.start(yours.engine_args)
         yield session

@@ -34,6 +34,7 @@ from mmcalib.gate.admission import ChatText
 from mmcalib.memory import predict, worst_steps
 from mmcalib.memory.rehearse import Predicted
 from mmcalib.memory.worst_steps import RehearseAll, predicted_shortfall
+from mmcalib.models.cut import cut_checkpoint
 from mmcalib.proof.prove import (
     Launch,
     Proof,
@@ -51,7 +52,6 @@ from mmcalib.workflows.run.session import Session, budget_your_config, check_uns
 from mmcalib.workflows.traffic.rehearse import (
     MOST_IN_A_RUN,
     BackgroundTraffic,
-    cut_for_serving,
     finish_serving,
 )
 from mmcalib.workflows.traffic.requests import make_trace
@@ -98,7 +98,7 @@ def derive(session: Session, served: Prepared) -> Derived:
         process.submit(process.rehearsals.start_simulated_gpu)
         answers = min(reserve, opened.max_model_len)
         requests = make_trace(corpus, texts.split, answer_tokens=answers, most=MOST_IN_A_RUN)
-        cut = cut_for_serving(Path(served.resolved.path), session.scratch)
+        cut = cut_checkpoint(Path(served.resolved.path), session.scratch / "served")
         serving = BackgroundTraffic(prediction, process, requests, cut)
         judge = predict.RehearsalJudge(
             prediction,

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from mmcalib.checks.check import Check
 from mmcalib.checks.corpus import assumed_load_check
-from mmcalib.checks.limits import CACHE
 from mmcalib.checks.memory import load_check, unserved_check
 from mmcalib.configs import opening
 from mmcalib.configs.read import read_configuration
@@ -94,7 +93,7 @@ def rehearse(
                 if started.kv_blocks is not None:
                     many = plural(len(trace.requests), "request")
                     with Scratch() as scratch, progress.step(f"serving {many} on {device.name}"):
-                        cut = cut_for_serving(Path(one.resolved.path), scratch.path)
+                        cut = cut_checkpoint(Path(one.resolved.path), scratch.path / "served")
                         served = serve_trace(rehearsals, cut, args, started, trace, arrivals)
                     figures = traffic_figures(served, trace, started)
                     said = [*document.assumptions, *trace.assumptions]
@@ -114,11 +113,6 @@ def _split_apart(
     context, loading = opening.configured_context(args), opening.loading_args(args)
     opening.open_model(rehearsals, resolved, progress, loading, context_tokens=context)
     return Texts(rehearsals).split(texts)
-
-
-def cut_for_serving(model: Path, scratch: Path) -> Path:
-    """Cut the model to fewer layers; a step's memory above the model stays the same."""
-    return cut_checkpoint(model, scratch / "served")
 
 
 def serve_trace(
@@ -211,8 +205,7 @@ class BackgroundTraffic:
 
     def start(self, args: EngineArgs) -> Future[Traffic | None]:
         """Start serving; None if vLLM would not start. Call after `prediction.start(args)`."""
-        # The processor cache is in host memory and is sized last.
-        key = arguments_key({name: value for name, value in args.items() if name != CACHE})
+        key = arguments_key(args)
         if key not in self._begun:
             self._begun[key] = self.process.submit(lambda: self._serve(args))
         return self._begun[key]

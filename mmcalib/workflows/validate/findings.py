@@ -24,7 +24,7 @@ from mmcalib.corpus.chat import PART_OF, text_part, url_part
 from mmcalib.decision.effects import Footprints, find_effects, probe_shapes
 from mmcalib.decision.measure import measure
 from mmcalib.decision.texts import Texts, longest_prompt
-from mmcalib.derive.effects import list_settings
+from mmcalib.derive.effects import list_settings, remove_setting
 from mmcalib.derive.limits import LIMIT
 from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.derive.processor_cache import cache_floor, cut_to_context, largest_item_bytes
@@ -327,7 +327,7 @@ def check_settings(subject: ValidatedConfig) -> Iterator[Check]:
     footprints = Footprints(subject.budgets.host, subject.resolved.path, defaults, shapes)
     args = without_gpu_args(subject.engine_args, subject.opened.device)
     with subject.progress.step("testing each setting", len(list_settings(args))) as task:
-        for name in limits.flat_options(args):
+        for name in sorted(set(args.get(limits.KWARGS) or ()) - set(limits.SCOPES.values())):
             yield from _check_flat_option(name, args, footprints)
         try:
             every, _ = find_effects(args, footprints, task)
@@ -340,7 +340,7 @@ def check_settings(subject: ValidatedConfig) -> Iterator[Check]:
 def _check_flat_option(name: str, args: dict[str, Any], footprints: Footprints) -> Iterator[Check]:
     """Check whether a flat processor option also changes items of other modalities."""
     shapes = footprints.shapes
-    less = footprints.items(limits.without_option(args, name), shapes)
+    less = footprints.items(remove_setting(args, (limits.KWARGS, name)), shapes)
     changes = limits.most_changed_items(footprints.items(args, shapes), less)
     remedies = {}
     for modality in changes:

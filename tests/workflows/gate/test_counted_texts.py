@@ -172,9 +172,7 @@ def test_a_processor_s_template_goes_before_the_tokenizer_s(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("template", "patience_s"), [(ENDLESS, 1.0), (FILLING, 30.0)])
-def test_a_template_that_never_ends_costs_its_seconds_only(
-    tmp_path: Path, template: str, patience_s: float
-) -> None:
+def test_a_template_that_never_ends_costs_its_seconds_only(tmp_path, template, patience_s) -> None:
     counting = TextCounter(folder_of(tmp_path, template), HOW, "openai", patience_s=patience_s)
     started = time.monotonic()
     assert [counting.tokens(says("a")) for _ in range(4)] == [None] * 4

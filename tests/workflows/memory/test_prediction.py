@@ -12,6 +12,7 @@ from mmcalib.errors import EngineDied, EngineError, VerdictError, VllmRefused
 from mmcalib.memory.predict import reject_too_small
 from mmcalib.memory.rehearse import MemoryPrediction
 from mmcalib.models import gpus
+from mmcalib.remedies.memory import UTILIZATION
 from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
 
 STEPS = (EncoderStep(ImageShape(28, 28), 2),)
@@ -40,23 +41,23 @@ def prediction(**how: Any) -> tuple[MemoryPrediction, Refusing]:
     return MemoryPrediction(gpus.find_gpu("L4"), process, {"model": "/m"}, **how), process
 
 
-def test_the_same_is_rehearsed_once_and_other_steps_are_not_the_same() -> None:
+def test_the_same_is_rehearsed_once_and_more_steps_are_not_the_same() -> None:
+    """The processor cache is not on the GPU."""
     at, process = prediction()
     with at:
-        first, plain, again = (
-            *at.rehearse_all([{"max_num_seqs": 1}, {}], STEPS),
-            at.rehearse_or_none({"max_num_seqs": 1}),
-        )
+        first, plain = at.rehearse_all([{"max_num_seqs": 1}, {}], STEPS)
+        for cached in ({}, {"mm_processor_cache_gb": 2}):
+            assert at.rehearse_or_none({"max_num_seqs": 1, **cached}) is first
         at.start({"max_num_seqs": 1}, STEPS)
         # Traffic needs the start alone.
         assert at.find_result({}) == plain
         at.rehearse({"max_num_seqs": 4}, STEPS)
         assert at.find_result({"max_num_seqs": 4}) == first
         assert at.find_result({"max_num_seqs": 5}) is None
-    assert [one and one.encoder_tokens for one in (first, plain, again)] == [1, 0, 0]
+    assert [one and one.encoder_tokens for one in (first, plain)] == [1, 0]
     with_model = {"model": "/m", "max_num_seqs": 1}
-    assert process.asked[:3] == [with_model, {"model": "/m"}, with_model]
-    assert at.count == len(process.asked) == 4
+    assert process.asked[:2] == [with_model, {"model": "/m"}]
+    assert at.count == len(process.asked) == 3
 
 
 def test_the_first_failure_of_what_is_tried_is_kept() -> None:
@@ -109,15 +110,26 @@ class Pretended:
         return replace(found, kv_cache_tokens=None, max_concurrency=None, problem=problem)
 
 
+CONTEXT = {"max_model_len": 32_768}
+
+
 def judged(gpu: Pretended) -> None:
     with MemoryPrediction(gpus.find_gpu("L4"), gpu, {"model": "p"}) as prediction:
-        reject_too_small(prediction, {"max_model_len": 32_768}, "a/b", utilization=0.92)
+        reject_too_small(prediction, {}, {**CONTEXT, UTILIZATION: 0.92}, "a/b")
 
 
 def test_what_starts_is_asked_once_and_without_its_media() -> None:
     gpu = Pretended(4.5, image=9.0, audio=9.0)
     judged(gpu)
-    assert gpu.asked == [{"model": "p", "max_model_len": 32_768, "skip_mm_profiling": True}]
+    assert gpu.asked == [{"model": "p", **CONTEXT, UTILIZATION: 0.92, "skip_mm_profiling": True}]
+
+
+def test_a_default_that_starts_needs_no_further_rehearsal() -> None:
+    gpu = Pretended(4.5)
+    with MemoryPrediction(gpus.find_gpu("L4"), gpu, {"model": "p"}) as prediction:
+        prediction.rehearse(CONTEXT)
+        reject_too_small(prediction, CONTEXT, CONTEXT, "a/b")
+    assert gpu.asked == [{"model": "p", **CONTEXT}]
 
 
 def test_one_that_does_not_says_what_fits() -> None:
@@ -127,10 +139,8 @@ def test_one_that_does_not_says_what_fits() -> None:
         "a/b does not fit on L4: its weights, 7.00 GiB, leave 2.50 GiB for the KV cache before any "
         "media; one request of 32,768 tokens needs 4.50 GiB"
     )
-    assert caught.value.hint == (
-        "--max-model-len 2048 or less, a larger --gpu, or a fix from "
-        "mmcalib plan --model a/b --gpu L4"
-    )
+    said = "--max-model-len 2048 or less, a larger --gpu, or a fix from "
+    assert caught.value.hint == said + "mmcalib plan --model a/b --gpu L4"
 
 
 def test_memory_outside_the_default_share_is_tried_before_a_model_is_refused() -> None:
@@ -140,9 +150,9 @@ def test_memory_outside_the_default_share_is_tried_before_a_model_is_refused() -
             return super().rehearse(engine_args, steps)
 
     with MemoryPrediction(gpus.find_gpu("L4"), Roomier(4.0), {"model": "p"}) as prediction:
-        reject_too_small(prediction, {"max_model_len": 32_768}, "a/b", utilization=None)
+        reject_too_small(prediction, {}, CONTEXT, "a/b")
         with pytest.raises(VerdictError, match=r"4\.00 GiB for the KV cache"):
-            reject_too_small(prediction, {"max_model_len": 32_768}, "a/b", utilization=0.92)
+            reject_too_small(prediction, {}, {**CONTEXT, UTILIZATION: 0.92}, "a/b")
 
 
 def test_an_encoder_that_need_not_be_loaded_is_not_held_against_it() -> None:
