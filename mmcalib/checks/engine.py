@@ -15,7 +15,7 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.domain.traffic import BurstResult
 from mmcalib.errors import EngineDied, EngineError, VllmMoved
 from mmcalib.releases.constants import ABOVE_LIMIT, NO_CHAT_TEMPLATE, PROCESSOR_DEVICE_OPTION
-from mmcalib.text import MIB, flag, gib
+from mmcalib.text import MIB, flag, gib, plural
 
 P = TypeVar("P")
 
@@ -182,7 +182,7 @@ def replay_check(
         return Check(name, "fail", words, remedy, origins)
     if mismatched:
         return Check(name, "fail", "; ".join(mismatched[:3]), REPORT_BUG, origins)
-    admitted = f", {len(chosen.admit)} others admitted" if chosen.admit else ""
+    admitted = f", {plural(len(chosen.admit), 'other')} admitted" if chosen.admit else ""
     if not chosen.prompts:
         detail = f"all {chosen.too_heavy} prompts {too_heavy} here"
         if chosen.unreadable:

@@ -137,8 +137,7 @@ def _list_profiles(words: Sequence[str], *, as_json: bool) -> None:
     names = [PROFILE + name for name in profile_names() if all(word in name for word in words)]
     found = [(name, one) for name in names if (one := read_distribution(Path(name)))]
     if as_json:
-        rows = [{"name": name, **asdict(one)} for name, one in found]
-        print_document(json.dumps(rows, indent=2))
+        print_document(json.dumps([{"name": name, **asdict(one)} for name, one in found], indent=2))
         return
     for name, one in found:
         print(f"{name}: {one.about}")

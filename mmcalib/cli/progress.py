@@ -78,14 +78,16 @@ class StepTimes:
         self._title = ""
 
     def left(self) -> str:
-        """The job's time left, such as `2 min left`; empty without a past job."""
+        """The job's time left at its pace, such as `2 min left`; empty without a past job."""
         spent = {**self._now}
         if self._title:
             spent[self._title] += time.monotonic() - self._since
         # Of the titles before this place, only those that come again and again are to come.
         again = self._repeated
         coming = [t for n, t in enumerate(self._past, 1) if n >= self._place or t in again]
-        left_s = sum(max(0.0, self._past[t] - spent.get(t, 0.0)) for t in coming)
+        ran = [t for t in self._past if t not in coming and spent.get(t, 0.0) >= _LEAST_S]
+        pace = sum(spent[t] for t in ran) / max(1.0, sum(self._past[t] for t in ran)) if ran else 1
+        left_s = sum(max(0.0, self._past[t] * pace - spent.get(t, 0.0)) for t in coming)
         words = f"{left_s / 60:.0f} min" if left_s >= 100 else f"{left_s:.0f} s"
         return f"{words} left" if self._past else ""
 

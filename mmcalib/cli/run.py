@@ -57,13 +57,9 @@ def run(options: RunCommandOptions) -> None:
         output.gpu_that_serves(command.gpu_named(name, options.described)): price
         for name, price in named
     }
+    job_of = partial(Job.of, probe=options.probe, flags=options.flags or [])
     jobs = [
-        Job.of(
-            replace(options.job, model=model or options.job.model),
-            gpu=gpu,
-            probe=options.probe,
-            flags=options.flags or [],
-        )
+        job_of(replace(options.job, model=model or options.job.model), gpu=gpu)
         for model, gpu in product(output.split_names(options.job.model), prices)
     ]
     job, out = jobs[0], options.job.out

@@ -202,11 +202,12 @@ def chat_line(calibration: CalibrationDocument) -> str:
         held += f" or {median.sound_s / 60:.1f} min" if median.sound_s else ""
         which = f"{median.limit.replace('max_model_len', 'context')} full"
         if median.limit == "limit_mm_per_prompt":
-            which = f"{number(median.most_items)}{'' if parts else ' would fit'}"
+            most = dict.fromkeys(map(number, (chat.largest.most_items, median.most_items)))
+            which = f"{'-'.join(most)}{'' if parts else ' would fit'}"
         parts.append(f"{held} ({which})")
     labels = [chat.label for chat in calibration.conversations.values()]
     label = "answer length assumed" if "assumed" in labels else "computed"
-    return f"A whole chat holds {', '.join(parts)}; {label}" if parts else ""
+    return f"A chat holds {', '.join(parts)}; {label}" if parts else ""
 
 
 CHAT_HEAD: Final = (

@@ -170,8 +170,11 @@ def _settings(calibration: CalibrationDocument) -> Iterator[rows.Row]:
         entries = list(group)
         if name == "limit_mm_per_prompt":
             counts = [e for e in entries if not e.setting.endswith(_AXES)]
-            limits = ", ".join(f"{e.setting.split('.')[1]} {e.value}" for e in counts)
-            yield name, limits, *_reason(counts)
+            counts.sort(key=lambda e: e.value == 0)
+            for off, alike in groupby(counts, key=lambda e: e.value == 0):
+                shown = list(alike)
+                limits = ", ".join(f"{e.setting.split('.')[1]} {e.value}" for e in shown)
+                yield "  off" if off else name, limits, *_reason(shown)
             hints = [e for e in entries if e.setting.endswith(_AXES)]
             for modality, axes in groupby(hints, key=lambda e: e.setting.split(".")[1]):
                 sizes = list(axes)
@@ -247,12 +250,11 @@ def _notes(calibration: CalibrationDocument, room: int, width: int) -> Iterator[
     elif len(shown) > (most := most + 1):
         shown[most - 1 :] = [Text(f"  and {len(shown) - most + 1} more in report.md")]
     if groups:
-        codes = " ".join(dict.fromkeys(check.code for check in checks))
         assumed, warned = count_warned(checks)
         others = (sum(check.status == status for check in checks) for status in ("fail", "skip"))
         counts = zip((*others, assumed, warned), _NOTES, strict=True)
         spoken = ", ".join(text.plural(count, noun) for count, noun in counts if count)
-        yield from _wrapped(f"{spoken} (mmcalib list checks {codes})", "", 1, width)
+        yield from _wrapped(f"{spoken} (mmcalib list checks CODE explains one)", "", 1, width)
     yield from shown
 
 

@@ -77,12 +77,12 @@ class CheckResult(DocumentPart):
 
 
 def verdict_words(verdict: str, checks: Iterable[CheckResult], losses: Sequence[str] = ()) -> str:
-    """A verdict with what it depends on and costs: `pass, on 1 assumption · 2 warnings`."""
+    """A verdict with what it depends on and costs: `pass, with 1 assumption · 2 warnings`."""
     if verdict == "fail":
         return verdict
     checks = list(checks)
     assumptions, others = count_warned(checks)
-    words = [f"{verdict}, on {plural(assumptions, 'assumption')}" if assumptions else verdict]
+    words = [f"{verdict}, with {plural(assumptions, 'assumption')}" if assumptions else verdict]
     words += [check.name for check in checks if check.code == ids.KEEP_DEFAULTS.code]
     words += losses
     words += [plural(others, "warning")] if others else []

@@ -138,8 +138,8 @@ OTHERS = [
     [
         ("pass", OTHERS[1:3], "pass"),
         ("pass", OTHERS, "pass · 2 warnings"),
-        ("pass", ASSUMED[:1], "pass, on 1 assumption"),
-        ("pass", [*ASSUMED, *OTHERS], "pass, on 2 assumptions · 2 warnings"),
+        ("pass", ASSUMED[:1], "pass, with 1 assumption"),
+        ("pass", [*ASSUMED, *OTHERS], "pass, with 2 assumptions · 2 warnings"),
         ("fail", [*ASSUMED, *OTHERS], "fail"),
     ],
 )
@@ -152,10 +152,10 @@ def on_assumptions() -> Calibration:
 
 
 def test_they_are_the_same_wherever_the_verdict_is_shown() -> None:
-    words, shown = "pass, on 2 assumptions · 2 warnings", on_assumptions()
+    words, shown = "pass, with 2 assumptions · 2 warnings", on_assumptions()
     page = io.StringIO()
     summary(shown, Console(file=page, width=96, color_system=None))
-    assert "PASS, on 2 assumptions. Serve" in page.getvalue()
+    assert "PASS, with 2 assumptions. Serve" in page.getvalue()
     assert f"**Verdict: {words}.**" in markdown(shown, SERVE)
     pill = f'<p class="verdict warn">Verdict: <a href="#notes">{words}</a></p>'
     assert pill in html(Report(shown, SERVE, thumbnails=False))

@@ -60,7 +60,7 @@ def test_a_prompt_that_is_not_taken_in_fails_the_check() -> None:
     good = BurstResult(answered, 1.0, 8000, (PromptOutcome("r.jsonl:2", "", (100,)),))
     check = checked(found, good)
     assert check.status == "pass"
-    assert "1 of the heaviest prompts answered at once, 1 others admitted" in check.detail
+    assert "1 of the heaviest prompts answered at once, 1 other admitted" in check.detail
     refused = BurstResult(answered, 1.0, 8000, (PromptOutcome("r.jsonl:2", "too long", ()),))
     assert checked(found, refused).detail == "r.jsonl:2: too long"
     differing = BurstResult(answered, 1.0, 8000, (PromptOutcome("r.jsonl:2", "", (99,)),))
