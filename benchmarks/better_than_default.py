@@ -199,7 +199,7 @@ def measured(corpus: str, model: str, gpus: Sequence[str], scratch: Path) -> Ite
     out = scratch / "out" / f"{folder.name}-{model.replace('/', '_')}"
     for gpu, found, problem in calibrated(words, gpus, out):
         if found is None:
-            yield Row(corpus, model, gpu, problem=problem[-160:])
+            yield Row(corpus, model, gpu, problem=problem.partition(" → ")[0][-160:])
             continue
         failed = tuple(check.name for check in found.checks if check.status == "fail")
         worse = [c.detail for c in found.checks if c.code == "MM071" and c.status != "pass"]

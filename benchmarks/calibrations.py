@@ -32,7 +32,8 @@ def calibrated(
         yield from ((gpu, _loaded(out) if len(gpus) == 1 else None, said) for gpu in gpus)
         return
     for run in json.loads(comparison.read_text())["runs"]:
-        yield run["gpu"], _loaded(out / run["folder"]), run["problem"]
+        said = " → ".join(filter(None, [run["problem"], run["remedy"]]))
+        yield run["gpu"], _loaded(out / run["folder"]), said
 
 
 def _loaded(folder: Path) -> Calibration | None:

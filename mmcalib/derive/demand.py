@@ -387,12 +387,12 @@ def leave_room(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, i
     half of the KV cache, first allow only those that leave half.
     """
     worst = shortfall.worst
-    if isinstance(worst, WorstStep) and worst.items:
-        # The number of items exceeds the reserve.
+    if isinstance(worst, WorstStep) and worst.peak_bytes:
         room = shortfall.reserved_bytes + shortfall.kv_cache_bytes // 2 - worst.resident.nbytes
-        count = _per_prompt(worst, counts)
-        half = max(1, int(room * worst.items / worst.peak_bytes) // count)
-        if half < budget.max_num_seqs and half * count < worst.items:
+        largest = budget.max_tokens_per_item.get(worst.modality) or worst.tokens or 1
+        count, items = _per_prompt(worst, counts), worst.items or worst.tokens // largest
+        half = max(1, int(room * items / worst.peak_bytes) // count)
+        if half < budget.max_num_seqs and half * count < items:
             return {"max_num_seqs": half}
     if not shortfall.total_bytes:
         return {}

@@ -254,7 +254,7 @@ def _notes(calibration: CalibrationDocument, room: int, width: int) -> Iterator[
         others = (sum(check.status == status for check in checks) for status in ("fail", "skip"))
         counts = zip((*others, assumed, warned), _NOTES, strict=True)
         spoken = ", ".join(text.plural(count, noun) for count, noun in counts if count)
-        yield from _wrapped(f"{spoken} (mmcalib list checks CODE explains one)", "", 1, width)
+        yield from _wrapped(f"{spoken} (see mmcalib list checks)", "", 1, width)
     yield from shown
 
 

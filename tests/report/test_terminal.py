@@ -151,7 +151,7 @@ def test_an_assumed_count_is_labelled_assumed_and_notes_are_counted_as_in_the_re
     ]
     page = shown(with_checks(found, *MANY, evidence=evidence), width=120)
     assert re.search(r"^limit_mm_per_prompt .* one per prompt: no requests +a$", page, re.M)
-    assert "\n4 skipped checks, 2 assumptions, 3 warnings (mmcalib list checks " in page
+    assert "\n4 skipped checks, 2 assumptions, 3 warnings (see mmcalib list checks)" in page
     assert "\nPASS in 154 s, with 2 assumptions." in page
 
 
