@@ -138,7 +138,7 @@ class RehearsalJudge(MemoryJudge):
         return None if served is None else served.margin.nbytes
 
     def remedies(self, decision: Decision) -> Iterator[Remedy]:
-        rehearsed = self.prediction.attempt(decision.engine_args)
+        rehearsed = self._attempt(decision)
         if rehearsed is None:
             return
         short = self._shortfall(decision) if rehearsed.max_concurrency is not None else None
@@ -231,7 +231,7 @@ class RehearsalJudge(MemoryJudge):
         """Return the shortfall of the costliest step; None if unknown or of no interest."""
         if not self.reserves:
             return None
-        (after,) = self.prediction.rehearse_all([decision.engine_args], encoder_steps(decision))
+        after = self._attempt(decision)
         steps = rehearse_worst_steps(decision, self.prediction.rehearse_all)
         found = Predicted(self.prediction.gpu, None, after, steps=steps)
         return predicted_shortfall(found, decision)
