@@ -1,11 +1,11 @@
 """Calibrated configurations beside vLLM's defaults: corpora × models × GPUs, rehearsed.
 
     python benchmarks/better_than_default.py [--corpus NAME] [--model ID] [--gpu NAME]
-        [--out reports/better-than-default.md] [--keep FOLDER]
+        [--rows reports/better-than-default.jsonl] [--out reports/better-than-default.md]
 
 Each option may be given several times and narrows what is run. Needs vLLM, no GPU and no weights.
-Exits 1 where `run` finds its configuration worse than defaults that serve the corpus (MM071). With
-`--keep`, finished rows are kept in FOLDER and are not run again.
+Each row is kept in ROWS when it ends, and what is there is not run again. Exits 1 where `run` finds
+its configuration worse than defaults that serve the corpus (MM071).
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 import av  # noqa: E402
 import numpy as np  # noqa: E402
 import soundfile  # noqa: E402
-from calibrations import calibrated, kept, retentions  # noqa: E402
+from calibrations import calibrated, commit, keep, kept, retentions  # noqa: E402
 from empty_media import write_image  # noqa: E402
 from pages import page  # noqa: E402
 
@@ -185,6 +184,7 @@ class Row:
     failed: tuple[str, ...] = ()
     worse: str = ""
     problem: str = ""
+    commit: str = field(default_factory=commit)
 
 
 def measured(corpus: str, model: str, gpus: Sequence[str], scratch: Path) -> Iterator[Row]:
@@ -199,7 +199,7 @@ def measured(corpus: str, model: str, gpus: Sequence[str], scratch: Path) -> Ite
     out = scratch / "out" / f"{folder.name}-{model.replace('/', '_')}"
     for gpu, found, problem in calibrated(words, gpus, out):
         if found is None:
-            yield Row(corpus, model, gpu, problem=problem.partition(" → ")[0][-160:])
+            yield Row(corpus, model, gpu, problem=problem)
             continue
         failed = tuple(check.name for check in found.checks if check.status == "fail")
         worse = [c.detail for c in found.checks if c.code == "MM071" and c.status != "pass"]
@@ -246,18 +246,10 @@ def page_of(rows: Sequence[Row]) -> str:
         and row.default.serves
         and row.retention == 1
     )
-    return page(
-        Path(__file__).with_suffix(".md.j2"),
-        {"figure": _figure},
-        rows=rows,
-        counted=counted,
-        passed=passed,
-        worse=worse,
-        starts=starts,
-        gains=gains,
-        context=CONTEXT_TOKENS,
-        clips_context=CLIPS_CONTEXT_TOKENS,
-    )
+    template = Path(__file__).with_suffix(".md.j2")
+    found = {"rows": rows, "counted": counted, "passed": passed, "worse": worse, "starts": starts}
+    contexts = {"context": CONTEXT_TOKENS, "clips_context": CLIPS_CONTEXT_TOKENS}
+    return page(template, {"figure": _figure}, gains=gains, **found, **contexts)
 
 
 def _figure(value: float | None, missing: str = "does not start") -> str:
@@ -271,10 +263,10 @@ def main() -> int:
     parser.add_argument("--corpus", action="append", choices=CORPORA)
     parser.add_argument("--model", action="append", choices=MODELS)
     parser.add_argument("--gpu", action="append")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--rows", type=Path, default=Path("reports/better-than-default.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path("reports/better-than-default.md"))
     asked = parser.parse_args()
-    rows = []
+    done = {(row.corpus, row.model, row.gpu) for row in kept(asked.rows, Row)}
     with tempfile.TemporaryDirectory() as scratch:
         for corpus, write in CORPORA.items():
             folder = Path(scratch) / corpus.replace(" ", "-")
@@ -282,18 +274,15 @@ def main() -> int:
             write(folder, random.Random(SEED))
         for model in asked.model or MODELS:
             for corpus in asked.corpus or MODELS[model]:
-                gpus = asked.gpu or GPUS
-                name = f"{corpus}-{model.replace('/', '_')}-{'-'.join(gpus)}.json"
-                make = partial(measured, corpus, model, gpus, Path(scratch))
-                for row in kept(asked.keep and asked.keep / name, Row, make):
+                gpus = [gpu for gpu in asked.gpu or GPUS if (corpus, model, gpu) not in done]
+                rows = list(measured(corpus, model, gpus, Path(scratch))) if gpus else []
+                keep(asked.rows, rows)
+                for row in rows:
                     said = row.worse or row.problem or row.verdict
                     print(f"{corpus}, {model}, {row.gpu}: {said}", flush=True)
-                    rows.append(row)
-    text = page_of(rows)
-    if asked.out:
-        asked.out.write_text(text, encoding="utf-8")
-    else:
-        print(text)
+    order = [(model, corpus) for model in MODELS for corpus in MODELS[model]]
+    rows = sorted(kept(asked.rows, Row), key=lambda row: order.index((row.model, row.corpus)))
+    asked.out.write_text(page_of(rows), encoding="utf-8")
     return int(any(row.worse for row in rows))
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import TypeAdapter
+from pydantic_core import to_json
 
 from mmcalib.admission.calibration import Calibration
 
@@ -55,13 +56,14 @@ def retentions(found: Calibration) -> tuple[float, float]:
     return mean, min((part.worst for part in parts), default=1.0)
 
 
-def kept(path: Path | None, row: type[T], make: Callable[[], Iterable[T]]) -> list[T]:
-    """Read the rows of the file, or make and keep them; without a path they are made."""
-    rows_of: TypeAdapter[list[T]] = TypeAdapter(list[row])  # type: ignore[valid-type]
-    if path is not None and path.is_file():
-        return rows_of.validate_json(path.read_bytes())
-    rows = list(make())
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(rows_of.dump_json(rows))
-    return rows
+def kept(path: Path, row: type[T]) -> list[T]:
+    """Read the rows that an earlier call has kept in this file of JSON Lines."""
+    rows_of: TypeAdapter[T] = TypeAdapter(row)
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    return [rows_of.validate_json(line) for line in lines]
+
+
+def keep(path: Path, rows: Sequence[T]) -> None:
+    """Append the rows, all in one write, so that several processes may share the file."""
+    with path.open("ab", buffering=0) as lines:
+        lines.write(b"".join(to_json(row) + b"\n" for row in rows))

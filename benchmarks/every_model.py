@@ -1,11 +1,11 @@
 """Calibrate every bundled model for the sample corpus on several GPUs, and say what has no file.
 
-    python benchmarks/every_model.py [--model ID] [--gpu NAME] [--media sample]
-        [--keep FOLDER] [--out reports/every-model.md]
+    python benchmarks/every_model.py [--model ID] [--gpu NAME] [--media sample] [--jobs 2]
+        [--rows reports/every-model.jsonl] [--out reports/every-model.md]
 
 --model and --gpu may be given several times. Needs vLLM, no GPU and no weights, and hours for all
-models. Finished models are kept in FOLDER and not run again. Exits 1 where a model ends in anything
-but a file or a verdict that says what would serve.
+models: each is kept in ROWS when it ends, and what is there is not run again. Exits 1 where a model
+ends in anything but a file or a verdict that says what would serve.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ import argparse
 import json
 import re
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from calibrations import calibrated, commit, kept, retentions  # noqa: E402
+from calibrations import calibrated, commit, keep, kept, retentions  # noqa: E402
 from pages import page  # noqa: E402
 
 from mmcalib.admission.calibration import Calibration  # noqa: E402
@@ -88,9 +89,8 @@ def _cell(model: str, gpu: str, found: Calibration | None, problem: str) -> Cell
 
 def page_of(cells: Sequence[Cell]) -> str:
     verdicts = Counter(cell.verdict for cell in cells)
-    commits = Counter(cell.commit for cell in cells)
     template = Path(__file__).with_suffix(".md.j2")
-    values = {"cells": cells, "verdicts": verdicts, "commits": commits, "context": CONTEXT_TOKENS}
+    values = {"cells": cells, "verdicts": verdicts, "context": CONTEXT_TOKENS}
     return page(template, {"tokens": _tokens}, **values)
 
 
@@ -103,17 +103,25 @@ def main() -> int:
     parser.add_argument("--model", action="append")
     parser.add_argument("--gpu", action="append")
     parser.add_argument("--media", type=Path, default=Path("sample"))
-    parser.add_argument("--keep", type=Path, default=Path("out/every-model"))
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--rows", type=Path, default=Path("reports/every-model.jsonl"))
     parser.add_argument("--out", type=Path, default=Path("reports/every-model.md"))
     asked = parser.parse_args()
-    gpus, cells = asked.gpu or list(GPUS), list[Cell]()
-    for model in bundled_models():
-        if not asked.model or model.id in asked.model:
-            stem = f"{model.id.replace('/', '_')}-{'-'.join(gpus)}"
-            make = partial(cells_of, model, gpus, asked.media, asked.keep / stem)
-            found = kept(asked.keep / f"{stem}.json", Cell, make)
-            print(f"{model.id}: {', '.join(f'{c.gpu} {c.verdict}' for c in found)}", flush=True)
-            cells += found
+    done = {(cell.model, cell.gpu) for cell in kept(asked.rows, Cell)}
+
+    def add(model: Geometry) -> None:
+        gpus = [gpu for gpu in asked.gpu or GPUS if (model.id, gpu) not in done]
+        if gpus and (not asked.model or model.id in asked.model):
+            with tempfile.TemporaryDirectory() as out:
+                cells = list(cells_of(model, gpus, asked.media, Path(out)))
+            keep(asked.rows, cells)
+            print(f"{model.id}: {', '.join(f'{c.gpu} {c.verdict}' for c in cells)}", flush=True)
+
+    models = bundled_models()
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        list(pool.map(add, models))
+    order = [model.id for model in models]
+    cells = sorted(kept(asked.rows, Cell), key=lambda cell: order.index(cell.model))
     asked.out.write_text(page_of(cells), encoding="utf-8")
     return int(not all(cell.is_answered for cell in cells))
 
