@@ -191,8 +191,7 @@ def check_unseen(facts: CheckFacts) -> Iterator[Check]:
             most = judged.budget.max_tokens_per_item.get(modality, 0)
             detail = f"--count admits {count.value} {modality} items and the data has none, so "
             detail += f"vLLM's own largest of {most} tokens was assumed"
-            remedy = f"add {modality} files to --data"
-            yield Check(ids.SAMPLES.of(modality), "warn", detail, remedy)
+            yield Check(ids.SAMPLES.of(modality), "warn", detail, f"add {modality} files to --data")
 
 
 def check_counts(facts: CheckFacts) -> Iterator[Check]:

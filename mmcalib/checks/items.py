@@ -189,8 +189,7 @@ def check_shrunk(facts: CheckFacts) -> Iterator[Check]:
         largest = largest_item(facts.decision.most_detailed_table.columns_of(modality))
         detail = f"the largest {modality}, {largest.exemplar}: {largest.shape}, takes "
         detail += f"{plural(largest.tokens, 'token')}, as many as one of {smaller}"
-        names = (largest.exemplar,)
-        yield Check(ids.MODEL_SIZE_LIMIT, "warn", detail, _PARTS[modality], names)
+        yield Check(ids.MODEL_SIZE_LIMIT, "warn", detail, _PARTS[modality], (largest.exemplar,))
 
 
 def _own_limits(decision: Decision) -> Iterator[tuple[Point, list[Point]]]:

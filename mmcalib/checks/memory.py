@@ -154,8 +154,7 @@ def load_check(gpu: str, load: Load, default: Load | None, fitting: float | None
         remedy = ""
     elif fitting is not None:
         remedy = f"-- --gpu-memory-utilization {fitting:g}"
-    detail = "; ".join(_describe_load(load, default))
-    return Check(ids.LOAD_ON.of(gpu), load.status, detail, remedy)
+    return Check(ids.LOAD_ON.of(gpu), load.status, "; ".join(_describe_load(load, default)), remedy)
 
 
 def _describe_load(load: Load, default: Load | None) -> Iterator[str]:

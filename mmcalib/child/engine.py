@@ -196,8 +196,7 @@ def run_burst(llm: Any, request: m.Replay, prompting: processors.PromptSettings)
             if error := _enqueue(llm, prompt, prompting):
                 admitted.append(_rejected(prompt, error))
                 continue
-            tokens = watch.item_tokens[watch.last_added]
-            admitted.append(PromptOutcome(prompt.origin, "", tokens))
+            admitted.append(PromptOutcome(prompt.origin, "", watch.item_tokens[watch.last_added]))
             llm.llm_engine.abort_request([watch.last_added])
         for prompt in request.prompts:
             if error := _enqueue(llm, prompt, prompting):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -70,6 +70,8 @@ class Prompts:
 
     def make(self, request: TrafficRequest) -> tuple[list[int], list[PlacedItem]]:
         """Return a request's tokens and placed items. Raises vLLM's exception for a refused one."""
+        for modality, count in Counter(item.shape.modality for item in request.items).items():
+            self._under.info.validate_num_items(modality, count)
         outside = self._under.config.is_encoder_decoder
         prompt = request.prompt or (self._unique_text(request.text_tokens),)
         remaining, items = list(request.items), list[PlacedItem]()
@@ -175,6 +177,10 @@ class _ServingLoop:
         if not (step.scheduled or self.core.is_busy):
             # The engine only returned its last answers.
             return bool(self.coming)
+        was_idle = self.steps and not self.steps[-1].scheduled
+        if was_idle and self.core.waiting and not step.scheduled:
+            why = "vLLM's scheduler never starts it, and no request behind it"
+            self.refused.append((self._origins[self.core.drop_first()], why))
         if (step.peak_bytes or 0) > self._peak_bytes:
             self._peak_bytes = step.peak_bytes or 0
             self.highest = self._read_highest()

@@ -96,8 +96,7 @@ def check(options: CheckOptions) -> None:
     offenders = tally.answers["no"]
     offenders += 0 if options.allow_unknown else tally.answers["unknown"]
     share = offenders / tally.checked
-    by = known.counted_by
-    summary = Summary.of(tally, all_fit=not offenders, share=share, counted_by=by)
+    summary = Summary.of(tally, all_fit=not offenders, share=share, counted_by=known.counted_by)
     if as_json:
         print_json(summary, indent=None)
     tolerated = f": {percent(share)}, {percent(tolerate)} tolerated" if tolerate else ""

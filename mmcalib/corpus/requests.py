@@ -209,8 +209,7 @@ class RequestsSource:
             )
         if not self._drawn:
             _reject_other_formats(self.path)
-        folder = os.path.dirname(os.path.realpath(self.path))
-        self._reader = RequestLines(folder, how)
+        self._reader = RequestLines(os.path.dirname(os.path.realpath(self.path)), how)
         self._label = label or self.path.name
         self._at_rest = how.at_rest
         # The items of all lines, once `prompts` has read a file at rest.

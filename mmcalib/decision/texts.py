@@ -84,8 +84,7 @@ class Texts:
     def find_counting(self, modalities: Collection[Modality]) -> None:
         """Find a way to count texts without vLLM."""
         try:
-            request = FindCounting(tuple(modalities))
-            answer = self.host.ask(request, "counting texts without vLLM")
+            answer = self.host.ask(FindCounting(tuple(modalities)), "counting texts without vLLM")
         except (VllmMoved, VllmRefused) as error:
             answer = CountingResult(None, error.message)
         self.counting, self.uncounted = answer.counting, answer.why

@@ -125,8 +125,7 @@ def ends_of_levels(levels: Column, order: Column, most: int) -> list[int]:
     if len(every) > most:
         return []
     _, last = np.unique(levels[order[::-1]], return_index=True)
-    pairs = zip(order[first], order[::-1][last], strict=True)
-    return [int(row) for pair in pairs for row in pair]
+    return [int(row) for pair in zip(order[first], order[::-1][last], strict=True) for row in pair]
 
 
 def fill_table(

@@ -213,8 +213,7 @@ def prompts_to_count(
         for place, tokens in enumerate(needed)
         if tokens is None or tokens > min(settled, max_model_len)
     )
-    longest = sorted(uncounted, key=lambda place: -(needed[place] or float("inf")))
-    return longest[:most]
+    return (sorted(uncounted, key=lambda place: -(needed[place] or float("inf"))))[:most]
 
 
 def fit_prompts(

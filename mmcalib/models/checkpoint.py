@@ -61,9 +61,11 @@ def _marker(text: str) -> str:
 
 
 def _parts(placeholders: Mapping[str, str], roles: str) -> str:
-    test = f"message['role'] in {roles.split()} and (%s)" if roles else "%s"
+    # An item of the modality, in all spellings of clients.
+    test = "part['type'] == '{0}' or '{0}' in part or '{0}_url' in part"
+    test = f"message['role'] in {roles.split()} and ({test})" if roles else test
     branches = "".join(
-        f"{{% {'elif' if index else 'if'} {test % _is(modality)} %}}"
+        f"{{% {'elif' if index else 'if'} {test.format(modality)} %}}"
         f"{{% set count.{modality} = count.{modality} + 1 %}}"
         + placeholder.replace("{n}", f"{{{{ count.{modality} }}}}")
         for index, (modality, placeholder) in enumerate(placeholders.items())
@@ -77,11 +79,6 @@ def _parts(placeholders: Mapping[str, str], roles: str) -> str:
             "{% endfor %}{% endif %}",
         )
     )
-
-
-def _is(modality: str) -> str:
-    """Return a Jinja test for an item of the modality, in all spellings of clients."""
-    return f"part['type'] == '{modality}' or '{modality}' in part or '{modality}_url' in part"
 
 
 # Bytes that a byte-level BPE keeps; the others move to U+0100 and up.

@@ -297,6 +297,12 @@ class SteppedCore:
         clients = (outputs or {}).values()
         return sum(output.finished for client in clients for output in client.outputs)
 
+    def drop_first(self) -> str:
+        """Abort the request that waits longest, and return its id."""
+        name = str(self.core.scheduler.waiting.peek_request().request_id)
+        self.core.abort_requests([name])
+        return name
+
     def shutdown(self) -> None:
         self.core.shutdown()
 

@@ -253,26 +253,22 @@ def check_machine(machine: Host, *, wanted_bytes: int) -> Iterator[Check]:
     if ram is None:
         yield Check(ids.HOST_MEMORY, "skip", "this system does not report free memory")
     elif ram < wanted_bytes:
-        detail = f"{_gib(ram)} free; a start on CPU takes about {_gib(wanted_bytes)}"
+        detail = f"{gib(ram)} free; a start on CPU takes about {gib(wanted_bytes)}"
         yield Check(ids.HOST_MEMORY, "warn", detail, "mmcalib run --validate budget ... needs less")
     else:
-        yield Check(ids.HOST_MEMORY, "pass", f"{_gib(ram)} free")
+        yield Check(ids.HOST_MEMORY, "pass", f"{gib(ram)} free")
     if shm is not None and shm < LEAST_SHM_BYTES:
         detail = f"{shm / MIB:.0f} MiB of {SHM} free: too little for --executor ray and vllm serve"
         remedy = f"docker run --shm-size {SHM_BYTES // GIB}g, or --ipc host"
         yield Check(ids.SHARED_MEMORY, "warn", detail, remedy)
     elif shm is not None:
-        yield Check(ids.SHARED_MEMORY, "pass", f"{_gib(shm)} of {SHM} free")
+        yield Check(ids.SHARED_MEMORY, "pass", f"{gib(shm)} of {SHM} free")
     if files is not None and files < LEAST_FILES:
         detail = f"the limit is {files} per process; {LEAST_FILES} is usual"
         yield Check(ids.OPEN_FILES, "warn", detail, f"ulimit -n {LEAST_FILES}")
     else:
         most = "no limit" if files is None else f"up to {files:,} per process"
         yield Check(ids.OPEN_FILES, "pass", most)
-
-
-def _gib(number: int) -> str:
-    return f"{number / GIB:.1f} GiB"
 
 
 # Package name: its module, and the shape of the test file that it writes and reads.

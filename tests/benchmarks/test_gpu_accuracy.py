@@ -97,8 +97,7 @@ def test_scores_are_of_the_pool_both_ways_and_of_the_encoder(pools, verdicts: li
 
 
 def test_a_start_that_was_not_predicted_is_named() -> None:
-    fell = result("x", started=None, failed={"start": "no KV cache"})
-    (said,) = disagreed([result(), fell])
+    (said,) = disagreed([result(), result("x", started=None, failed={"start": "no KV cache"})])
     assert said == "x: rehearsed, it would start; it did not: no KV cache"
 
 

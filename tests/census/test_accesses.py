@@ -66,8 +66,7 @@ def test_equal_content_is_one_item_whatever_its_path(media: Path) -> None:
 
 
 def test_one_file_as_image_and_as_video_is_two_items(media: Path) -> None:
-    both = [image(media / "a"), Item(str(media / "a"), "video")]
-    accesses = logged(both).accesses()
+    accesses = logged([image(media / "a"), Item(str(media / "a"), "video")]).accesses()
     assert [shape for shape, _ in accesses.items] == [SHAPE, CLIP]
 
 
@@ -122,8 +121,7 @@ def test_every_request_with_items_comes_back(requests: list[list[int]]) -> None:
 def test_the_first_requests_say_where_they_stand(media: Path) -> None:
     """Those without items among them, as they come."""
     log = AccessLog()
-    asks = ChatRequest([], {"max_tokens": 7})
-    log.add(Prompt("r.jsonl:1", (image(media / "a"),), asks), [SHAPE])
+    log.add(Prompt("r.jsonl:1", (image(media / "a"),), ChatRequest([], {"max_tokens": 7})), [SHAPE])
     log.add(Prompt("r.jsonl:2", (), ChatRequest.of_user("hello")), [])
     log.add(Prompt("r.jsonl:3", (image(media / "copy"), image(media / "b"))), [SHAPE, SHAPE])
     accesses = log.accesses()

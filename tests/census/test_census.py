@@ -152,8 +152,7 @@ def test_a_video_s_largest_picture_and_longest_are_in() -> None:
 
 @given(st.integers(0, 60))
 def test_reproducible_and_bounded(size: int) -> None:
-    taken = numbered(*ORDINARY, HEAVY)
-    chosen = choose_sample(taken, size)
+    chosen = choose_sample(numbered(*ORDINARY, HEAVY), size)
     assert chosen == choose_sample(numbered(*ORDINARY, HEAVY), size)
     assert len(chosen) == min(size, 51)
     alone = [shape for shape, _ in chosen]

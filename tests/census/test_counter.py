@@ -69,8 +69,7 @@ def test_a_folder_counts_every_file_once(folder: Path) -> None:
 
 @pytest.mark.parametrize("requests_first", [True, False])
 def test_items_of_requests_weigh_as_often_as_they_are_named(folder, requests_first) -> None:
-    lines = requests(folder, images("a", "a", "b"), images("a"), [])
-    sources = [lines, FolderSource(folder)]
+    sources = [requests(folder, images("a", "a", "b"), images("a"), []), FolderSource(folder)]
     taken = count_corpus(sources if requests_first else sources[::-1])
     assert counts(taken) == {A: 3, B: 1, C: 1, D: 1}
     assert taken.prompts.prompts() == 3
@@ -167,8 +166,7 @@ class Asked:
     def prompts(self) -> Iterator[Prompt | Skipped]:
         for number, items in enumerate(self.requests):
             origin = f"requests.jsonl:{number}"
-            usable = Prompt(origin, tuple(items))
-            yield usable if items else Skipped(origin, "not a chat request")
+            yield Prompt(origin, tuple(items)) if items else Skipped(origin, "not a chat request")
 
     def items(self) -> Iterator[Item | Skipped]:
         yield from dict.fromkeys(item for items in self.requests for item in items)

@@ -302,8 +302,7 @@ def test_an_address_that_is_no_cluster(tmp_path: Path, monkeypatch, answering: b
     """Ray itself would wait for minutes."""
     monkeypatch.setattr(subject, "_REACH_S", 3)
     with a_mark(monkeypatch), socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
-        monkeypatch.setenv("RAY_ADDRESS", address)
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{listener.getsockname()[1]}")
         began_s = time.monotonic()
         if answering:
             flood(listener)

@@ -54,8 +54,7 @@ def every(
     judged = JudgedConfig(
         dict(args), counts, budget, budget, ProfileReserve(0, 0), CostTable(DEFAULT, {})
     )
-    facts = CheckFacts(RemedyStyle.LINES, judged, options=known)
-    return list(judge(OPTION_RULES, facts))
+    return list(judge(OPTION_RULES, CheckFacts(RemedyStyle.LINES, judged, options=known)))
 
 
 def only(args: Mapping[str, Any], known: OptionFacts = KNOWN, **limits: Any) -> Check:

@@ -164,8 +164,7 @@ PLAIN = budget({"image": 16_384}, {"image": LARGEST})
 
 
 def test_a_hint_that_shrinks_the_profile_alone() -> None:
-    small = Dummy(324, 0, {"width": 512, "height": 512})
-    asked = budget({"image": 16_384}, {"image": small})
+    asked = budget({"image": 16_384}, {"image": Dummy(324, 0, {"width": 512, "height": 512})})
     judged = facts(HINTED, asked, PLAIN, tries=Alternatives(remedies=["the cure"]))
     (check,) = reserve.check_written_hints(judged)
     assert (check.name, check.status, check.remedy) == ("image size hint", "fail", "the cure")
@@ -199,8 +198,7 @@ def test_a_hint_above_the_maximum_is_ignored() -> None:
 
 
 def test_a_hint_that_shrinks_the_cache_makes_larger_items_impossible() -> None:
-    small = Dummy(256, 0, {"width": 448, "height": 448})
-    asked = budget({"image": 256}, {"image": small})
+    asked = budget({"image": 256}, {"image": Dummy(256, 0, {"width": 448, "height": 448})})
     (check,) = reserve.check_written_hints(facts(HINTED, asked, PLAIN))
     assert check.status == "warn"
     assert "exceeds the encoder cache of 2,048 tokens (HTTP 400)" in (check.detail)
@@ -239,8 +237,7 @@ def fitting(args: dict[str, Any], context: int, *, own: bool = False) -> list[Ch
 
 
 def test_more_items_than_the_context_holds() -> None:
-    args = {"limit_mm_per_prompt": {"image": 4, "video": 0}}
-    (check,) = fitting(args, 32_768)
+    (check,) = fitting({"limit_mm_per_prompt": {"image": 4, "video": 0}}, 32_768)
     assert check.status == "warn"
     assert "4 × image of 16,384 tokens takes 65,536" in check.detail
     assert "limit-mm-per-prompt: {image: 1, video: 0}" in check.remedy
@@ -329,11 +326,9 @@ def test_a_config_class_arrives_with_what_was_written_of_it() -> None:
     options = {"compilation-config": "compilation_config"}
     wrote = {"cudagraph_mm_encoder": True, "compile_mm_encoder": False}
     written = WrittenFile({"compilation-config": wrote}, [], (), options)
-    values = {"compilation_config": {"cudagraph_mm_encoder": True}}
-    (check,) = check_file(written, "", values)
+    (check,) = check_file(written, "", {"compilation_config": {"cudagraph_mm_encoder": True}})
     assert check.status == "pass"
-    lost = {"compilation_config": {"cudagraph_mm_encoder": False}}
-    (check,) = check_file(written, "", lost)
+    (check,) = check_file(written, "", {"compilation_config": {"cudagraph_mm_encoder": False}})
     assert check.status == "fail"
     assert "vLLM reads other values" in check.detail
 

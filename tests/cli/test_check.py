@@ -141,8 +141,7 @@ def test_json_is_one_object_per_offender_and_a_summary(cli, kept: Path, new: Pat
 )
 def test_a_share_that_does_not_fit_can_be_tolerated(cli, kept, new, tolerate, code, last) -> None:
     page, strip = (request((new / name).as_uri()) for name in ("page.png", "strip.png"))
-    lines = [*[page] * 3, strip, ""]
-    (new / "today.jsonl").write_text("\n".join(lines))
+    (new / "today.jsonl").write_text("\n".join([page, page, page, strip, ""]))
     args = ("check", "--calibration", kept, "--requests", new / "today.jsonl", "--json")
     ended = cli(*args, "--tolerate", tolerate)
     assert ended.code == code

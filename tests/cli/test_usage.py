@@ -217,8 +217,7 @@ def test_a_cache_that_cannot_be_written_names_its_variable(cli, desk: Path, monk
 
 @pytest.mark.parametrize("words", ["list models --json", "list models", "--version"])
 def test_a_full_disk_behind_stdout_is_an_error(words: str) -> None:
-    shell = f"{sys.executable} -m mmcalib {words} > /dev/full"
-    done = run_program("bash", "-c", shell, cwd=ROOT)
+    done = run_program("bash", "-c", f"{sys.executable} -m mmcalib {words} > /dev/full", cwd=ROOT)
     assert done.returncode == 1
     assert ends_well(done.stderr)
     assert done.stderr == "error: cannot write: No space left on device\n  try: df -h\n"

@@ -164,8 +164,7 @@ def test_what_starts_no_vllm_or_two_is_said(tmp_path: Path, text: str, said: str
 
 
 def test_words_that_yaml_escapes_are_shown_as_a_command(tmp_path: Path) -> None:
-    found = read(tmp_path, "quoted.yaml", FORMS["quoted.yaml"])
-    diff = found.diff(TUNED, READ).splitlines()
+    diff = read(tmp_path, "quoted.yaml", FORMS["quoted.yaml"]).diff(TUNED, READ).splitlines()
     assert diff[0] == "--- vllm serve\tyours"
     assert f"-    --limit-mm-per-prompt '{LIMIT}' \\" in diff
     assert """+    --limit-mm-per-prompt '{"image": 4, "video": 1}' \\""" in diff

@@ -122,8 +122,7 @@ def test_text_may_be_a_field_of_json(shard: Path, data: bytes, text: str) -> Non
 
 def test_text_by_itself_wins_over_json(shard: Path) -> None:
     """img2dataset writes the caption into both."""
-    both = [("a.json", b'{"caption": "a cat"}'), ("a.txt", b"a cat")]
-    tar(shard, ("a.png", png()), *both)
+    tar(shard, ("a.png", png()), ("a.json", b'{"caption": "a cat"}'), ("a.txt", b"a cat"))
     assert [prompt.request.text() for prompt in prompts(shard)] == ["a cat"]
 
 

@@ -53,8 +53,7 @@ def test_a_table_streams_its_bytes(tmp_path: Path) -> None:
     features = datasets.Features({"image": datasets.Image()})
     made = datasets.Dataset.from_dict({"image": images}, features=features)
     made.to_parquet(str(tmp_path / "t.parquet"))
-    source = HfDatasetSource(f"hf-dataset://parquet?data_files={tmp_path}/t.parquet")
-    found = items_of(source)
+    found = items_of(HfDatasetSource(f"hf-dataset://parquet?data_files={tmp_path}/t.parquet"))
     assert found[1].path.startswith("hf-dataset://1/image::hf-dataset://parquet?")
     assert [width(item) for item in found] == [40, 41, 42]
     copy = local_copy(found[2].path, tmp_path / "copies")
@@ -83,8 +82,7 @@ def test_rows_name_no_file_outside_the_dataset(folder: Path, tmp_path: Path) -> 
     kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
     rows = arrow.array([{"bytes": None, "path": path} for path in paths], kind)
     parquet.write_table(arrow.table({"image": rows}), folder / "t.parquet")
-    source = HfDatasetSource(f"hf-dataset://parquet?data_files={folder}/t.parquet")
-    listed = list(source.items())
+    listed = list(HfDatasetSource(f"hf-dataset://parquet?data_files={folder}/t.parquet").items())
     assert len(listed) == len(paths)
     for found in listed:
         assert isinstance(found, Skipped)

@@ -117,8 +117,7 @@ def test_a_wrong_size_is_skipped_with_its_own_reason(tmp_path: Path) -> None:
 
 def test_large_media_are_read_again_where_they_are_needed(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(tables, "MOST_SENT_BYTES", 10)
-    images = [cell(40 + n) for n in range(40)]
-    path = table(tmp_path, {"image": images}, row_group_size=7)
+    path = table(tmp_path, {"image": [cell(40 + n) for n in range(40)]}, row_group_size=7)
     found = items_of(ParquetSource(path))
     assert held(found[0]).data is None
     backwards = [width(item) for item in reversed(found)]

@@ -192,8 +192,7 @@ def served() -> Iterator[Served]:
 
 
 def noise(width: int, height: int) -> Image.Image:
-    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
-    return Image.fromarray(pixels)
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8))
 
 
 def photo(form: str, **options: object) -> bytes:

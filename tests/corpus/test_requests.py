@@ -52,8 +52,7 @@ def user(*content: object) -> dict[str, Any]:
 def source(folder: Path, *lines: object, **options: Any) -> RequestsSource:
     text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
     (folder / "requests.jsonl").write_text(text)
-    how = Reading(folder / "scratch", **options)
-    return RequestsSource(folder / "requests.jsonl", how)
+    return RequestsSource(folder / "requests.jsonl", Reading(folder / "scratch", **options))
 
 
 def only(found: RequestsSource) -> Prompt:
@@ -272,8 +271,7 @@ def test_a_body_is_measured_if_its_line_exceeds_the_limit(folder: Path) -> None:
     lines = [f'{{"id": "{"1" * 500}", "body": {body}}}'.encode() for body in bodies]
     long, short = map(len, bodies)
     for limit, sizes in ((400, [long, short]), (0, [*map(len, lines)])):
-        how = Reading(folder, as_sent=True, most_body_bytes=limit)
-        reader = RequestLines(str(folder), how)
+        reader = RequestLines(str(folder), Reading(folder, as_sent=True, most_body_bytes=limit))
         read = [reader.prompt("it", line) for line in lines]
         assert [getattr(prompt, "body_bytes", None) for prompt in read] == sizes
 
@@ -610,8 +608,7 @@ def test_a_continued_message_may_lose_the_media_at_its_end(folder: Path, cut: bo
 def test_beside_chat_requests(loose: Path) -> None:
     chat = {"messages": [{"role": "user", "content": "hello"}], "prompt": "not this"}
     batch = {"custom_id": "1", "body": chat, "prompt": "nor this"}
-    custom = {"prompt": "this", "image_files": ["a.png"]}
-    found = all_of(loose, chat, batch, custom)
+    found = all_of(loose, chat, batch, {"prompt": "this", "image_files": ["a.png"]})
     assert [p.request.text() for p in found if isinstance(p, Prompt)] == ["hello", "hello", "this"]
 
 

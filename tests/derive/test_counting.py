@@ -251,8 +251,7 @@ def test_the_extremes_are_among_them_and_both_sides_of_steps() -> None:
     assert max(found, key=lambda s: found[s].embeds) in picked
     assert min(found, key=slope) in picked
     assert max(found, key=weight) in picked
-    order = sorted(found, key=lambda s: (found[s].embeds, weight(s)))
-    pairs = pairwise(order)
+    pairs = pairwise(sorted(found, key=lambda s: (found[s].embeds, weight(s))))
     both = [1 for a, b in pairs if a in picked and b in picked and found[a] != found[b]]
     assert len(both) > 50
 

@@ -22,8 +22,7 @@ CAP = ("mm_processor_kwargs", "max_pixels")
 
 def budget(**changed: Any) -> Budget:
     limits = {"max_items_per_prompt": {"image": 4}, "max_model_len": 4096, "max_num_seqs": 8}
-    plain = builders.budget(6345, {"image": 1269}, **limits)
-    return replace(plain, **changed)
+    return replace(builders.budget(6345, {"image": 1269}, **limits), **changed)
 
 
 LEAVES = st.integers() | st.text(max_size=3)
@@ -96,8 +95,7 @@ def test_where_nothing_moves_it_depends_on_the_setting(path: Any, outcome: str) 
 
 def test_an_effect_concerns_what_stands_and_falls_with_it() -> None:
     same = Footprint(budget())
-    path = ("mm_processor_kwargs", "images_kwargs", "size")
-    size = compare_footprints(path, same, same)
+    size = compare_footprints(("mm_processor_kwargs", "images_kwargs", "size"), same, same)
     assert size.concerns("mm_processor_kwargs.images_kwargs.size.shortest_edge")
     assert not size.concerns("mm_processor_kwargs.images_kwargs.sizes")
     count = compare_footprints(("limit_mm_per_prompt", "image", "count"), same, same)

@@ -134,8 +134,7 @@ def test_the_sample_corpus_is_processed_as_it_was_counted(python, out, tmp_path:
     taken = {row["custom_id"]: row["prompt_tokens"] for row in rows}
     for request in requests:
         answer = calibration.admits(request, allowed_local_media_path=SAMPLE)
-        said = r"(\d+) tokens of media \+ (at most )?(\d+) of text"
-        counted = re.fullmatch(said, answer.reason)
+        counted = re.fullmatch(r"(\d+) tokens of media \+ (at most )?(\d+) of text", answer.reason)
         assert counted is not None, answer.reason
         of_media, bounded, text = counted.groups()
         # Ray has vLLM join the parts of a message by line ends, which a server does not.

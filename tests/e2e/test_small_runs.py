@@ -31,8 +31,7 @@ def test_clips_of_any_rate_are_calibrated_and_measured(tmp_path: Path, engine_ca
     )
     words = ("run", "--model", "Qwen/Qwen2-Audio-7B-Instruct", "--requests", asked)
     # Time enough for the profile, also on a busy machine.
-    budget = ("--startup-budget", "400")
-    mmcalib(engine_cache, *words, *budget, "--out", tmp_path / "out")
+    mmcalib(engine_cache, *words, "--startup-budget", "400", "--out", tmp_path / "out")
     calibration = Calibration.load(tmp_path / "out/calibration.json")
     checks = {check.name: check for check in calibration.checks}
     # 25 tokens a second; a shorter clip than the model's 30 s still reserves for 30 s.

@@ -28,8 +28,7 @@ def speaking(folder: Path, to: Path, template: str | None = TEMPLATE) -> Path:
     path.write_text(json.dumps(document, ensure_ascii=False))
     if template is not None:
         config = to / "tokenizer_config.json"
-        written = json.loads(config.read_text()) | {"chat_template": template}
-        config.write_text(json.dumps(written))
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"chat_template": template}))
     return to
 
 

@@ -59,8 +59,7 @@ def calibrated(lab: Callable[[str], Lab], tmp_path_factory) -> Callable[[str], C
     def calibrate(model_id: str) -> Calibrated:
         opened = lab(model_id)
         if model_id not in found:
-            media = tmp_path_factory.mktemp("media")
-            found[model_id] = _calibrate(opened, media)
+            found[model_id] = _calibrate(opened, tmp_path_factory.mktemp("media"))
         return replace(found[model_id], lab=opened)
 
     return calibrate

@@ -41,8 +41,7 @@ def test_every_setting_of_a_calibration_has_an_effect(qwen: Lab) -> None:
 
 
 def test_half_a_size_is_refused_and_so_both_edges_are_one_setting(qwen: Lab) -> None:
-    args = {**IMAGES, "mm_processor_kwargs": {"size": PAIR}}
-    found, _ = switched_off(qwen, args)
+    found, _ = switched_off(qwen, {**IMAGES, "mm_processor_kwargs": {"size": PAIR}})
     assert "mm_processor_kwargs.size" in found
     assert not [name for name in found if name.endswith("_edge")]
 

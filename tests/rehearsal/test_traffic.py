@@ -266,12 +266,25 @@ def test_timed_requests_come_when_they_were_sent(imaginary: EngineHost, qwen_cut
 def test_what_the_server_refuses_is_said(imaginary: EngineHost, qwen_cut: Path) -> None:
     long = TrafficRequest("long", 5000, 1)
     large = TrafficRequest("large", 8, 1, (TrafficItem(ImageShape(2000, 2000), "large"),))
+    four = TrafficRequest("four", 8, 1, large.items * 4)
     good = traffic(1)
     args: dict[str, Any] = {"num_gpu_blocks_override": 2000, **SMALL_PIXELS}
-    found = served(imaginary, qwen_cut, (long, large, *good), "L4", **args)
-    assert [origin for origin, _ in found.refused] == ["long"]
+    found = served(imaginary, qwen_cut, (long, four, large, *good), "L4", **args)
+    assert [origin for origin, _ in found.refused] == ["long", "four"]
     assert "5,000 tokens leave no room" in found.refused[0][1]
+    assert "At most 3 image(s) may be provided in one prompt" in found.refused[1][1]
     assert sum(step.finished for step in found.steps) == 2
+
+
+def test_a_request_that_never_starts_is_said(imaginary: EngineHost, qwen_cut: Path) -> None:
+    """The scheduler would wait for ever; without that request it serves the next."""
+    endless, good = TrafficRequest("endless", 600, 1), TrafficRequest("good", 8, 1)
+    args: dict[str, Any] = {"num_gpu_blocks_override": 2000}
+    args |= {"scheduler_cls": "tests.rehearsal.picky.NeverLong"}
+    found = served(imaginary, qwen_cut, (endless, good), "L4", **args)
+    assert [origin for origin, _ in found.refused] == ["endless"]
+    assert "never starts it" in found.refused[0][1]
+    assert sum(step.finished for step in found.steps) == 1
 
 
 def test_equal_requests_share_a_prefix(imaginary: EngineHost, qwen_cut: Path) -> None:
