@@ -27,7 +27,7 @@ def calibrated(
     command = [sys.executable, "-m", "mmcalib", *_RUN, *words]
     command += ["--gpu", ",".join(gpus), "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    said = " ".join(done.stderr.split())[-400:]
+    said = " ".join(done.stderr.split())[-400:] or f"exit code {done.returncode}"
     comparison = out / "comparison.json"
     if len(gpus) == 1 or not comparison.is_file():
         yield from ((gpu, _loaded(out) if len(gpus) == 1 else None, said) for gpu in gpus)

@@ -80,10 +80,11 @@ def reject_too_small(
         request = f"one request of {best.budget.max_model_len:,} tokens"
         rest = f"{gib(best.kv_cache_bytes)} for the KV cache before any media; {request} needs "
         rest += gib(needed) if needed else "more"
+    card = gib(best.card_bytes((needed or 0) - best.kv_cache_bytes))
     raise VerdictError(
         f"{model} does not fit on {gpu.name}: its weights, {weights}, leave {rest}",
         hint=(f"--max-model-len {longest} or less, " if longest else "")
-        + f"a larger --gpu, or a fix from mmcalib plan --model {model} {gpu.flags}",
+        + f"a GPU with about {card}, or a fix from mmcalib plan --model {model} {gpu.flags}",
     )
 
 
