@@ -78,8 +78,7 @@ def with_fewer_frames(
 
 def room(budget: Budget) -> int:
     """Most tokens of one item that the encoder cache holds, and the context with some text."""
-    context = max(0, budget.max_model_len - TEXT_RESERVE_TOKENS)
-    return min(budget.encoder_budget_tokens, context)
+    return min(budget.encoder_budget_tokens, max(0, budget.max_model_len - TEXT_RESERVE_TOKENS))
 
 
 def common_video_check(embeds: int, budget: Budget, media_io: Mapping[str, Any] | None) -> Check:

@@ -46,7 +46,8 @@ def memory_checks(
         detail = f"vLLM does not start: {failure.refusal}"
         yield Check(name, "fail", detail, failure.hint or CHANGE_SETTING)
     elif after is None:
-        yield Check(name, "skip", f"not rehearsed: {failure}", "mmcalib rehearse --help")
+        remedy = (failure and failure.hint) or "mmcalib rehearse --help"
+        yield Check(name, "warn", f"not rehearsed: {failure}", remedy)
     elif after.kv_cache_tokens is None:
         remedy = "--max-model-len fit, a larger --gpu, or mmcalib plan"
         yield Check(name, "fail", f"vLLM does not start, rehearsed: {after.problem}", remedy)

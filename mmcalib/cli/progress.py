@@ -83,8 +83,7 @@ class StepTimes:
         if self._title:
             spent[self._title] += time.monotonic() - self._since
         # Of the titles before this place, only those that come again and again are to come.
-        again = self._repeated
-        coming = [t for n, t in enumerate(self._past, 1) if n >= self._place or t in again]
+        coming = [t for n, t in enumerate(self._past, 1) if n >= self._place or t in self._repeated]
         ran = [t for t in self._past if t not in coming and spent.get(t, 0.0) >= _LEAST_S]
         pace = sum(spent[t] for t in ran) / max(1.0, sum(self._past[t] for t in ran)) if ran else 1
         left_s = sum(max(0.0, self._past[t] * pace - spent.get(t, 0.0)) for t in coming)

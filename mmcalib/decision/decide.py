@@ -401,8 +401,7 @@ def decide(
     assert chosen is not None
     if too_long:
         return replace(chosen, forced=reason, forced_by="context")
-    unforced = judge.would_serve(first)
-    return replace(chosen, forced=reason, forced_by="memory", unforced=unforced)
+    return replace(chosen, forced=reason, forced_by="memory", unforced=judge.would_serve(first))
 
 
 def _rank(

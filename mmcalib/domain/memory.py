@@ -332,8 +332,7 @@ class RehearsedMemory:
         """The highest `gpu_memory_utilization` in hundredths with which nothing runs out."""
         if self.division.is_extensible and not self.refusal:
             return 1.0
-        room = self._free_bytes - self.needed_outside_bytes
-        return floor_utilization(room, self.total_bytes)
+        return floor_utilization(self._free_bytes - self.needed_outside_bytes, self.total_bytes)
 
     @property
     def proposed_utilization(self) -> float:

@@ -134,6 +134,8 @@ def _compared_rows(calibration: CalibrationDocument) -> Iterator[rows.Row]:
     for (field, name), *cells in zip(names.items(), *map(figures, memories), strict=True):
         if any(getattr(memory, field) is not None for memory in memories):
             yield name, *cells, _letter(rows.label_of(last, field))
+        elif field == "kv_cache_bytes" and last.gpu:
+            yield name, *("—" for _ in memories[1:]), "not rehearsed", ""
     caches = [f"{text.number(one.budget.encoder_budget_tokens)} tokens" for one in compared]
     yield "encoder token budget", *caches, "c"
     unknown = ["—"] * (len(compared) - 2)

@@ -169,7 +169,8 @@ def _smallest_card(runs: Sequence[ComparedRun]) -> str:
     """Advice: the card with the least memory that serves the corpus whole; empty without cards."""
     whole = [run for run in runs if run.serves_whole and run.starts]
     if not whole:
-        return "No card serves the corpus whole." if any(run.gpu for run in runs) else ""
+        known = all(run.starts is not None or run.problem for run in runs)
+        return "No card serves the corpus whole." if known and any(r.gpu for r in runs) else ""
     least = min(run.total_bytes or 0 for run in whole)
     cards = dict.fromkeys(run.gpu for run in whole if run.total_bytes == least)
     names = [run.model.rpartition("/")[2] for run in whole if run.gpu in cards]

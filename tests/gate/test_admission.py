@@ -43,8 +43,7 @@ def remedied(gate: Gate, shape: Shape) -> Admission:
 
 def prompt(gate: Gate, shapes: list[Shape], text_bytes: int = 0, **asks: Any) -> Admission:
     asked = RequestText(text_bytes=text_bytes, **asks)
-    answer = admit_prompt(gate, shapes, asked)
-    return add_prompt_remedy(gate, shapes, asked, answer)
+    return add_prompt_remedy(gate, shapes, asked, admit_prompt(gate, shapes, asked))
 
 
 def test_what_vllm_refused_does_not_fit() -> None:

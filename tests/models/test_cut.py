@@ -63,8 +63,7 @@ LEAST_ENCODER_LAYERS = {
 
 
 def qwen() -> dict[str, Any]:
-    geometry = some(find_model("Qwen2.5-VL-3B-Instruct"))
-    return geometry.values("config")
+    return some(find_model("Qwen2.5-VL-3B-Instruct")).values("config")
 
 
 def test_true_depths() -> None:

@@ -80,8 +80,7 @@ def test_gguf_is_answered_with_what_works(tmp_path: Path, named: str) -> None:
 
 def test_quantized_twins_have_the_size_of_the_model() -> None:
     def twins(model: str) -> list[str]:
-        geometry = some(find_model(model))
-        return quantized_twins(geometry.values("config"))
+        return quantized_twins(some(find_model(model)).values("config"))
 
     assert twins("Qwen/Qwen2.5-VL-7B-Instruct") == ["Qwen/Qwen2.5-VL-7B-Instruct-AWQ"]
     assert twins("Qwen/Qwen2-VL-7B-Instruct") == []

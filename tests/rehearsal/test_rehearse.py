@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -184,6 +185,13 @@ def test_the_sampler_s_warm_up_takes_what_the_profile_does_not_reserve(h100: The
     said = "the sampler's warm-up was not rehearsed: needs extra_args"
     assert failed.assumptions == (*found.assumptions, said)
     assert failed.kv_cache_bytes == found.kv_cache_bytes
+
+
+@pytest.mark.skipif(find_spec("timm") is not None, reason="timm is installed")
+def test_a_library_that_vllm_does_not_bring_is_named_with_its_install(h100: Theatre) -> None:
+    with pytest.raises(EngineError, match="requires the timm library") as caught:
+        h100.rehearse("google/gemma-3n-E4B-it")
+    assert caught.value.hint == "pip install timm"
 
 
 def test_another_gpu_is_refused_in_one_line(h100: Theatre, qwen: RehearsedMemory) -> None:

@@ -173,6 +173,7 @@ def test_a_comparison_ends_with_the_smallest_card_that_serves_all() -> None:
     best = "The smallest card that serves the corpus whole: L40S, with Qwen2.5-VL-3B-Instruct."
     assert smallest_card(half, larger, whole) == best
     assert smallest_card(half) == "No card serves the corpus whole."
+    assert "card" not in smallest_card(half, larger.model_copy(update={"starts": None}))
     assert not row().serves_whole, "one request is rejected"
     assert row(traffic=None).serves_whole
     page = io.StringIO()

@@ -33,8 +33,7 @@ MOST_BYTES = 256 * MIB
 
 
 def header(kind: bytes, data: bytes, name: str = "x") -> bytes:
-    info = member(name, len(data), kind)
-    return info.tobuf(tarfile.GNU_FORMAT) + data + bytes(-len(data) % 512)
+    return member(name, len(data), kind).tobuf(tarfile.GNU_FORMAT) + data + bytes(-len(data) % 512)
 
 
 def record(key: str, value: str = "v") -> bytes:

@@ -67,12 +67,10 @@ def test_room_is_left_for_what_the_profile_does_not_reserve() -> None:
     assert found.pool.spared_bytes == 494_403_584
     size, *_ = pool_evidence(found.pool, "L4")
     assert "and 0.46 GiB for steps above the profile" in size.reason
-    served = predicted(FOUR, left)
-    check = reserved_check(served, FOUR)
+    check = reserved_check(predicted(FOUR, left), FOUR)
     assert check.status == "pass"
     assert "rehearsed, and 0.46 GiB are free beside the KV cache" in check.detail
-    less = predicted(FOUR, replace(left, spare_bytes=300 << 20))
-    check = reserved_check(less, FOUR)
+    check = reserved_check(predicted(FOUR, replace(left, spare_bytes=300 << 20)), FOUR)
     assert check.status == "warn"
     assert "vLLM does not reserve 0.17 GiB of it" in check.detail
 

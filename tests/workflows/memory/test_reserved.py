@@ -187,8 +187,7 @@ def test_workspaces_that_stay_are_beside_the_encoder() -> None:
     check = reserved_check(predicted(config, after), config)
     assert "beside 1.00 GiB of kernels' workspaces" in check.detail
     assert (check.status, "vLLM does not reserve 1.00 GiB of it" in check.detail) == ("warn", True)
-    on_full = predicted(config, on_full_card(after))
-    crash = reserved_check(on_full, config)
+    crash = reserved_check(predicted(config, on_full_card(after)), config)
     assert (crash.status, "out of memory under load" in crash.detail) == ("fail", True)
 
 

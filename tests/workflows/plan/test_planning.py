@@ -204,8 +204,7 @@ OOM = OutOfMemory(
 
 
 def exhausted(at: Trials, *, phase: Phase | None = "serving: encoder") -> Trials:
-    log = StartupLog(failures=(Failure("", phase, OOM),))
-    return replace(at, oom=observe_oom(at, log))
+    return replace(at, oom=observe_oom(at, StartupLog(failures=(Failure("", phase, OOM),))))
 
 
 def test_a_server_that_ran_out_of_memory_needs_more_room_whatever_is_reserved() -> None:
