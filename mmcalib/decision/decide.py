@@ -244,7 +244,7 @@ def count_items(
     for modality, most in opened.modalities.items():
         count = _count(modality, opened, policy, table, prompts)
         if most is not None and count.value > most:
-            reason = f"{count.reason}; the model takes at most {most}"
+            reason = f"the model takes at most {most}; {count.reason}"
             count = Count(most, reason, "computed", count.exemplar)
         elif count.value == most and count.label == "assumed":
             count = Count(most, f"the model takes at most {most} per prompt", "computed")

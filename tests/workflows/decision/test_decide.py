@@ -200,7 +200,7 @@ def test_no_count_exceeds_what_the_model_takes() -> None:
     model = opened({"image": 2, "video": None})
     counts = decide(corpus([ImageShape(28, 28)]), Policy(count={"image": 7}), model).counts
     assert counts["image"].value == 2
-    assert "at most 2" in counts["image"].reason
+    assert counts["image"].reason == "the model takes at most 2; given: --count image=7"
 
 
 def test_a_model_that_cannot_chunk_gets_room_for_a_whole_item() -> None:
