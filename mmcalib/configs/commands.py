@@ -23,26 +23,16 @@ _SERVER: Final = "vllm.entrypoints.openai.api_server"
 _PROGRAMS: Final = ("vllm", "vllm.entrypoints.cli.main")
 # A container image of vLLM, and the options of `docker run` that take no value and may precede it.
 _IMAGE: Final = re.compile(
-    r"(?:[\w.-]+(?::\d+)?/)?(?:[^\s:=]+/)*[\w.-]*vllm[\w.-]*(?:[:@][\w.:-]+)?"
+    r"(?:docker://)?(?:[\w.-]+(?::\d+)?/)?(?:[^\s:=]+/)*[\w.-]*vllm[\w.-]*(?:[:@][\w.:-]+)?"
 )
 _SWITCHES: Final = re.compile(
-    r"--?[\w-]+=.*|-[itdP]+|--(?:rm|init|detach|interactive|tty|privileged)"
+    r"--?[\w-]+=.*|-[itdP]+|--(?:rm|init|detach|interactive|tty|privileged|nv)"
 )
 _ASSIGNMENT: Final = re.compile(r"(?:--env=|-e)?([A-Za-z_]\w*)=(.*)", re.S)
-_CONTAINERS: Final = {"docker", "podman", "nerdctl", "jobs"}
-_SUFFIXES: Final = (
-    ".yaml",
-    ".yml",
-    ".json",
-    ".sh",
-    ".bash",
-    ".sbatch",
-    ".service",
-    ".py",
-    ".env",
-    ".args",
-)
-
+_CONTAINERS: Final = {"docker", "podman", "nerdctl", "jobs", "apptainer", "singularity"}
+# Programs that a container may run instead of its image's own.
+_INSTEAD: Final = re.compile(r"(?:--entrypoint=)?(?:\S*/)?(?:(?:ba|da|z)?sh|python[\d.]*)")
+_SUFFIXES: Final = re.compile(r"\.(ya?ml|json|sh|bash|sbatch|service|py|env|args)")
 
 # What stands before an option in YAML and is removed with it. Other forms are scripts.
 _GAPS: Final[Mapping[str, str]] = {
@@ -208,6 +198,8 @@ def serve_slice(words: Sequence[str]) -> slice | None:
         return slice(words.index("--") + 1, None)
     for at, (before, word) in enumerate(pairs if runners & _CONTAINERS else (), 1):
         if _IMAGE.fullmatch(word) and (before[:1] != "-" or _SWITCHES.fullmatch(before)):
+            if any(map(_INSTEAD.fullmatch, words[: at + 1])):
+                return None
             return slice(at + (words[at : at + 1] == ["serve"]), None)
     return None
 
@@ -250,7 +242,9 @@ def split_choice(path: Path) -> tuple[Path, str]:
 def names_file(word: str) -> bool:
     """Return True for the name of a configuration's file, as FILE, FILE#NAME or FILE:LINE."""
     path = split_choice(Path(word))[0]
-    return path.suffix in _SUFFIXES or (os.path.isfile(path) and path.suffix != ".gguf")
+    return bool(_SUFFIXES.fullmatch(path.suffix)) or (
+        os.path.isfile(path) and path.suffix != ".gguf"
+    )
 
 
 def choose_command(commands: Sequence[Command], path: Path, choice: str) -> Command:

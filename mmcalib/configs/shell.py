@@ -26,6 +26,8 @@ _BRANCHES: Final = (*_CLAUSES, *(f"{one}_statement" for one in _STATEMENTS), "su
 _EXPANDED: Final = ("expansion", "substitution", "ansi_c_string")
 # They show their words and run none of them.
 _TALKERS: Final = ("echo", "printf", "grep", "pgrep", "pkill")
+# A script in quotes, for another shell or host.
+_QUOTED: Final = re.compile(r"vllm\S*(?:\s|\\\n)+(?:serve\s+\S|-)")
 # Commands run and characters expanded, so that no script grows when it is read.
 _MAX_STEPS: Final = 1 << 21
 # Operators of `${X…}` that are evaluated.
@@ -51,6 +53,8 @@ class Script:
         outer: Script | None = None,
         positional: Sequence[str] = (),
     ) -> None:
+        # The grammar has no line continuation at the end of the text.
+        text = re.sub(r"\\\s*\Z", "\n", text)
         self.source, self.offset, self.line = text.encode(errors="replace"), offset, line
         self.form, self.exported, self.positional = form, set(environment or ()), [*positional]
         # Each has one value, or those of an array.
@@ -220,8 +224,7 @@ class Script:
             case [name, *_]:
                 self.commands.append(command)
                 for at, word in enumerate(words[1:] if name not in _TALKERS else (), 3):
-                    # A script in quotes, for another shell or host.
-                    if re.search(r"vllm\S*\s", word.text):
+                    if _QUOTED.search(word.text):
                         script = re.sub(r"\A--?[\w-]+=", "", word.text)
                         self._spend(len(script))
                         its, more = command.environment, [one.text for one in words[at:]]
