@@ -49,6 +49,7 @@ _BEGIN, _END = "\ufdd0", "\ufdd2"
 # Nor may the reason's own characters mean anything to a shell.
 _HIDDEN: Final = {ord(c): chr(0xE000 + ord(c)) for c in map(chr, range(128)) if not c.isalnum()}
 _SHOWN: Final = {ord(hidden): chr(plain) for plain, hidden in _HIDDEN.items()}
+_TEMPLATE: Final = re.compile(r"\{\{[^{}]*\}\}")
 _REASON: Final = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]*){_END}")
 
 
@@ -222,7 +223,9 @@ def keep_known(words: Sequence[Span]) -> tuple[list[Span], list[str]]:
     kept, notes, is_left_out = list[Span](), list[str](), False
     for word in words:
         is_option = word.text.startswith("-")
-        if unknown := [why.translate(_SHOWN) for why in _REASON.findall(word.text)]:
+        unknown = [why.translate(_SHOWN) for why in _REASON.findall(word.text)]
+        unknown += [f"{one} is not set in the file" for one in _TEMPLATE.findall(word.text)]
+        if unknown:
             is_left_out = bool(kept) and kept[-1].text.startswith("-") and not is_option
             what = kept.pop().text if is_left_out else without_marks(word.text).partition("=")[0]
             what = what if is_left_out or is_option else "another word" if kept else "the model"

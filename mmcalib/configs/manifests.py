@@ -43,7 +43,7 @@ class _Form:
 
 
 # Kubernetes' variables, and templates that another program fills in.
-_KUBELET: Final = re.compile(r"\$(?:\$|\((\w+)\))|\{\{[^{}]*\}\}")
+_KUBELET: Final = re.compile(r"\$(?:\$|\((\w+)\)|\{[^{}]*\})|\{\{[^{}]*\}\}")
 _VARIABLE: Final = re.compile(r"\$(?:\$|\{(\w+)(?::?-([^}]*))?\}|(\w+)|\{[^}]*\})")
 _KUBERNETES: Final = _Form(
     ("command", "args"),
@@ -88,8 +88,9 @@ class _Container:
         is_chart = path[1:] and fields_of(path[-2]).get("vllmConfig") is path[-1]
         self.fields = {} if is_chart else own | self.chart
         every = [*map(fields_of, nodes[:-1]), self.fields]
-        pairs = (pair for fields in every for pair in _environment(fields))
-        self.environment = {name: value for name, value in pairs if value is not None}
+        self.environment: dict[str, str] = {}
+        for name, value in (pair for fields in every for pair in _environment(fields)):
+            self.environment |= {} if value is None else {name: self._expand(value)}
 
     def read(self, name: str) -> Iterator[Command]:
         """Yield the servers that it starts; the name is for a container without one."""
@@ -150,8 +151,9 @@ class _Container:
             name, *default = [group for group in match.groups() if group is not None] or [""]
             if name in self.environment or default:
                 return self.environment.get(name) or "".join(default)
-            # In a script it may be the shell's own.
-            return match[0] if is_script else mark_unknown(match[0], "is not set in the file")
+            # In a script, a variable may be the shell's own.
+            is_own = is_script and match[0][0] == "$"
+            return match[0] if is_own else mark_unknown(match[0], "is not set in the file")
 
         return self.form.variable.sub(value, text)
 

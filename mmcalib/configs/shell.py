@@ -27,7 +27,7 @@ _EXPANDED: Final = ("expansion", "substitution", "ansi_c_string")
 # They show their words and run none of them.
 _TALKERS: Final = ("echo", "printf", "grep", "pgrep", "pkill")
 # A script in quotes, for another shell or host.
-_QUOTED: Final = re.compile(r"vllm\S*(?:\s|\\\n)+(?:serve\s+\S|-)")
+_QUOTED: Final = re.compile(r"vllm\S*[\s\\]+(?:serve\s+\S|-)")
 # Commands run and characters expanded, so that no script grows when it is read.
 _MAX_STEPS: Final = 1 << 21
 # Operators of `${X…}` that are evaluated.
@@ -53,8 +53,9 @@ class Script:
         outer: Script | None = None,
         positional: Sequence[str] = (),
     ) -> None:
-        # The grammar has no line continuation at the end of the text.
+        # The grammar has no line continuation at the end of the text, and no templates.
         text = re.sub(r"\\\s*\Z", "\n", text)
+        text = re.sub(r"\{\{[^{}\n]*\}\}", lambda found: found[0].replace(" ", "\xa0"), text)
         self.source, self.offset, self.line = text.encode(errors="replace"), offset, line
         self.form, self.exported, self.positional = form, set(environment or ()), [*positional]
         # Each has one value, or those of an array.
