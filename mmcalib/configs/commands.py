@@ -32,7 +32,7 @@ _ASSIGNMENT: Final = re.compile(r"(?:--env=|-e)?([A-Za-z_]\w*)=(.*)", re.S)
 _CONTAINERS: Final = {"docker", "podman", "nerdctl", "jobs", "apptainer", "singularity"}
 # Programs that a container may run instead of its image's own.
 _INSTEAD: Final = re.compile(r"(?:--entrypoint=)?(?:\S*/)?(?:(?:ba|da|z)?sh|python[\d.]*)")
-_SUFFIXES: Final = re.compile(r"\.(ya?ml|json|sh|bash|sbatch|service|py|env|args)")
+_SUFFIX: Final = re.compile(r"\.(ya?ml|json|sh|bash|sbatch|service|py|md|env|args)")
 
 # What stands before an option in YAML and is removed with it. Other forms are scripts.
 _GAPS: Final[Mapping[str, str]] = {
@@ -49,7 +49,7 @@ _BEGIN, _END = "\ufdd0", "\ufdd2"
 # Nor may the reason's own characters mean anything to a shell.
 _HIDDEN: Final = {ord(c): chr(0xE000 + ord(c)) for c in map(chr, range(128)) if not c.isalnum()}
 _SHOWN: Final = {ord(hidden): chr(plain) for plain, hidden in _HIDDEN.items()}
-_TEMPLATE: Final = re.compile(r"\{\{[^{}]*\}\}")
+_TEMPLATE: Final = re.compile(r"\{\{[^{}]*\}\}|‹[^›]*›")
 _REASON: Final = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]*){_END}")
 
 
@@ -156,15 +156,10 @@ class Command:
         pairs = filter(None, map(_ASSIGNMENT.fullmatch, texts[: place.start]))
         given = {**self.environment, **{pair[1]: pair[2] for pair in pairs}}
         kept, unread = keep_known(self.words[place])
-        unread = [
-            *(
-                f"line {word.line}: --env-file is not read"
-                for word in self.words[: place.start]
-                if word.text.partition("=")[0] == "--env-file"
-            ),
-            *unread,
-        ]
-        return [replace(self, words=kept, unread=[*self.unread, *unread], environment=given)]
+        files = [w for w in self.words[: place.start] if w.text.partition("=")[0] == "--env-file"]
+        notes = [f"line {word.line}: --env-file is not read" for word in files]
+        notes = [*self.unread, *notes, *unread]
+        return [replace(self, words=kept, unread=notes, environment=given)]
 
 
 def split_models(flags: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -245,9 +240,8 @@ def split_choice(path: Path) -> tuple[Path, str]:
 def names_file(word: str) -> bool:
     """Return True for the name of a configuration's file, as FILE, FILE#NAME or FILE:LINE."""
     path = split_choice(Path(word))[0]
-    return bool(_SUFFIXES.fullmatch(path.suffix)) or (
-        os.path.isfile(path) and path.suffix != ".gguf"
-    )
+    is_ours = _SUFFIX.fullmatch(path.suffix) is not None
+    return is_ours or (os.path.isfile(path) and path.suffix != ".gguf")
 
 
 def choose_command(commands: Sequence[Command], path: Path, choice: str) -> Command:

@@ -49,7 +49,7 @@ _KUBERNETES: Final = _Form(
     ("command", "args"),
     _KUBELET,
     ("storageUri", "uri", "url", "model"),
-    ("envFrom", "runtime", "parallelism"),
+    ("envFrom", "runtime", "parallelism", *_CHART),
 )
 _COMPOSE: Final = _Form(("entrypoint", "command"), _VARIABLE, (), ("env_file",))
 _VALUES: Final = replace(
