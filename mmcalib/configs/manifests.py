@@ -151,9 +151,8 @@ class _Container:
             name, *default = [group for group in match.groups() if group is not None] or [""]
             if name in self.environment or default:
                 return self.environment.get(name) or "".join(default)
-            # In a script, a variable may be the shell's own.
-            is_own = is_script and match[0][0] == "$"
-            return match[0] if is_own else mark_unknown(match[0], "is not set in the file")
+            # In a script it may be the shell's own.
+            return match[0] if is_script else mark_unknown(match[0], "is not set in the file")
 
         return self.form.variable.sub(value, text)
 
