@@ -31,7 +31,7 @@ _SWITCHES: Final = re.compile(
 _ASSIGNMENT: Final = re.compile(r"(?:--env=|-e)?([A-Za-z_]\w*)=(.*)", re.S)
 _CONTAINERS: Final = {"docker", "podman", "nerdctl", "jobs", "apptainer", "singularity"}
 # Programs that a container may run instead of its image's own.
-_INSTEAD: Final = re.compile(r"(?:--entrypoint=)?(?:\S*/)?(?:(?:ba|da|z)?sh|python[\d.]*)")
+_INSTEAD: Final = re.compile(r"(?:--entrypoint=)?(?:[^\s:=]*/)?(?:(?:ba|da|z)?sh|python[\d.]*)")
 _SUFFIX: Final = re.compile(r"\.(ya?ml|json|sh|bash|sbatch|service|py|md|env|args)")
 
 # What stands before an option in YAML and is removed with it. Other forms are scripts.

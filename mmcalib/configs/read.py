@@ -200,7 +200,8 @@ def _find_commands(
         return [], ""
     is_script = text[:2] == "#!" or path.suffix == ".sh"
     what = "command that starts vLLM" if is_script else f"form that mmcalib reads: {_FORMS}"
-    return _read_script(text, 0), what
+    is_list = re.search(r"(?m)^(CMD|ENTRYPOINT)\s*\[", text)
+    return [] if is_list else _read_script(text, 0), what
 
 
 def _read_blocks(text: str) -> Iterator[Command]:

@@ -30,7 +30,7 @@ _TALKERS: Final = frozenset(("echo", "printf", "grep", "pgrep", "pkill"))
 _TO_FILL_IN: Final = re.compile(r"\{\{[^{}\n]*\}\}|(?<=[\s=])<[A-Za-z][^<>\n]*[A-Za-z]>(?=\s)")
 _AS_WORD: Final = str.maketrans(" <>", "\xa0‹›")
 # A script in quotes, for another shell or host.
-_QUOTED: Final = re.compile(r"vllm\S*[\s\\]+(?:serve\s+\S|-)")
+_QUOTED: Final = re.compile(r"vllm\S*[\s\\]+(?:serve\s+\S|[^\w\s]|\S+/\S)")
 # Commands run and characters expanded, so that no script grows when it is read.
 _MAX_STEPS: Final = 1 << 21
 # Operators of `${X…}` that are evaluated.
