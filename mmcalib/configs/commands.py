@@ -157,9 +157,9 @@ class Command:
         given = {**self.environment, **{pair[1]: pair[2] for pair in pairs}}
         kept, unread = keep_known(self.words[place])
         files = [w for w in self.words[: place.start] if w.text.partition("=")[0] == "--env-file"]
-        notes = [f"line {word.line}: --env-file is not read" for word in files]
-        notes = [*self.unread, *notes, *unread]
-        return [replace(self, words=kept, unread=notes, environment=given)]
+        notes = (f"line {word.line}: --env-file is not read" for word in files)
+        unread = [*self.unread, *notes, *unread]
+        return [replace(self, words=kept, unread=unread, environment=given)]
 
 
 def split_models(flags: Sequence[str]) -> tuple[list[str], list[str]]:

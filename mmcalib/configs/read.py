@@ -57,7 +57,8 @@ _OF_VLLM: Final = re.compile(r"VLLM_|PYTORCH_(?:CUDA_)?ALLOC_CONF$")
 _RELEASE: Final = re.compile(
     r"vllm[\w./-]*['\",]*(?:(?:\[[^\]]*\])?==|:|\s+tag: ['\"]?)(?:\$\{\w+:?-)?v?(0\.\d+\.\d+[\w.]*)"
 )
-# A block of code in Markdown.
+# A block of code in Markdown, and the list of a Dockerfile, which is no script.
+_DOCKERFILE: Final = re.compile(r"(?m)^(CMD|ENTRYPOINT)\s*\[")
 _BLOCK: Final = re.compile(r"(?ms)^[ \t]*(```+|~~~+)[ {.]*(\w*)[^\n]*\n(.*?)^[ \t]*\1")
 # Where systemd and supervisor keep variables of a command.
 _SOURCE: Final = re.compile(r"(EnvironmentFile|environment)\s*=")
@@ -200,8 +201,7 @@ def _find_commands(
         return [], ""
     is_script = text[:2] == "#!" or path.suffix == ".sh"
     what = "command that starts vLLM" if is_script else f"form that mmcalib reads: {_FORMS}"
-    is_list = re.search(r"(?m)^(CMD|ENTRYPOINT)\s*\[", text)
-    return [] if is_list else _read_script(text, 0), what
+    return [] if _DOCKERFILE.search(text) else _read_script(text, 0), what
 
 
 def _read_blocks(text: str) -> Iterator[Command]:
@@ -343,6 +343,9 @@ def _reject_foreign(written: WrittenConfiguration, documents: Sequence[Any]) -> 
 
 def _read(path: Path) -> tuple[str, list[yaml.Node], list[str]]:
     """Return the file's text, its YAML documents and notes about these. Raises UsageError."""
+    if not path.is_file():
+        hint = "pass the file that vllm serve reads"
+        raise UsageError(f"--config {path}: no such file", hint=hint)
     documents, notes = list[yaml.Node](), list[str]()
     try:
         data = read_document(path, _MAX_BYTES)
@@ -356,7 +359,7 @@ def _read(path: Path) -> tuple[str, list[yaml.Node], list[str]]:
         if mark and any(isinstance(root, yaml.MappingNode) for root in documents):
             notes.append(f"line {1 + mark.line}: YAML ends here; read in part")
     except OSError as error:
-        raise UsageError(f"--config {path}: {error.strerror}", hint=_HINT) from error
+        raise UsageError(f"--config {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"--config {path} is not UTF-8 text") from error
     return text, documents, notes

@@ -28,7 +28,6 @@ _EXPANDED: Final = ("expansion", "substitution", "ansi_c_string")
 _TALKERS: Final = frozenset(("echo", "printf", "grep", "pgrep", "pkill"))
 # A template, and what a reader fills in; each becomes one word of the same length.
 _TO_FILL_IN: Final = re.compile(r"\{\{[^{}\n]*\}\}|(?<=[\s=])<[A-Za-z][^<>\n]*[A-Za-z]>(?=\s)")
-_AS_WORD: Final = str.maketrans(" <>", "\xa0‹›")
 # A script in quotes, for another shell or host.
 _QUOTED: Final = re.compile(r"vllm\S*[\s\\]+(?:serve\s+\S|[^\w\s]|\S+/\S)")
 # Commands run and characters expanded, so that no script grows when it is read.
@@ -58,7 +57,7 @@ class Script:
     ) -> None:
         # The grammar has no line continuation at the end of the text, and no templates.
         text = re.sub(r"\\\s*\Z", "\n", text)
-        text = _TO_FILL_IN.sub(lambda found: found[0].translate(_AS_WORD), text)
+        text = _TO_FILL_IN.sub(lambda m: m[0].translate(str.maketrans(" <>", "\xa0‹›")), text)
         self.source, self.offset, self.line = text.encode(errors="replace"), offset, line
         self.form, self.exported, self.positional = form, set(environment or ()), [*positional]
         # Each has one value, or those of an array.
