@@ -23,26 +23,16 @@ _SERVER: Final = "vllm.entrypoints.openai.api_server"
 _PROGRAMS: Final = ("vllm", "vllm.entrypoints.cli.main")
 # A container image of vLLM, and the options of `docker run` that take no value and may precede it.
 _IMAGE: Final = re.compile(
-    r"(?:[\w.-]+(?::\d+)?/)?(?:[^\s:=]+/)*[\w.-]*vllm[\w.-]*(?:[:@][\w.:-]+)?"
+    r"(?:docker://)?(?:[\w.-]+(?::\d+)?/)?(?:[^\s:=]+/)*[\w.-]*vllm[\w.-]*(?:[:@][\w.:-]+)?"
 )
 _SWITCHES: Final = re.compile(
-    r"--?[\w-]+=.*|-[itdP]+|--(?:rm|init|detach|interactive|tty|privileged)"
+    r"--?[\w-]+=.*|-[itdP]+|--(?:rm|init|detach|interactive|tty|privileged|nv)"
 )
 _ASSIGNMENT: Final = re.compile(r"(?:--env=|-e)?([A-Za-z_]\w*)=(.*)", re.S)
-_CONTAINERS: Final = {"docker", "podman", "nerdctl", "jobs"}
-_SUFFIXES: Final = (
-    ".yaml",
-    ".yml",
-    ".json",
-    ".sh",
-    ".bash",
-    ".sbatch",
-    ".service",
-    ".py",
-    ".env",
-    ".args",
-)
-
+_CONTAINERS: Final = {"docker", "podman", "nerdctl", "jobs", "apptainer", "singularity"}
+# Programs that a container may run instead of its image's own.
+_INSTEAD: Final = re.compile(r"(?:--entrypoint=)?(?:[^\s:=]*/)?(?:(?:ba|da|z)?sh|python[\d.]*)")
+_SUFFIX: Final = re.compile(r"\.(ya?ml|json|sh|bash|sbatch|service|py|md|env|args)")
 
 # What stands before an option in YAML and is removed with it. Other forms are scripts.
 _GAPS: Final[Mapping[str, str]] = {
@@ -59,6 +49,7 @@ _BEGIN, _END = "\ufdd0", "\ufdd2"
 # Nor may the reason's own characters mean anything to a shell.
 _HIDDEN: Final = {ord(c): chr(0xE000 + ord(c)) for c in map(chr, range(128)) if not c.isalnum()}
 _SHOWN: Final = {ord(hidden): chr(plain) for plain, hidden in _HIDDEN.items()}
+_TEMPLATE: Final = re.compile(r"\{\{[^{}]*\}\}|‹[^›]*›")
 _REASON: Final = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]*){_END}")
 
 
@@ -165,15 +156,10 @@ class Command:
         pairs = filter(None, map(_ASSIGNMENT.fullmatch, texts[: place.start]))
         given = {**self.environment, **{pair[1]: pair[2] for pair in pairs}}
         kept, unread = keep_known(self.words[place])
-        unread = [
-            *(
-                f"line {word.line}: --env-file is not read"
-                for word in self.words[: place.start]
-                if word.text.partition("=")[0] == "--env-file"
-            ),
-            *unread,
-        ]
-        return [replace(self, words=kept, unread=[*self.unread, *unread], environment=given)]
+        files = [w for w in self.words[: place.start] if w.text.partition("=")[0] == "--env-file"]
+        notes = (f"line {word.line}: --env-file is not read" for word in files)
+        unread = [*self.unread, *notes, *unread]
+        return [replace(self, words=kept, unread=unread, environment=given)]
 
 
 def split_models(flags: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -208,6 +194,8 @@ def serve_slice(words: Sequence[str]) -> slice | None:
         return slice(words.index("--") + 1, None)
     for at, (before, word) in enumerate(pairs if runners & _CONTAINERS else (), 1):
         if _IMAGE.fullmatch(word) and (before[:1] != "-" or _SWITCHES.fullmatch(before)):
+            if any(map(_INSTEAD.fullmatch, words[: at + 1])):
+                return None
             return slice(at + (words[at : at + 1] == ["serve"]), None)
     return None
 
@@ -230,7 +218,9 @@ def keep_known(words: Sequence[Span]) -> tuple[list[Span], list[str]]:
     kept, notes, is_left_out = list[Span](), list[str](), False
     for word in words:
         is_option = word.text.startswith("-")
-        if unknown := [why.translate(_SHOWN) for why in _REASON.findall(word.text)]:
+        unknown = [why.translate(_SHOWN) for why in _REASON.findall(word.text)]
+        unknown += [f"{one} is not set in the file" for one in _TEMPLATE.findall(word.text)]
+        if unknown:
             is_left_out = bool(kept) and kept[-1].text.startswith("-") and not is_option
             what = kept.pop().text if is_left_out else without_marks(word.text).partition("=")[0]
             what = what if is_left_out or is_option else "another word" if kept else "the model"
@@ -250,7 +240,8 @@ def split_choice(path: Path) -> tuple[Path, str]:
 def names_file(word: str) -> bool:
     """Return True for the name of a configuration's file, as FILE, FILE#NAME or FILE:LINE."""
     path = split_choice(Path(word))[0]
-    return path.suffix in _SUFFIXES or (os.path.isfile(path) and path.suffix != ".gguf")
+    is_ours = _SUFFIX.fullmatch(path.suffix) is not None
+    return is_ours or (os.path.isfile(path) and path.suffix != ".gguf")
 
 
 def choose_command(commands: Sequence[Command], path: Path, choice: str) -> Command:

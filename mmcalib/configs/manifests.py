@@ -43,13 +43,13 @@ class _Form:
 
 
 # Kubernetes' variables, and templates that another program fills in.
-_KUBELET: Final = re.compile(r"\$(?:\$|\((\w+)\))|\{\{[^{}]*\}\}")
+_KUBELET: Final = re.compile(r"\$(?:\$|\((\w+)\)|\{[^{}]*\})|\{\{[^{}]*\}\}")
 _VARIABLE: Final = re.compile(r"\$(?:\$|\{(\w+)(?::?-([^}]*))?\}|(\w+)|\{[^}]*\})")
 _KUBERNETES: Final = _Form(
     ("command", "args"),
     _KUBELET,
     ("storageUri", "uri", "url", "model"),
-    ("envFrom", "runtime", "parallelism"),
+    ("envFrom", "runtime", "parallelism", *_CHART),
 )
 _COMPOSE: Final = _Form(("entrypoint", "command"), _VARIABLE, (), ("env_file",))
 _VALUES: Final = replace(
@@ -88,8 +88,9 @@ class _Container:
         is_chart = path[1:] and fields_of(path[-2]).get("vllmConfig") is path[-1]
         self.fields = {} if is_chart else own | self.chart
         every = [*map(fields_of, nodes[:-1]), self.fields]
-        pairs = (pair for fields in every for pair in _environment(fields))
-        self.environment = {name: value for name, value in pairs if value is not None}
+        self.environment: dict[str, str] = {}
+        for name, value in (pair for fields in every for pair in _environment(fields)):
+            self.environment |= {} if value is None else {name: self._expand(value)}
 
     def read(self, name: str) -> Iterator[Command]:
         """Yield the servers that it starts; the name is for a container without one."""

@@ -177,9 +177,7 @@ def rejected_flags_error(
 ) -> UsageError | None:
     """Return the error for flags that vLLM's parser rejects by `said`; `options` have no dashes."""
     names = {_name(word) for word in flags}
-    unknown: list[str] = []
-    if said.startswith(_UNKNOWN):
-        unknown = [word for word in said.removeprefix(_UNKNOWN).split() if _name(word) in names]
+    unknown = [word for word in said.partition(_UNKNOWN)[2].split() if _name(word) in names]
     argument = _ARGUMENT.match(said)
     if not unknown and (argument is None or f"--{argument['option']}" not in names):
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -48,7 +49,7 @@ _MAX_VALUES: Final = 100_000
 _MAX_DEPTH: Final = 50
 _FORMS: Final = (
     "vLLM's YAML, a Kubernetes manifest, a compose file, Helm values, a shell script, a systemd "
-    "unit, a Python program with LLM(...), or flags of vllm serve"
+    "unit, a Python program with LLM(...), Markdown, or flags of vllm serve"
 )
 _HINT: Final = "mmcalib ... -- followed by the flags of vllm serve"
 _OF_VLLM: Final = re.compile(r"VLLM_|PYTORCH_(?:CUDA_)?ALLOC_CONF$")
@@ -56,6 +57,9 @@ _OF_VLLM: Final = re.compile(r"VLLM_|PYTORCH_(?:CUDA_)?ALLOC_CONF$")
 _RELEASE: Final = re.compile(
     r"vllm[\w./-]*['\",]*(?:(?:\[[^\]]*\])?==|:|\s+tag: ['\"]?)(?:\$\{\w+:?-)?v?(0\.\d+\.\d+[\w.]*)"
 )
+# A block of code in Markdown, and the list of a Dockerfile, which is no script.
+_DOCKERFILE: Final = re.compile(r"(?m)^(CMD|ENTRYPOINT)\s*\[")
+_BLOCK: Final = re.compile(r"(?ms)^[ \t]*(```+|~~~+)[ {.]*(\w*)[^\n]*\n(.*?)^[ \t]*\1")
 # Where systemd and supervisor keep variables of a command.
 _SOURCE: Final = re.compile(r"(EnvironmentFile|environment)\s*=")
 # One variable of an environment file with flags, or of a systemd unit with a command.
@@ -165,12 +169,12 @@ def read_configuration(
     if config is None:
         return _as_command(written)
     path, choice = split_choice(config)
-    text, documents, notes = _read(path)
-    written = replace(written, text=text, unread=tuple(notes))
     try:
+        text, documents, notes = _read(path)
         found, what = _find_commands(path, text, documents)
     except (RecursionError, OverflowError) as error:
         raise UsageError(f"--config {path} is nested or grows too much", hint=_HINT) from error
+    written = replace(written, text=text, unread=tuple(notes))
     if found:
         return _from_command(written, choose_command(found, path, choice))
     if what:
@@ -186,6 +190,8 @@ def _find_commands(
     """Return the commands that start vLLM, and what they are; nothing for vLLM's own YAML."""
     if path.suffix == ".py":
         return read_program(text), "call of vLLM's LLM or EngineArgs that Python can parse"
+    if path.suffix == ".md":
+        return [*_read_blocks(text)], "block of code that starts vLLM"
     objects = [read_object(root, text) for root in documents]
     if any(commands is not None for commands in objects):
         found = [command for commands in objects for command in commands or ()]
@@ -195,7 +201,17 @@ def _find_commands(
         return [], ""
     is_script = text[:2] == "#!" or path.suffix == ".sh"
     what = "command that starts vLLM" if is_script else f"form that mmcalib reads: {_FORMS}"
-    return _read_script(text, 0), what
+    return [] if _DOCKERFILE.search(text) else _read_script(text, 0), what
+
+
+def _read_blocks(text: str) -> Iterator[Command]:
+    """Yield the servers in Markdown's blocks of commands and of Python, each read by itself."""
+    for block in _BLOCK.finditer(text):
+        before, code = text[: block.start(3)].count("\n"), block[3]
+        if re.fullmatch("(ba|z)?sh|shell|console|text|", block[2]):
+            yield from Script(code, {}, block.start(3), before + 1).find_servers()
+        elif block[2] in ("py", "python"):
+            yield from read_program("\n" * before + textwrap.dedent(code))
 
 
 def _read_script(text: str, offset: int | None) -> list[Command]:
@@ -233,10 +249,8 @@ def extract_serve_flags(words: Sequence[str]) -> list[str]:
         del pasted[0]
     first = pasted[0] if pasted else ""
     if _STARTERS.fullmatch(Path(first).name):
-        raise UsageError(
-            f"{first} ... does not start vllm serve as far as mmcalib can tell",
-            hint="after --, type only the flags of vllm serve",
-        )
+        said = f"{first} ... does not start vllm serve as far as mmcalib can tell"
+        raise UsageError(said, hint="after --, type only the flags of vllm serve")
     return pasted
 
 
@@ -319,9 +333,8 @@ def _reject_foreign(written: WrittenConfiguration, documents: Sequence[Any]) -> 
     pairs = {key: one[key] for one in documents if isinstance(one, dict) for key in one}
     known = known_arguments()
     others = [key for key in pairs if known and str(key).replace("-", "_") not in known]
-    is_nested = any(
-        isinstance(pairs[key], dict | list) or "vllm" in str(pairs[key]) for key in others
-    )
+    values = map(pairs.get, others)
+    is_nested = any(isinstance(one, dict | list) or "vllm" in str(one) for one in values)
     if is_nested and 2 * len(others) > len(pairs):
         what = "is not vLLM's YAML: it has " + ", ".join(f"`{key}`" for key in others[:4])
         said = f"--config {written.source} {what}. mmcalib reads {_FORMS}"
@@ -331,15 +344,14 @@ def _reject_foreign(written: WrittenConfiguration, documents: Sequence[Any]) -> 
 def _read(path: Path) -> tuple[str, list[yaml.Node], list[str]]:
     """Return the file's text, its YAML documents and notes about these. Raises UsageError."""
     if not path.is_file():
-        raise UsageError(
-            f"--config {path}: no such file", hint="pass the file that vllm serve reads"
-        )
+        hint = "pass the file that vllm serve reads"
+        raise UsageError(f"--config {path}: no such file", hint=hint)
     documents, notes = list[yaml.Node](), list[str]()
     try:
         data = read_document(path, _MAX_BYTES)
         text = data.decode(encoding_of(data)).replace("\r\n", "\n")
         # Compose without tags, so that YAML constructs no objects yet.
-        for root in yaml.compose_all(text, yaml.SafeLoader):
+        for root in yaml.compose_all("" if path.suffix == ".md" else text, yaml.SafeLoader):
             _expanded_size(root, 0, {}, notes)
             documents.append(root)
     except yaml.YAMLError as error:
@@ -350,11 +362,6 @@ def _read(path: Path) -> tuple[str, list[yaml.Node], list[str]]:
         raise UsageError(f"--config {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"--config {path} is not UTF-8 text") from error
-    except (RecursionError, OverflowError) as error:
-        raise UsageError(
-            f"--config {path} is nested too deeply, or its aliases expand to too many values",
-            hint="write the values out instead of aliases",
-        ) from error
     return text, documents, notes
 
 

@@ -25,7 +25,11 @@ _BRANCHES: Final = (*_CLAUSES, *(f"{one}_statement" for one in _STATEMENTS), "su
 # Ends of the types of nodes that a shell expands.
 _EXPANDED: Final = ("expansion", "substitution", "ansi_c_string")
 # They show their words and run none of them.
-_TALKERS: Final = ("echo", "printf", "grep", "pgrep", "pkill")
+_TALKERS: Final = frozenset(("echo", "printf", "grep", "pgrep", "pkill"))
+# A template, and what a reader fills in; each becomes one word of the same length.
+_TO_FILL_IN: Final = re.compile(r"\{\{[^{}\n]*\}\}|(?<=[\s=])<[A-Za-z][^<>\n]*[A-Za-z]>(?=\s)")
+# A script in quotes, for another shell or host.
+_QUOTED: Final = re.compile(r"vllm\S*[\s\\]+(?:serve\s+\S|[^\w\s]|\S+/\S)")
 # Commands run and characters expanded, so that no script grows when it is read.
 _MAX_STEPS: Final = 1 << 21
 # Operators of `${X…}` that are evaluated.
@@ -51,6 +55,9 @@ class Script:
         outer: Script | None = None,
         positional: Sequence[str] = (),
     ) -> None:
+        # The grammar has no line continuation at the end of the text, and no templates.
+        text = re.sub(r"\\\s*\Z", "\n", text)
+        text = _TO_FILL_IN.sub(lambda m: m[0].translate(str.maketrans(" <>", "\xa0‹›")), text)
         self.source, self.offset, self.line = text.encode(errors="replace"), offset, line
         self.form, self.exported, self.positional = form, set(environment or ()), [*positional]
         # Each has one value, or those of an array.
@@ -75,13 +82,10 @@ class Script:
         """Return the servers that it starts; each has the notes of the whole script."""
         servers = [server for one in self.commands for server in one.find_server()]
         lines = Counter(one.line for one in servers)
+        calls = [one.call if lines[one.line] > 1 else 0 for one in servers]
         return [
-            replace(
-                one,
-                unread=[*self.notes, *one.unread],
-                line=one.call or one.line if lines[one.line] > 1 else one.line,
-            )
-            for one in servers
+            replace(one, unread=[*self.notes, *one.unread], line=call or one.line)
+            for one, call in zip(servers, calls, strict=True)
         ]
 
     def _run(self, node: Node) -> None:
@@ -217,11 +221,10 @@ class Script:
             case [name, *_] if name.startswith("--"):
                 self.commands.append(command)
                 self.notes.append(f"line {command.line}: {ORPHANS}")
-            case [name, *_]:
+            case [*texts] if _TALKERS.isdisjoint(texts[:2]):
                 self.commands.append(command)
-                for at, word in enumerate(words[1:] if name not in _TALKERS else (), 3):
-                    # A script in quotes, for another shell or host.
-                    if re.search(r"vllm\S*\s", word.text):
+                for at, word in enumerate(words[1:], 3):
+                    if _QUOTED.search(word.text):
                         script = re.sub(r"\A--?[\w-]+=", "", word.text)
                         self._spend(len(script))
                         its, more = command.environment, [one.text for one in words[at:]]

@@ -15,9 +15,7 @@ LARGER = "Qwen/Qwen2.5-VL-7B-Instruct"
 LENGTH = "--max-model-len 8192"
 DESCRIBED: dict[str, dict[str, Any]] = yaml.safe_load((DATA / "scripts.yaml").read_text("utf-8"))
 SCRIPTS, SEVERAL = DESCRIBED["scripts"], DESCRIBED["several"]
-COMPOSE, CALLS, BRANCHES, PROGRAM = (
-    SEVERAL[name]["text"] for name in ("compose.yaml", "calls.sh", "branches.sh", "offline.py")
-)
+COMPOSE, PROGRAM = (SEVERAL[name]["text"] for name in ("compose.yaml", "offline.py"))
 
 
 def read(folder: Path, name: str, text: str, choice: str = "") -> WrittenConfiguration:
@@ -95,13 +93,13 @@ decode:
     assert list(read(tmp_path, "a.yaml", text).unread) == ["line 2: runtime is not read"]
 
 
-def test_the_answer_chooses_one(tmp_path: Path) -> None:
-    chosen = read(tmp_path, "compose.yaml", COMPOSE, "#vllm")
-    assert (chosen.model, chosen.file_flags) == (MODEL, ("--max-model-len", "4096"))
-    chosen = read(tmp_path, "calls.sh", CALLS, ":2")
+@pytest.mark.parametrize(
+    ("name", "choice"),
+    [("compose.yaml", "#vllm"), ("calls.sh", ":2"), ("branches.sh", ":4"), ("README.md", ":6")],
+)
+def test_the_answer_chooses_one(tmp_path: Path, name: str, choice: str) -> None:
+    chosen = read(tmp_path, name, SEVERAL[name]["text"], choice)
     assert (chosen.model, " ".join(chosen.file_flags), chosen.unread) == (MODEL, LENGTH, ())
-    chosen = read(tmp_path, "branches.sh", BRANCHES, ":4")
-    assert (chosen.model, chosen.file_flags) == (MODEL, ("--max-model-len", "8192"))
 
 
 @pytest.mark.engine
@@ -171,10 +169,11 @@ def test_only_exported_variables_are_the_server_s(tmp_path: Path) -> None:
     assert found.environment == ("VLLM_KEY_FOR_CLIENTS",)
 
 
-@pytest.mark.parametrize("name", ["start", "train.py"])
+@pytest.mark.parametrize("name", ["start", "train.py", "page.md", "Dockerfile"])
 def test_a_file_in_no_form_is_one_line(tmp_path: Path, name: str) -> None:
+    text = 'FROM v\nCMD ["sh", "-c", "vllm serve a/b"]\n' if name == "Dockerfile" else "import os\n"
     with pytest.raises(UsageError) as refused:
-        read(tmp_path, name, "import os\n")
+        read(tmp_path, name, text)
     assert refused.value.message.startswith(f"--config {tmp_path / name} has no ")
 
 
