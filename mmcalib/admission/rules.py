@@ -122,8 +122,7 @@ def probe_clips(area: bounds.Area | None) -> list[VideoShape]:
 
 def probe_audio(rate_hz: int, longest_s: float) -> list[AudioShape]:
     """Return audio clips in ascending length, at the rate to which the server resamples."""
-    most = _BEYOND * longest_s
-    steps = [s for s in (*_SECONDS, *_LONG_SECONDS) if s <= max(most, _SECONDS[-1])]
+    steps = [s for s in (*_SECONDS, *_LONG_SECONDS) if s <= max(_BEYOND * longest_s, _SECONDS[-1])]
     steps += (s for s in _LONG_SECONDS[-2:] if s > steps[-1])
     return [AudioShape(max(1, round(seconds * rate_hz)), rate_hz) for seconds in (0, *steps)]
 
@@ -198,8 +197,7 @@ class _Seeker:
         area = self._area()
         if area is None:
             return self._ceiling()
-        probes = self.observe(probe_images(area))
-        costs = list(self._all_costs(probes))
+        costs = list(self._all_costs(self.observe(probe_images(area))))
         around = max((c.tokens - c.embeds for _, c in costs if isinstance(c, Cost)), default=0)
         rules = (replace(area, around_tokens=around, least_edge_px=n) for n in (0, area.factor_px))
         return next(filter(None, (_prove(rule, costs, exact=True) for rule in rules)), None)
@@ -288,8 +286,7 @@ class _Seeker:
         if loader is None:
             return None
         fps = options.get("fps", -1 if loader == "uniform" else VIDEO_FPS)
-        frames = options.get("num_frames", VIDEO_FRAMES)
-        return bounds.Sampling(loader, frames, fps)
+        return bounds.Sampling(loader, options.get("num_frames", VIDEO_FRAMES), fps)
 
     def _all_costs(self, probes: Observed) -> Iterator[tuple[Shape, Made]]:
         """Yield the costs of the corpus and the probes, without items whose header is wrong."""

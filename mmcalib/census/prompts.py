@@ -265,8 +265,7 @@ class PromptCensus:
             if exemplar.origin > self._origins[place]:
                 return
             if exemplar.origin == self._origins[place]:
-                alike = self._exemplar(code), self._cut(code, exemplar)
-                exemplar = min(alike, key=_exemplar_order)
+                exemplar = min(self._exemplar(code), self._cut(code, exemplar), key=_exemplar_order)
         self._keep(code, exemplar)
 
     def _cut(self, code: bytes, exemplar: Prompt) -> Prompt:

@@ -191,8 +191,7 @@ def check_skipped_profile(facts: CheckFacts) -> Iterator[Check]:
         return
     size, lower = "", ""
     if short is not None:
-        room = short.requested_bytes - max(0, short.nbytes)
-        share = floor_utilization(room, short.total_bytes)
+        share = floor_utilization(short.requested_bytes - max(0, short.nbytes), short.total_bytes)
         size = f" and take {gib(short.worst.nbytes)}"
         lower = f", or {yaml_line('gpu_memory_utilization', share)}"
     detail = "skip_mm_profiling: vLLM reserves nothing for the encoder and gives that memory to "

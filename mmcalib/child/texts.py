@@ -340,8 +340,7 @@ _EXPANSION = {"NFC": 1, "Replace": 1, "Prepend": 1, "Strip": 1, "NFD": 3, "NFKC"
 def text_bound(texts: TextRenderer, modalities: Sequence[Modality]) -> TextBound:
     """Bound text tokens by trying the template; `compared` is 0 if there is no bound."""
     try:
-        bound = _PromptBound(texts.renderer.get_tokenizer())
-        return _find_bound(texts, bound, modalities)
+        return _find_bound(texts, _PromptBound(texts.renderer.get_tokenizer()), modalities)
     except Exception:  # noqa: BLE001 - no template, or an unsupported one: no bound
         return TextBound()
 

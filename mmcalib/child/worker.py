@@ -81,8 +81,7 @@ class WorkerMethods:
         }
 
     def mmcalib_memory(self) -> WorkerMemory:
-        subtracts = runner.subtracts_graphs(self)
-        memory = runner.read_worker_memory(self, subtracts_graphs=subtracts)
+        memory = runner.read_worker_memory(self, subtracts_graphs=runner.subtracts_graphs(self))
         return runner.add_phase_peaks(memory, phase_peaks(self.model_runner))
 
     def mmcalib_peak(self, start_bytes: int | None) -> int:

@@ -50,6 +50,7 @@ _BEGIN, _END = "\ufdd0", "\ufdd2"
 _HIDDEN: Final = {ord(c): chr(0xE000 + ord(c)) for c in map(chr, range(128)) if not c.isalnum()}
 _SHOWN: Final = {ord(hidden): chr(plain) for plain, hidden in _HIDDEN.items()}
 _TEMPLATE: Final = re.compile(r"\{\{[^{}]*\}\}|‹[^›]*›")
+_WHOLE: Final = re.compile("--no-|--[^=]+=")
 _REASON: Final = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]*){_END}")
 
 
@@ -164,12 +165,15 @@ class Command:
 
 def split_models(flags: Sequence[str]) -> tuple[list[str], list[str]]:
     """Separate models from other words of `vllm serve`."""
-    models, rest = list[str](), list[str]()
-    words = iter(flags if not flags or flags[0].startswith("-") else ["--model", *flags])
+    models, rest, before = list[str](), list[str](), "--no-"
+    words = iter(flags)
     for word in words:
         name, _, value = word.partition("=")
         value = (value or next(words, "")) if name == "--model" else ""
+        # The model may also follow an option that takes no value, or has one already.
+        value = word if word[:1] != "-" and _WHOLE.match(before) else value
         (models if value else rest).append(value or word)
+        before = word
     return models, rest
 
 

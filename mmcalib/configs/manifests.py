@@ -102,8 +102,7 @@ class _Container:
         model = _model_around(self.path, self.form.models)
         for one in found:
             words = [*_kserve_words(one.words)] if "modelFormat" in self.fields else one.words
-            notes = [*unread, *one.unread]
-            yield replace(one, words=words, unread=notes, name=name, model=model)
+            yield replace(one, words=words, unread=[*unread, *one.unread], name=name, model=model)
 
     def _find_unread(self) -> Iterator[tuple[str, yaml.Node]]:
         for key, node in self.chart.items():

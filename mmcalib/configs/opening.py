@@ -122,8 +122,7 @@ def add_config_hints(written: WrittenConfiguration, gpu: Gpu) -> Iterator[None]:
             file = shlex.quote(str(written.source))
             error.hint = error.hint or f"mmcalib validate --config {file} {gpu.flags}"
         elif written.flags:
-            flags = shlex.join(written.flags)
-            error.hint = error.hint or f"change what vLLM rejects in -- {flags}"
+            error.hint = error.hint or f"change what vLLM rejects in -- {shlex.join(written.flags)}"
         raise
 
 

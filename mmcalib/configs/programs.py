@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
+import json
 import operator
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
-from mmcalib.configs.commands import Command, Span
+from mmcalib.configs.commands import Command, Span, mark_unknown
 from mmcalib.text import serve_option
 
 _CALLS: Final = ("LLM", "EngineArgs", "AsyncEngineArgs")
@@ -32,7 +33,7 @@ _UNKNOWN: Final = (ArithmeticError, MemoryError, RecursionError, SyntaxError, Ty
 
 
 def read_program(text: str) -> list[Command]:
-    """Return the calls that start an engine; none for what is no Python."""
+    """Return the calls and lists of words that start an engine; none for what is no Python."""
     try:
         nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -56,6 +57,8 @@ def read_program(text: str) -> list[Command]:
         for name, node in called
         if imported.get(name) in _CALLS or re.fullmatch(rf"vllm\.(.+\.)?({'|'.join(_CALLS)})", name)
     ]
+    lists = (node for node in nodes if isinstance(node, ast.List))
+    calls += [server for one in lists for server in inlining.read_words(one).find_server()]
     return sorted(calls, key=lambda call: call.line)
 
 
@@ -101,13 +104,24 @@ class _Inlining(ast.NodeTransformer):
     def __init__(self, values: dict[str, ast.expr], nodes: Sequence[ast.AST]) -> None:
         self.values, self.left, self.line = values, _MOST_STEPS, 0
         self.changes = defaultdict[str, list[tuple[int, bool, ast.Dict]]](list)
-        homes = dict[str, Any]()
+        # Statements that add to a list, by its name and block, and of each list the names.
+        self.added = defaultdict[str, list[tuple[Any, ast.stmt, list[ast.expr]]]](list)
+        self.lists, homes = dict[ast.AST, tuple[str, Any]](), dict[str, Any]()
         for node in nodes:
             for block in (getattr(node, part, ()) for part in ("body", "orelse", "finalbody")):
                 for one in block if isinstance(block, list) else ():
                     match one:
-                        case ast.Assign(targets=[ast.Name(id=name)]):
+                        case ast.Assign([ast.Name(id=name)], value) | ast.AnnAssign(
+                            ast.Name(id=name), _, ast.expr() as value
+                        ):
                             homes[name] = block
+                            self.lists[value] = name, block
+                            continue
+                        case ast.Expr(
+                            ast.Call(ast.Attribute(ast.Name(id=name), "append" | "extend"), [own])
+                        ) | ast.AugAssign(ast.Name(id=name), ast.Add(), own):
+                            words = own.elts if isinstance(own, ast.List) else [own]
+                            self.added[name].append((block, one, words))
                             continue
                         case ast.Assign([ast.Subscript(ast.Name(id=name), key)], value):
                             more = ast.Dict([key], [value])
@@ -122,6 +136,31 @@ class _Inlining(ast.NodeTransformer):
                         case _:
                             continue
                     self.changes[name].append((one.lineno, homes.get(name) is block, more))
+
+    def read_words(self, node: ast.List) -> Command:
+        """Return the command of a list, with what is certain to be added to it."""
+        words, notes, (name, home) = [*node.elts], list[str](), self.lists.get(node, ("", None))
+        for block, one, more in self.added[name]:
+            if block is home:
+                words += more
+            elif not any(own == name and other is block for own, other in self.lists.values()):
+                notes.append(f"line {one.lineno}: {ast.unparse(one)} is not read: it may not run")
+        return Command([Span(self._word(o), line=o.lineno) for o in words], notes, node.lineno)
+
+    def _word(self, node: ast.expr) -> str:
+        match node:
+            case ast.JoinedStr(parts):
+                return "".join(map(self._word, parts))
+            case ast.FormattedValue(one, -1, None) | ast.Call(ast.Name("str"), [one]):
+                return self._word(one)
+            case ast.Call(ast.Attribute(ast.Name("json"), "dumps"), [own, *_]):
+                write: Callable[[Any], str] = json.dumps
+            case own:
+                write = str
+        try:
+            return write(ast.literal_eval(self.visit(own)))
+        except _UNKNOWN:
+            return mark_unknown(ast.unparse(node), "is known only when it runs")
 
     def find_arguments(self, key: str, node: ast.expr) -> list[tuple[str, ast.expr]]:
         """Return the argument and its value, or those of a dictionary for an empty key."""

@@ -189,7 +189,7 @@ def _find_commands(
 ) -> tuple[list[Command], str]:
     """Return the commands that start vLLM, and what they are; nothing for vLLM's own YAML."""
     if path.suffix == ".py":
-        return read_program(text), "call of vLLM's LLM or EngineArgs that Python can parse"
+        return read_program(text), "call or command that starts vLLM, for Python to parse"
     if path.suffix == ".md":
         return [*_read_blocks(text)], "block of code that starts vLLM"
     objects = [read_object(root, text) for root in documents]

@@ -274,8 +274,7 @@ class _Sample:
         parts = [url_part(PART_OF[guess_modality(f.head, f.ending)], f.item.path) for f in media]
         if text:
             parts.append(text_part(text))
-        items = tuple(file.item for file in media)
-        return Prompt(origin, items, ChatRequest.of_user(parts))
+        return Prompt(origin, tuple(file.item for file in media), ChatRequest.of_user(parts))
 
 
 def _read(file: IO[bytes] | None, size_bytes: int) -> bytes:

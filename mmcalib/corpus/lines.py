@@ -225,14 +225,12 @@ def _messages_of(body: Mapping[str, Any], *, as_sent: bool = False) -> list[Mess
         messages = body["messages"]
     elif _is_list_of_objects(turns := body.get("turns")):
         # The last of a session's requests repeats the turns before it, with answers.
-        every = [message for turn in turns for message in (*_messages_of(turn), _NO_ANSWER)]
-        return every[:-1]
+        return [message for turn in turns for message in (*_messages_of(turn), _NO_ANSWER)][:-1]
     elif text := body.get("text") or body.get("texts"):
         messages = ChatRequest.of_user([text_part(str(one)) for one in _cells(text)]).messages
     elif isinstance(body.get("content"), list):
         # vLLM's custom_image data sets have their own part type.
-        parts = [_part_of_custom(part) for part in body["content"]]
-        messages = ChatRequest.of_user(parts).messages
+        messages = ChatRequest.of_user([_part_of_custom(part) for part in body["content"]]).messages
     elif isinstance(prompt := body.get("prompt", ""), str) and body.keys() & _PROMPTS:
         messages = ChatRequest.of_user([text_part(prompt)] if "prompt" in body else []).messages
     else:

@@ -396,8 +396,7 @@ def decide(
     steps = token_levels(turned, budgets.policy)
     if not steps or not fits(steps[-1]):
         return first
-    most = steps[bisect_left(steps, True, hi=len(steps) - 1, key=fits)]
-    chosen = by_level[most]
+    chosen = by_level[steps[bisect_left(steps, True, hi=len(steps) - 1, key=fits)]]
     assert chosen is not None
     if too_long:
         return replace(chosen, forced=reason, forced_by="context")

@@ -92,8 +92,7 @@ class Footprints:
             full = {**self.serve_defaults, **args, "model": self.model_path}
             try:
                 request = ComputeBudget(full, build_dummy, only_profiled=True)
-                budget = self.host.ask(request, "switching a setting off")
-                self._budgets[key] = Footprint(budget)
+                self._budgets[key] = Footprint(self.host.ask(request, "switching a setting off"))
             except VllmRefused as error:
                 self._budgets[key] = Footprint(refusal=error.message)
         return self._budgets[key]

@@ -234,8 +234,7 @@ def _explore_again(
     setting = _setting(decision, knob.name, knob.value, budgets.policy.loader_setting)
     shapes = decision.default_table.columns_of(knob.modality).shapes
     base = remeasure(budgets.host, decision.default_table, setting, shapes)
-    plain = limits.limit_mm_per_prompt(decision.counts, {})
-    again = explore(knob, base, plain, budgets, progress)
+    again = explore(knob, base, limits.limit_mm_per_prompt(decision.counts, {}), budgets, progress)
     return again if [e.point.value for e in again] == [e.point.value for e in row] else row
 
 

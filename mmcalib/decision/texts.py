@@ -273,8 +273,7 @@ def smallest_context(longest: Fit | None, most_tokens: int) -> int:
     """Return the smallest max_model_len, in whole KV blocks, for the longest prompt and answer."""
     if longest is None or longest.unknown:
         return most_tokens
-    blocks = -(-longest.needed_tokens // BLOCK_TOKENS)
-    return min(blocks * BLOCK_TOKENS, most_tokens)
+    return min(-(-longest.needed_tokens // BLOCK_TOKENS) * BLOCK_TOKENS, most_tokens)
 
 
 def _fullest(table: CostTable, counts: Mapping[Modality, Count], budget: Budget) -> PromptTokens:

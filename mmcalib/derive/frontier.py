@@ -219,8 +219,7 @@ def affected_shapes(knob: Knob, value: Value, default: CostTable) -> list[Shape]
 
 def unaffected_shape(knob: Knob, default: CostTable, changed: Collection[Shape]) -> Shape | None:
     """The costliest shape that should not change: if it does, the cap has another meaning."""
-    costs = default.columns_of(knob.modality)
-    most = costs.replace_costs(dict.fromkeys(changed)).heaviest
+    most = default.columns_of(knob.modality).replace_costs(dict.fromkeys(changed)).heaviest
     return most.shape if most else None
 
 

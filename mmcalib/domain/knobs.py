@@ -194,8 +194,7 @@ def _rises(value: Value, most: int) -> list[int]:
     """Values above the default, up to `most`, the value that shrinks nothing."""
     if most <= value:
         return []
-    steps = (int(value * rise) for rise in _RISES)
-    return [*(step for step in steps if step < _NEAR * most), most]
+    return [*(step for step in (int(value * rise) for rise in _RISES) if step < _NEAR * most), most]
 
 
 @final

@@ -183,8 +183,7 @@ class Sampling:
 
     def _count_present(self, shape: VideoShape, promised: int) -> int:
         """Count the frames in the file among those that the loader picks by the header."""
-        whole = replace(shape, num_frames=promised)
-        picked = self.frames(whole)
+        picked = self.frames(replace(shape, num_frames=promised))
         if self.loader == "qwen2_vl":
             steps = (int(n * promised / picked) for n in range(picked))
         else:
@@ -247,8 +246,7 @@ class Frames:
         if min(width, height) < factor:
             scale = max(factor / height, factor / width)
             width, height = int(width * scale), int(height * scale)
-        cells = self.area.cells(width, height, frames, self.together)
-        return steps * cells + self.around_embeds
+        return steps * self.area.cells(width, height, frames, self.together) + self.around_embeds
 
     def tokens_around(self, frames: int) -> int:
         """The most tokens in the prompt that are not in the encoder cache."""

@@ -110,8 +110,7 @@ def read_starts(lines: Iterable[str]) -> tuple[StartupLog, ...]:
     router = _Router()
     for line in read_lines(lines):
         router.take(line)
-    gpus = (draft.facts.get("gpu") for draft in router.drafts)
-    gpu = next(filter(None, gpus), None)
+    gpu = next(filter(None, (draft.facts.get("gpu") for draft in router.drafts)), None)
     return tuple(replace(one.to_log(), gpu=gpu) for one in router.drafts if one.has_facts)
 
 

@@ -136,8 +136,7 @@ def count_frames_as_opencv(shown: Sequence[FrameTime], promised: int, fps: float
     if not starts:
         return promised
     start = starts[-1]
-    number = int((shown[start].at_s - first_s) * fps + 0.5)
-    frames = number + len(shown) - start
+    frames = int((shown[start].at_s - first_s) * fps + 0.5) + len(shown) - start
     return frames if 0 < frames < promised - 1 else promised
 
 

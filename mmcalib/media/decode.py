@@ -158,8 +158,7 @@ def _decode_audio_by_ffmpeg(medium: Medium, shape: AudioShape, encoding: Encodin
 
 def _start_sample(num_samples: int, channels: int) -> int:
     """Return the sample from which to decode: 0, or one near the end of very long audio."""
-    is_short = num_samples * channels <= _WHOLE_SAMPLES
-    return 0 if is_short else max(0, num_samples - _BLOCK_SAMPLES)
+    return 0 if num_samples * channels <= _WHOLE_SAMPLES else max(0, num_samples - _BLOCK_SAMPLES)
 
 
 def _check_length(decoded_s: float, header_s: float) -> None:

@@ -75,8 +75,7 @@ class Gpu:
     @property
     def flags(self) -> str:
         """Options of `rehearse` and `plan` that name this GPU."""
-        is_given = self.total_status == "given"
-        named = self.source if is_given else shlex.join(["--gpu", self.name])
+        named = self.source if self.total_status == "given" else shlex.join(["--gpu", self.name])
         free = "" if self.free_bytes is None else f" --gpu-memory-free {self.free_bytes >> 20}MiB"
         return f"{named}{free}"
 

@@ -131,8 +131,7 @@ def prove(
     try:
         started = start_engine(host, launch, progress)
         figures = started.figures
-        usable = launch.engine_args
-        left_out = [name for name in launch.config.engine_args if name not in usable]
+        left_out = [name for name in launch.config.engine_args if name not in launch.engine_args]
         start = engine.start_check(figures, launch.config.budget, left_out)
         checks = (start, *engine.profile_checks(figures, rehearsed=launch.gpu is not None))
         proof = Proof(started, checks=checks)

@@ -32,8 +32,7 @@ def encoder_attention_backends(config: Any, runner: Any) -> str | None:
 
         modules = runner.model.modules()
         layers = (module for module in modules if isinstance(module, MMEncoderAttention))
-        names = {str(layer.attn_backend.name) for layer in layers}
-        return ", ".join(sorted(names)) or None
+        return ", ".join(sorted({str(layer.attn_backend.name) for layer in layers})) or None
     if not VLLM_0_15.is_reached:
         return _tower_backends(runner.model)
     from vllm.platforms import current_platform

@@ -42,8 +42,7 @@ def counter_name(processor: Any) -> str:
 
 def apply_processor(processor: Any, prompt_ids: list[int], data: Any) -> Any:
     """Run a multimodal processor on loaded media, as the server's renderer does."""
-    items = processor.info.parse_mm_data(data)
-    inputs = ProcessorInputs(prompt=prompt_ids, mm_data_items=items)
+    inputs = ProcessorInputs(prompt=prompt_ids, mm_data_items=processor.info.parse_mm_data(data))
     # One thread unless OMP_NUM_THREADS is set (vllm/renderers/base.py, 0.32); more only spin.
     with set_default_torch_num_threads():
         return processor.apply(inputs, TimingContext(enabled=False))
@@ -257,8 +256,7 @@ def video_loader_name(config: Any) -> str | None:
 
 
 def video_loader(config: Any, options: dict[str, Any]) -> Any:
-    name = video_processor_name(config)
-    backend = vllm_video.get_video_loader_backend_for_processor(name)
+    backend = vllm_video.get_video_loader_backend_for_processor(video_processor_name(config))
     if backend and "video_backend" not in options:
         options = {**options, "video_backend": backend}
     return VideoMediaIO(ImageMediaIO(image_mode="RGB"), **options)
@@ -307,8 +305,7 @@ class PromptSettings:
             from vllm.renderers import hf
 
             # Its module differs between releases; the renderer's own import leads to it.
-            utils = sys.modules[hf.parse_chat_messages.__module__]
-            template = utils.load_chat_template(template)
+            template = sys.modules[hf.parse_chat_messages.__module__].load_chat_template(template)
         return cls(
             template,
             arguments.get("chat_template_content_format") or "auto",

@@ -147,8 +147,7 @@ def encoder_batches(
         for group in ([[item] for item in equal] if is_sequential else [equal])
         for _, _, kwargs in group_and_batch_mm_kwargs(group, device=runner.device, pin_memory=False)
     ]
-    placeholders = output["mm_placeholders"][modality]
-    return batches, sum(p.get_num_embeds() for p in placeholders)
+    return batches, sum(p.get_num_embeds() for p in output["mm_placeholders"][modality])
 
 
 # Returns the largest clip for a model config and its processor.
@@ -226,8 +225,7 @@ def resolve_layout(config: Any, worker: Any, specs: list[Any]) -> None:
         return
     from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
 
-    layouts = worker.get_supported_kv_cache_layouts()
-    resolve_kv_cache_layout(config, [layouts], specs)
+    resolve_kv_cache_layout(config, [worker.get_supported_kv_cache_layouts()], specs)
 
 
 def bytes_per_token(specs: Iterable[Any]) -> float:

@@ -233,8 +233,7 @@ def _sequences(known: _Measured) -> Iterator[r.Remedy]:
         yield from stated
     elif log.warmed_sequences and oom and oom.tried_bytes and oom.free_bytes:
         fitting = min(1, oom.free_bytes / oom.tried_bytes) * log.warmed_sequences / 2
-        count = 2 ** int(math.log2(max(1, fitting)))
-        yield _limit_sequences(count, "the warm-up runs as many")
+        yield _limit_sequences(2 ** int(math.log2(max(1, fitting))), "the warm-up runs as many")
 
 
 def _context(known: _Measured) -> Iterator[r.Remedy]:

@@ -116,8 +116,7 @@ def _rejected(calibration: CalibrationDocument) -> Headline:
     parts = calibration.costs.modalities.values()
     known = [one.shape for part in parts for one in part.known]
     refused = sum(len(part.refused) for part in parts)
-    gate = calibration.gate
-    over = sum(admit(gate, shape).answer == "no" for shape in known)
+    over = sum(admit(calibration.gate, shape).answer == "no" for shape in known)
     rejected = refused + over
     others = sum(part.unlisted.shapes for part in parts if part.unlisted)
     # Unlisted shapes cost no more than the lightest listed one.
@@ -261,8 +260,7 @@ def md(report: Report) -> str:
 def plain_text(report: Report) -> str:
     """The summary that `mmcalib run` ends with, without colours."""
     page, folder = io.StringIO(), "" if report.redact_paths else report.folder
-    console = Console(file=page, highlight=False)
-    summary(report.shown, console, serve=report.command, folder=folder)
+    summary(report.shown, Console(file=page, highlight=False), serve=report.command, folder=folder)
     return page.getvalue()
 
 

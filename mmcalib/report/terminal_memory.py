@@ -135,8 +135,7 @@ def print_traffic(traffic: TrafficFigures, gpu: str, console: Console) -> None:
         *(line(f"rejected: {words}", "yellow") for words in traffic.refused[:_REFUSED]),
     )
     if traffic.highest is not None:
-        tensors = _tensor_table(traffic.highest.largest)
-        print_section(console, rows.highest_line(traffic), tensors)
+        print_section(console, rows.highest_line(traffic), _tensor_table(traffic.highest.largest))
     console.print()
     console.print(Text(rows.traffic_line(traffic), style=rows.STYLES[traffic.status]))
 

@@ -210,8 +210,7 @@ def file_system(url: str) -> tuple[Any, str]:
         elif is_http(url):
             options = {"client_kwargs": _client(allowed_hosts())}
         # fsspec would cache listings forever.
-        fs = make(scheme, use_listings_cache=False, **options)
-        return fs, kind._strip_protocol(url)
+        return make(scheme, use_listings_cache=False, **options), kind._strip_protocol(url)
 
 
 @cache

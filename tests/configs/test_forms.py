@@ -134,6 +134,37 @@ def test_a_program_is_read_without_running_it(tmp_path: Path) -> None:
     assert (second.model, second.file_flags) == (LARGER, ("--enforce-eager",))
 
 
+def test_a_list_of_words_is_a_command(tmp_path: Path) -> None:
+    text = f"""\
+MODEL, PORT = "{MODEL}", 8000
+def serve():
+    command: list[str] = ["vllm", "serve", "--uvicorn-log-level=info", "{MODEL}"]
+    command += ["--port", str(2**13), "--seed", f"{{1}}{{2}}", "--max-num-seqs", str(SEQUENCES)]
+    command.extend(["--limit-mm-per-prompt", json.dumps({{"image": 2}})])
+    if SEQUENCES:
+        command.append("--enforce-eager")
+    subprocess.Popen(command)
+def stop():
+    command = ["sleep"]
+    command.append("1")
+"""
+    found = read(tmp_path, "a.py", text)
+    assert (found.model, " ".join(found.file_flags)) == (
+        MODEL,
+        '--uvicorn-log-level=info --port 8192 --seed 12 --limit-mm-per-prompt {"image": 2}',
+    )
+    assert list(found.unread) == [
+        "line 7: command.append('--enforce-eager') is not read: it may not run",
+        "line 4: --max-num-seqs is left out: SEQUENCES is known only when it runs",
+    ]
+
+
+@pytest.mark.parametrize("option", ["", "--port=1 ", "--no-enable-prefix-caching "])
+def test_the_model_may_follow_an_option(tmp_path: Path, option: str) -> None:
+    found = read(tmp_path, "a.sh", f"vllm serve {option}{MODEL} --seed 1\n")
+    assert (found.model, found.file_flags) == (MODEL, (*option.split(), "--seed", "1"))
+
+
 def test_constants_of_a_program_are_computed(tmp_path: Path) -> None:
     text = f"""\
 from vllm import EngineArgs

@@ -231,8 +231,7 @@ def test_a_template_of_texts_names_no_more_items_than_there_are(lab, host, tmp_p
     picture = {"type": "image_url", "image_url": {"url": URL}}
     turn = {"role": "user", "content": [picture, {"type": "text", "text": words}]}
     ours = answer(grammar, {"messages": [turn]})
-    asked = (ChatRequest([turn]).strip_media(),)
-    (theirs,) = model.host.ask(CountTexts(asked), "counting").tokens
+    (theirs,) = model.host.ask(CountTexts((ChatRequest([turn]).strip_media(),)), "counting").tokens
     assert ours == ("fits" if isinstance(theirs, int) else "no"), theirs
 
 

@@ -48,8 +48,7 @@ def found(lab: Lab) -> dict[str, Knob]:
 
 
 def embeds(lab: Lab, blank: Blank, setting: Setting) -> int:
-    cost = expect(Cost, lab.costs(blank, setting=setting)[0])
-    return cost.embeds
+    return expect(Cost, lab.costs(blank, setting=setting)[0]).embeds
 
 
 def moved(lab: Lab, knob: Knob, value: float) -> tuple[bool, bool, bool]:

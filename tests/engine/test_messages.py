@@ -62,8 +62,7 @@ ANY_KNOB: st.SearchStrategy[Knob] = st.one_of(
 
 @given(st.lists(ANY_KNOB, max_size=4).map(tuple))
 def test_a_knob_arrives_as_the_type_that_was_sent(knobs: tuple[Knob, ...]) -> None:
-    info = opened(knobs=knobs)
-    arrived = m.decode(m.encode(info))
+    arrived = m.decode(m.encode(opened(knobs=knobs)))
     assert isinstance(arrived, ModelInfo)
     assert arrived.knobs == knobs
     sent = [(type(knob), type(knob.value)) for knob in knobs]

@@ -246,8 +246,7 @@ print(json.dumps({"sizes": ran, "corpus": flat(corpus), "later": flat(later)}))
 def test_no_admissible_traffic_fails_with_the_derived_size(tmp_path: Path) -> None:
     """Below the largest admissible request, vLLM fails an assertion."""
     limits = {"image": (3, 90 << 20), "video": (1, 400 << 20)}
-    asked = {"limits": limits, "examples": 150, "home": str(tmp_path)}
-    found = in_vllm(ADMISSIBLE, asked)
+    found = in_vllm(ADMISSIBLE, {"limits": limits, "examples": 150, "home": str(tmp_path)})
     floor = sum(count * nbytes for count, nbytes in limits.values())
     on = [gib for gib in found["sizes"] if gib]
     assert len(on) > 50

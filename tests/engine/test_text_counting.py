@@ -32,8 +32,7 @@ def speaks(
     def find(name: str, template: str | None) -> tuple[Lab, CountingResult]:
         folder = tmp_path_factory.mktemp("speaking") / "model"
         model = Lab(host, speaking(lab(name).folder, folder, template))
-        asks = FindCounting(tuple(model.opened.modalities))
-        return model, host.ask(asks, "counting")
+        return model, host.ask(FindCounting(tuple(model.opened.modalities)), "counting")
 
     return find
 

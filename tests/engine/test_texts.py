@@ -118,8 +118,7 @@ def test_texts_are_rendered_by_the_server_s_template_and_its_defaults(qwen: Lab)
             given = {"chat_template": TEMPLATE, "exclude_tools_when_tool_choice_none": drops}
             qwen.host.ask(OpenModel(str(qwen.folder), engine_args=given), "opening")
             with_tools = ChatRequest(asked.messages, tools)
-            asks = CountTexts((asked, with_tools))
-            none, counted_some = qwen.host.ask(asks, "counting").tokens
+            none, counted_some = qwen.host.ask(CountTexts((asked, with_tools)), "counting").tokens
             assert (none == counted_some) is drops
     finally:
         forget(qwen.host)
@@ -237,8 +236,7 @@ def test_the_bound_is_never_below_what_vllm_counts(lab: Callable[[str], Lab], na
         messages.append({"role": "user", "content": parts})
         fields = {"tools": given_tools} if given_tools else {}
         request = ChatRequest(messages, fields).strip_media()
-        counted = model.host.ask(CountTexts((request,)), "counting")
-        (tokens,) = counted.tokens
+        (tokens,) = model.host.ask(CountTexts((request,)), "counting").tokens
         # The words of a placeholder, or turns that the template refuses.
         if isinstance(tokens, str):
             return

@@ -57,8 +57,7 @@ def test_too_slim_an_image_is_refused() -> None:
 
 @given(st.integers(30, 5000), st.integers(30, 5000), st.integers(100, 20000))
 def test_a_cap_holds_but_for_slim_images(width: int, height: int, cap_tokens: int) -> None:
-    area = Area(28, 3136, cap_tokens * 784, 200.0)
-    cells = area.cells(width, height)
+    cells = Area(28, 3136, cap_tokens * 784, 200.0).cells(width, height)
     slim = max(width, height) / min(width, height) > cap_tokens / 4
     assert slim or cells <= max(cap_tokens, 4)
 

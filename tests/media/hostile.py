@@ -184,8 +184,7 @@ def cut(make: Make, start: float, end: float) -> Make:
 
 
 def noise_image(path: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (240, 400, 3), np.uint8)
-    Image.fromarray(pixels).save(path)
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (240, 400, 3), np.uint8)).save(path)
 
 
 def tone(path: Path) -> None:

@@ -168,8 +168,7 @@ def test_an_unknown_depth_is_an_error() -> None:
 
 
 def test_cut_checkpoint_leaves_weights_behind(tmp_path: Path) -> None:
-    geometry = some(find_model("Qwen2.5-VL-7B-Instruct"))
-    source = materialise(geometry, tmp_path / "source")
+    source = materialise(some(find_model("Qwen2.5-VL-7B-Instruct")), tmp_path / "source")
     (source / "model-00001-of-00002.safetensors").write_bytes(b"weights")
     (source / "model.safetensors.index.json").write_text("{}")
     (source / "modeling").mkdir()

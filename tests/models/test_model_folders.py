@@ -219,8 +219,7 @@ def test_nobody_has_it(tmp_path: Path) -> None:
 
 
 def test_offline_asks_nobody(tmp_path: Path) -> None:
-    offline = {**env(tmp_path), "HF_HUB_OFFLINE": "1"}
-    found = resolve(QWEN, cache_dir=tmp_path / "c", env=offline)
+    found = resolve(QWEN, cache_dir=tmp_path / "c", env={**env(tmp_path), "HF_HUB_OFFLINE": "1"})
     assert "HF_HUB_OFFLINE is set" in found.notes[0]
 
 

@@ -110,8 +110,7 @@ def test_qwen3_6_27b_fp8_has_the_published_number_of_fp8_elements() -> None:
     """The headers of its weights have it: the projections of 64 layers and of the drafter's one,
     but not those of a linear layer that make its gates.
     """
-    geometry = some(find_model("Qwen/Qwen3.6-27B-FP8"))
-    text = geometry.values("config")["text_config"]
+    text = some(find_model("Qwen/Qwen3.6-27B-FP8")).values("config")["text_config"]
     hidden, head, heads = text["hidden_size"], text["head_dim"], text["num_attention_heads"]
     values = text["linear_num_value_heads"] * text["linear_value_head_dim"]
     keys = text["linear_num_key_heads"] * text["linear_key_head_dim"]

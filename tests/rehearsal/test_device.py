@@ -537,8 +537,7 @@ def test_the_same_for_each_operation_of_startup(
 ) -> None:
     """torch's meta kernels say what its fake mode would say."""
     folder = folder_of(model_id, engine_cache)
-    cut = cut_checkpoint(folder, tmp_path / "cut", 4)
-    found = answer_of(_BESIDE_FAKES, cut)
+    found = answer_of(_BESIDE_FAKES, cut_checkpoint(folder, tmp_path / "cut", 4))
     assert found["differing"] == {}
     assert found["peak"] > 0
     assert len(found["compared"]) > 15

@@ -36,8 +36,7 @@ def emitted(form: str, **config: Any) -> str:
 def shell(script: str, **variables: str) -> list[str]:
     """The words that a POSIX shell makes of `$SAID` behind a command."""
     script = f"words() {{ printf '%s\\0' \"$@\"; }}; {script}"
-    done = run_program("/bin/sh", "-c", script, env=variables, check=True)
-    return done.stdout.split("\0")[:-1]
+    return run_program("/bin/sh", "-c", script, env=variables, check=True).stdout.split("\0")[:-1]
 
 
 def variable(text: str) -> str:

@@ -221,8 +221,7 @@ def test_what_was_chosen_is_where_it_starts() -> None:
     kept = {point.kv_cache_tokens for point in found.frontier if point.choice == "chosen"}
     assert kept == {found.memory.calibrated.kv_cache_tokens} != {None}
     for figure in frontiers(found):
-        drawn = str(figure.drawing.wide)
-        marks = re.findall(r'<path aria-label="([^"]*chosen)"', drawn)
+        marks = re.findall(r'<path aria-label="([^"]*chosen)"', str(figure.drawing.wide))
         mine = [p for p in found.frontier if f"-{p.modality}" in figure.key]
         chosen = [p for p in mine if p.choice == "chosen"]
         assert len(marks) == len(chosen) > 0

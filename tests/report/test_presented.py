@@ -106,8 +106,7 @@ def test_what_a_request_declares_decides_of_an_animation(tmp_path: Path) -> None
 def test_fit_gives_the_picture_in_that_size() -> None:
     """It is neither cropped nor stretched."""
     large = Image.new("RGB", LARGE, "green")
-    answer = admit_item(GATE, large)
-    fitted = answer.fit(large)
+    fitted = admit_item(GATE, large).fit(large)
     assert isinstance(fitted, Image.Image)
     assert admit_item(GATE, fitted).fits
     page = Image.new("RGB", PAGE)

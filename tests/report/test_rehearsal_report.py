@@ -22,8 +22,7 @@ from tests.workflows.rehearsals import BUDGET, GIB, LATE, rehearsed
 def one(folder: Path, config: str = "", **changes: object) -> Rehearsal:
     geometry = find_model("Qwen/Qwen2.5-VL-3B-Instruct")
     assert geometry is not None
-    path = materialise(geometry, folder / "3b")
-    model = resolve(str(path), cache_dir=folder)
+    model = resolve(str(materialise(geometry, folder / "3b")), cache_dir=folder)
     found = rehearsal_document(
         rehearsed(**changes), model, gpus.find_gpu("L4"), Path(config) if config else None
     )

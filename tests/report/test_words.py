@@ -121,8 +121,7 @@ def test_every_report_has_the_three_columns_and_the_diff(tmp_path: Path) -> None
 
 
 def result(check: CheckId, status: Status) -> CheckResult:
-    found = Check(check, status, f"{check.name} in detail", "--flag N")
-    return CheckResult.from_value(found)
+    return CheckResult.from_value(Check(check, status, f"{check.name} in detail", "--flag N"))
 
 
 ASSUMED = [result(ids.ASSUMED_COUNT.of("image"), "warn"), result(ids.ASSUMED_BATCH, "warn")]

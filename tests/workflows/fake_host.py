@@ -104,8 +104,7 @@ class FakeHost:
     def count_texts(self, request: CountTexts) -> TextCounts:
         self.texts += len(request.requests)
         found = [request.measure_context() for request in request.requests]
-        counted = [(one.text_bytes - 5 * one.messages) // 4 for one in found]
-        return TextCounts(tuple(counted))
+        return TextCounts(tuple([(one.text_bytes - 5 * one.messages) // 4 for one in found]))
 
     def count(self, request: CountEmbeds) -> EmbedCounts:
         """Count as the processor would; `Miscounting` does not."""

@@ -22,8 +22,7 @@ def _closed(low: float, below: float) -> Iterator[chart.Layer]:
     at["colour"] = "var(--bad)"
     top, bottom = {"value": 0}, {"value": "height"}
     area = {"type": "rect", "color": "var(--bad-soft)", "aria": False}
-    edges = {"x": {"field": "low"}, "x2": {"field": "x"}}
-    yield chart.layer([at], area, **edges, y=top, y2=bottom)
+    yield chart.layer([at], area, x={"field": "low"}, x2={"field": "x"}, y=top, y2=bottom)
     rule = {"type": "rule", "strokeWidth": 1.5, "strokeDash": [5, 4], "aria": False}
     yield chart.layer([at], rule, y=top, y2=bottom, color=chart.COLOUR)
     words, inside = f"{chart.FITS_LEFT} ? datum.words : '← too small'", {"value": _HEIGHT_PX - 12}

@@ -254,8 +254,7 @@ def cache(found: ProcessorCache) -> chart.PageFigure | None:
     most = max(found.max_hit_rate, ends[-1][1])
     # A round end for the axis.
     top = next((end for end in (0.05, 0.1, 0.2, 0.4, 0.6, 0.8) if most <= end), 1.0)
-    rates = {**chart.upright("hit rate"), "format": ".0%"}
-    y = chart.linear_axis(0, top, rates, rangeMax=44)
+    y = chart.linear_axis(0, top, {**chart.upright("hit rate"), "format": ".0%"}, rangeMax=44)
     steps = [(low, 0.0), *ends, (high, ends[-1][1])]
     curve, colour = [{"x": s, "y": r} for s, r in steps], "var(--accent)"
     points = [{"x": s, "y": r, "tip": f"{s:.3g} GiB · {share(r)} hit"} for s, r in ends]

@@ -95,8 +95,7 @@ class ServerLog:
         kept = {n: v for n, v in args.items() if n in known and n not in NO_MEMORY | unsafe}
         printed = {name: getattr(self.log, name) for name in _EFFECTIVE}
         kept = {**{n: v for n, v in printed.items() if v is not None}, **kept}
-        left = args.keys() - kept.keys() - NO_MEMORY - _SERVER
-        return kept, tuple(sorted(left))
+        return kept, tuple(sorted(args.keys() - kept.keys() - NO_MEMORY - _SERVER))
 
 
 def read_server_log(path: Path) -> ServerLog:

@@ -183,8 +183,7 @@ def _context(decision: Decision, policy: Policy) -> Evidence:
 
 def _batched(decision: Decision, opened: ModelInfo, policy: Policy, gpu: Gpu | None) -> Evidence:
     value = decision.engine_args["max_num_batched_tokens"]
-    budget = decision.budget
-    most = max(budget.max_tokens_per_item.values(), default=0)
+    most = max(decision.budget.max_tokens_per_item.values(), default=0)
     largest = decision.table.largest()
     base = opened.serve_defaults["max_num_batched_tokens"]
     label: Label = "computed" if gpu else "assumed"

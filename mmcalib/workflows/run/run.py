@@ -105,8 +105,7 @@ def _run(
         outcome.update(None)
         for note in resolved.notes[:1]:
             progress.note(note)
-        prepared = prepare(session, resolved, corpus, opened)
-        decided = stages.derive(session, prepared)
+        decided = stages.derive(session, prepare(session, resolved, corpus, opened))
         outcome.skipped.extend(decided.decision.unreadable)
         reviewed = stages.review(session, decided)
         stages.start_memory(session, decided)

@@ -260,8 +260,7 @@ def predict_memory(session: Session, reviewed: Review, proof: Proof) -> Predicte
         checks.append(pinned.check)
 
     def starts_with(share: float) -> bool:
-        args = {**decision.engine_args, "gpu_memory_utilization": share}
-        (one,) = ask([args], ())
+        (one,) = ask([{**decision.engine_args, "gpu_memory_utilization": share}], ())
         return one is not None and one.starts
 
     own = decision.engine_args

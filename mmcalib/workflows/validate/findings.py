@@ -190,8 +190,7 @@ def _synthetic_requests(
     dummy, count = subject.plain.dummies.get(modality), subject.items_per_prompt[modality]
     if dummy is None or not count:
         return
-    rate_hz = subject.opened.audio_rate_hz
-    shapes = [dummy.shape(modality, rate_hz, share) for share in _SHARES]
+    shapes = [dummy.shape(modality, subject.opened.audio_rate_hz, share) for share in _SHARES]
     measuring = Measure(subject.setting, tuple(map(Blank, shapes)))
     answers = subject.budgets.host.measure(measuring, "measuring synthetic items")
     step = subject.budget.encoder_budget_tokens

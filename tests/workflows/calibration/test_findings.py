@@ -33,8 +33,7 @@ def checks(
     left_out: dict[str, str] | None = None,
 ) -> dict[str, Check]:
     policy = policy or Policy()
-    decision = decide(read, policy, model, files)
-    found = check_decision(read, left_out or {}, decision, policy)
+    found = check_decision(read, left_out or {}, decide(read, policy, model, files), policy)
     assert len({check.name for check in found}) == len(found)
     return {check.name: check for check in found}
 

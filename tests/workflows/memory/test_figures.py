@@ -116,8 +116,7 @@ def test_a_run_says_what_was_predicted_beside_what_was_measured(
     changes: dict[str, object], status: str, said: str
 ) -> None:
     figures = started(gpu(**changes)).figures
-    after = rehearsed(budget=None)
-    checks = {c.name: c for c in memory_checks("L4", None, after, figures=figures)}
+    checks = {c.name: c for c in memory_checks("L4", None, rehearsed(budget=None), figures=figures)}
     found = checks["prediction accuracy"]
     assert (found.status, said in found.detail) == (status, True), found.detail
 

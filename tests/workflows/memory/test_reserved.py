@@ -102,15 +102,13 @@ def answers(alone: int, each: int) -> RehearseAll:
     ) -> list[RehearsedMemory | None]:
         first = asked[0]
         tokens = first.get("max_num_batched_tokens", 16_384)
-        at = limits(tokens, first.get("max_num_seqs", 4))
-        return [served(at, alone, each)] * len(asked)
+        return [served(limits(tokens, first.get("max_num_seqs", 4)), alone, each)] * len(asked)
 
     return ask
 
 
 def test_a_prompt_beyond_the_reserve_is_named_with_a_batch_that_passes() -> None:
-    at = predicted(FOUR, served(FOUR.budget, 140_000, MIB))
-    found = shortfall(at, FOUR)
+    found = shortfall(predicted(FOUR, served(FOUR.budget, 140_000, MIB)), FOUR)
     assert isinstance(found.worst, PromptsStep)
     remedies = [one.changes for one, _ in find_remedies(found, FOUR, answers(140_000, MIB))]
     (batch,) = filter(None, [one.get("max_num_batched_tokens") for one in remedies])
@@ -206,8 +204,7 @@ def test_remedies_pass_as_they_are_rehearsed(shared: bool, batch: int) -> None:
         return [replace(after, outputs=replace(after.outputs, shared=shared)) for _ in every]
 
     full = on_full_card(deepstack(FOUR.budget))
-    found = shortfall(predicted(FOUR, full), FOUR)
-    (more, roomy), (less, small) = find_remedies(found, FOUR, ask)
+    (more, roomy), (less, small) = find_remedies(shortfall(predicted(FOUR, full), FOUR), FOUR, ask)
     assert less.changes == {"max_num_batched_tokens": batch}
     assert more.changes == {"max_num_seqs": 51}
     for after in (roomy, small):
@@ -308,8 +305,7 @@ def test_rehearse_says_how_adequate_the_profile_is(tmp_path: Path) -> None:
     held = rehearsal_document(deepstack(alone, encoder_tokens=0), model, GPU, None).budget
     assert held is not None
     assert (held.worst_step_tokens, held.adequacy) == (16_384, 0.0)
-    skipped = deepstack(FOUR.budget, encoder_tokens=0)
-    found = rehearsal_document(skipped, model, GPU, None).budget
+    found = rehearsal_document(deepstack(FOUR.budget, encoder_tokens=0), model, GPU, None).budget
     assert found is not None
     assert (found.profiled_tokens, found.worst_step_tokens, found.adequacy) == (0, 1296, 0.0)
 
@@ -354,8 +350,7 @@ def test_a_step_that_fits_needs_room_outside_the_utilization_too() -> None:
     for requested, found in ((20 * GIB, ("pass", "")), (asked, ("warn", remedy))):
         free = 22 * GIB - CONTEXT_BYTES
         after = deepstack(fits.budget, requested_bytes=requested, free_bytes=free)
-        at = predicted(fits, after)
-        check = reserved_check(at, fits)
+        check = reserved_check(predicted(fits, after), fits)
         assert (check.status, check.remedy) == found, check.detail
 
 

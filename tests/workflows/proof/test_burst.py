@@ -70,8 +70,7 @@ def test_a_prompt_that_is_not_taken_in_fails_the_check() -> None:
 def test_a_model_that_cannot_chat_is_asked_nothing_and_only_a_limit_is_to_be_raised() -> None:
     found = chosen([[LARGE], [SMALL]], step=8000)
     no_template = f"default chat template is no longer allowed, so {NO_CHAT_TEMPLATE}"
-    silent = BurstResult((PromptOutcome("r.jsonl:1", no_template, ()),), 1.0, 0)
-    check = checked(found, silent)
+    check = checked(found, BurstResult((PromptOutcome("r.jsonl:1", no_template, ()),), 1.0, 0))
     assert (check.status, "no chat template" in check.detail) == ("skip", True)
     for words, cure in (
         (

@@ -84,8 +84,7 @@ def test_bytes_decide_and_keep_the_cures_of_the_tokens() -> None:
     ]
     for reserves, statuses in ((GIB // 4, ("fail", "fail")), (2 * GIB, ("warn", "pass"))):
         config = rehearsed(activation_peak_bytes=reserves)
-        predicted = Predicted(gpu, None, config, steps=worst)
-        check = reserved_check(predicted, hinted)
+        check = reserved_check(Predicted(gpu, None, config, steps=worst), hinted)
         hint, reserved = judge_memory(before, [check], hinted, reserve.no_gpu(""))
         assert (hint.status, reserved.status) == statuses
         assert "rehearsed" in reserved.detail
@@ -102,8 +101,7 @@ def test_what_is_not_yaml_is_a_finding(tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("model: [\n")
     written = read_configuration(config, ("--port", "1"), "m")
-    job = ValidateJob(written, gpu=gpus.find_gpu("L4"))
-    found = validate_with(job, NOBODY, Silent())
+    found = validate_with(ValidateJob(written, gpu=gpus.find_gpu("L4")), NOBODY, Silent())
     assert (found.verdict, found.model, found.gpu) == ("fail", "m", "L4")
     assert found.flags == ["--port", "1"]
     (check,) = found.checks
