@@ -104,7 +104,7 @@ def _measure(log: StartupLog, total: int | None) -> _Measured:
         settings.pop(r.UTILIZATION, None)
         share = division.utilization
     requested = log.wanted_bytes
-    if requested is None and total is not None:
+    if requested is None and total and (log.vllm_version or r.UTILIZATION in settings):
         requested = round(share * total)
     phase = log.failures[-1].phase if log.failures else None
     lacks_cache = phase == "kv cache" and log.kv_cache_bytes is not None
@@ -272,7 +272,7 @@ def _least(known: _Measured) -> str:
     """Name the least that would serve where the card is too small for the model, else nothing."""
     total, requested, missing = known.total_bytes, known.requested_bytes, known.missing_bytes
     if any(failure.is_other for failure in known.log.failures):
-        return "look into this error itself: it is none of vLLM's about memory or limits"
+        return "look at this error and what led to it: it is none of vLLM's about memory or limits"
     if known.oom and total is not None and (known.phase == "weights" or known.fills_share):
         return f"a card with more than {gib(total)}, several GPUs, or a quantized checkpoint"
     if not known.lacks_cache or total is None or requested is None or missing is None:
