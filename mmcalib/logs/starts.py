@@ -33,14 +33,12 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One error, even if repeated; `oom` if the GPU's memory ran out."""
+    """One error, even if repeated. `is_other`: it is none of vLLM's about memory or limits."""
 
     text: str
     phase: Phase | None
     oom: OutOfMemory | None = None
-
-    def __str__(self) -> str:
-        return self.text + (f" ({self.phase})" if self.phase else "")
+    is_other: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +109,8 @@ def read_starts(lines: Iterable[str]) -> tuple[StartupLog, ...]:
     for line in read_lines(lines):
         router.take(line)
     gpu = next(filter(None, (draft.facts.get("gpu") for draft in router.drafts)), None)
-    return tuple(replace(one.to_log(), gpu=gpu) for one in router.drafts if one.has_facts)
+    every = (one for one in router.drafts if one.has_own_facts or one.failures or one.others)
+    return tuple(replace(one.to_log(), gpu=gpu) for one in every)
 
 
 def last_failed(starts: Sequence[StartupLog]) -> StartupLog:
@@ -193,17 +192,24 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
         ("least_batched_tokens", "MM input disabled", rf"mm_item \(({_COUNT})\)", _count),
         ("least_batched_tokens", "pre-allocated encoder", rf"(?:with|length) ({_COUNT})\b", _count),
         ("least_batched_tokens", "equal to max_num_seqs", rf"num_seqs \(({_COUNT})\)", _count),
-        ("most_sequences", "lower max_num_seqs to at most", rf"seqs to at most ({_COUNT})", _count),
+        (
+            "least_batched_tokens",
+            "smaller than max_model",
+            rf"n max_model_len \(({_COUNT})",
+            _count,
+        ),
+        ("longest_context", "smaller than max_model", rf"\(({_COUNT})\) is smaller", _count),
+        ("most_sequences", "available Mamba cache", rf"cache blocks \(({_COUNT})\)", _count),
         ("warmed_sequences", "when warming up", rf"with ({_COUNT}) dummy requests", _count),
     )
 )
 # Workers differ: of these the largest counts, of other bytes the smallest.
 _LARGEST: Final = ("weights_bytes", "consumed_bytes", "activation_bytes", "non_torch_bytes")
 
-_TRIED = re.compile(rf"Tried to allocate {_SIZE}", re.ASCII)
 _OF_OOM: Final = {
     name: re.compile(pattern, re.ASCII)
     for name, pattern in (
+        ("tried_bytes", rf"^ {_SIZE}"),
         ("total_bytes", rf"total capac\w{{1,4}} of {_SIZE}"),
         ("free_bytes", rf"of which {_SIZE} is free"),
         ("allocated_bytes", rf"Of the allocated memory {_SIZE} is allocated by PyTorch"),
@@ -212,7 +218,7 @@ _OF_OOM: Final = {
     )
 }
 # Without figures: the driver, not PyTorch's allocator, ran out.
-_BARE = re.compile(r"\b(?:CUDA|HIP|XPU)(?: driver)? error: out of memory")
+_BARE = re.compile(r"\b(?:CUDA|HIP|XPU)(?: driver)? [Ee]rror: out of memory")
 # Other reasons why a server ends or rejects a request: the phase in which only this happens, and
 # the known GPU memory if it ran out.
 _FAILURES: Final[tuple[tuple[str, Phase | None, OutOfMemory | None], ...]] = (
@@ -236,15 +242,19 @@ _FAILURES: Final[tuple[tuple[str, Phase | None, OutOfMemory | None], ...]] = (
     ("process was killed by signal", None, None),
 )
 _QUOTED_CHARS: Final = 300
+# Any other exception, such as a missing package; what only leads to one; last words of others.
+_OTHER = re.compile(r"^(?:\[rank\d+\]: +)?[\w.]{0,300}(?:Error|Exception|Failed|Interrupt)(?::|$)")
+_REFERS = re.compile(r"See (?:root|stack)|Traceback \(m|in subprocess|models\.registry|Cancelled")
+_ERRORS: Final = ("ERROR", "CRITICAL")
+_LAST_WORDS = re.compile(r"while attempting to bind on|\b(?:vllm|serve|server\.py): error: ")
 
 
 def _failure(line: Line) -> tuple[object, Failure] | None:
     """Parse the failure in a line, after the key that equal failures share; else None."""
     quoted = line.text[:_QUOTED_CHARS]
-    oom = _out_of_memory(line)
-    if oom is not None:
+    if (oom := _out_of_memory(line)) is not None:
         return oom, Failure(quoted, None, oom)
-    causes = (cause for cause in _FAILURES if cause[0] in line.text)
+    causes = (one for one in _FAILURES if one[0] in line.text and not quoted.startswith("raise "))
     return next(((mark, Failure(quoted, phase, of)) for mark, phase, of in causes), None)
 
 
@@ -252,15 +262,12 @@ def _out_of_memory(line: Line) -> OutOfMemory | None:
     if "Tried to allocate" not in line.text:
         bare = "rror: out of memory" in line.text and _BARE.search(line.text)
         return OutOfMemory() if bare else None
-    message = line.message("reserved by PyTorch but unallocated")
-    tried = _TRIED.search(message)
-    if tried is None:
-        return None
+    message = " ".join([line.text, *line.ahead])
     # The next message belongs to another failure.
-    rest = message[tried.end() :].split("Tried to allocate", 1)[0]
-    matches = {name: pattern.search(rest) for name, pattern in _OF_OOM.items()}
-    sizes = {name: _nbytes(size.group(1)) for name, size in matches.items() if size}
-    return OutOfMemory(_nbytes(tried.group(1)), **sizes)
+    _, own, *_ = message.split("Tried to allocate", 2)
+    matches = ((name, pattern.search(own)) for name, pattern in _OF_OOM.items())
+    sizes = {name: _nbytes(size[1]) for name, size in matches if size}
+    return OutOfMemory(**sizes) if "tried_bytes" in sizes else None
 
 
 # The phase of a server, from traceback frames or from the last line that names it.
@@ -308,15 +315,6 @@ _MILESTONES: Final[tuple[tuple[str, Phase], ...]] = (
 )
 
 
-def _phase_of_frames(frames: Sequence[str]) -> Phase | None:
-    """The phase of a traceback by its functions; None if unknown."""
-    seen = set(frames)
-    phase = next((phase for names, phase in _FRAMES if seen & names), None)
-    if seen & _ENCODER and phase in ("profile", "serving"):
-        return "profile: encoder" if phase == "profile" else "serving: encoder"
-    return "profile: language model" if phase == "profile" and "_dummy_run" in seen else phase
-
-
 # One pass over the lines. Each belongs to a start, by its container and process.
 
 # If one of these follows a loaded model or a failed start, a server starts again.
@@ -338,7 +336,11 @@ class _Router:
 
     def take(self, line: Line) -> None:
         draft = self._owner(line)
-        if draft is None or draft.is_over_at(line) or self._is_another_server(draft, line):
+        begins = NON_DEFAULT in line.text or _STARTS[0] in line.text
+        mine = begins and (line.process or "").startswith("APIServer")
+        server = draft.processes.get("APIServer") if draft and mine else None
+        # Or another API server speaks for the first time.
+        if draft is None or draft.is_over_at(line) or server not in (None, line.process):
             draft = self._begin(line)
         if len(self.owners) < _MOST:
             self.owners[line.source, line.process] = draft
@@ -347,12 +349,10 @@ class _Router:
 
     def _begin(self, line: Line) -> _Draft:
         draft = _Draft(line.number, line.source)
-        if self.drafts and len(self.drafts) >= _MOST:
-            self.drafts.pop(0)
         self.drafts.append(draft)
-        ended = [key for key, one in self.owners.items() if key[0] == line.source and one.is_over]
-        for key in ended:
-            del self.owners[key]
+        del self.drafts[:-_MOST]
+        kept = (key for key, one in self.owners.items() if key[0] != line.source or not one.is_over)
+        self.owners = {key: self.owners[key] for key in kept}
         return draft
 
     def _owner(self, line: Line) -> _Draft | None:
@@ -362,19 +362,9 @@ class _Router:
         name = line.process.partition(" pid=")[0]
         lacking = [one for one in own if name not in one.processes]
         if model := _ENGINE_MODEL.search(line.text):
-            named = [
-                one for one in lacking if model[1] in (one.model, one.engine_args.get("model"))
-            ]
+            named = [one for one in lacking if one.engine_args.get("model") == model[1]]
             lacking = named or lacking
         return next(iter(lacking), self.owners.get((line.source, None)))
-
-    @staticmethod
-    def _is_another_server(draft: _Draft, line: Line) -> bool:
-        """Check whether another API server speaks for the first time."""
-        begins = NON_DEFAULT in line.text or "API server version" in line.text
-        server = draft.processes.get("APIServer")
-        mine = line.process is not None and line.process.startswith("APIServer")
-        return begins and mine and server not in (None, line.process)
 
 
 @dataclass(slots=True)
@@ -390,28 +380,25 @@ class _Draft:
     certain: set[object] = field(default_factory=set)
     frames: dict[str | None, list[str]] = field(default_factory=dict)
     processes: dict[str, str] = field(default_factory=dict)
+    others: list[Failure] = field(default_factory=list)
+    erred: str | None = None
     phase: Phase | None = None
     loaded: bool = False
     ready: bool = False
     named: bool = False
+    is_chained: bool = False
+    serves: bool = False
 
     def is_over_at(self, line: Line) -> bool:
         """Check whether a line belongs to another start."""
         if "Starting to load model" in line.text:
             return "kv_cache_bytes" in self.facts
-        return self.is_over and any(mark in line.text for mark in _STARTS)
+        again = self.engine_args and self.others and "Initializing" not in line.text
+        return bool(self.is_over or again) and any(mark in line.text for mark in _STARTS)
 
     @property
     def is_over(self) -> bool:
         return bool(self.loaded or self.failures)
-
-    @property
-    def model(self) -> object:
-        return self.facts.get("model")
-
-    @property
-    def has_facts(self) -> bool:
-        return self.has_own_facts or bool(self.failures)
 
     @property
     def has_own_facts(self) -> bool:
@@ -435,6 +422,7 @@ class _Draft:
                 self._add_fact(name, read(match.group(1)))
         self._update_phase(line)
         self._collect_frames(line)
+        self._collect_other(line)
         if (failure := _failure(line)) is not None:
             self._add_failure(*failure, line)
 
@@ -450,21 +438,44 @@ class _Draft:
             self.facts.setdefault(name, value)
 
     def _update_phase(self, line: Line) -> None:
-        if line.level in {"ERROR", "CRITICAL"}:
+        if line.level in _ERRORS:
             return
         phase = next((phase for mark, phase in _MILESTONES if mark in line.text), None)
+        if line.process == self.erred and (phase or any(mark in line.text for mark in _STARTS)):
+            # It goes on, so what it met was no end.
+            self.others.clear()
+        self.serves |= "Application startup complete" in line.text
         self.loaded |= phase == "profile"
         self.ready |= phase == "serving"
         self.phase = phase or self.phase
 
     def _collect_frames(self, line: Line) -> None:
-        if "Traceback (most recent call last)" in line.text or line.level == "INFO":
+        if "Traceback (most recent call last)" in line.text:
+            self.frames[line.process] = []
+        elif line.level == "INFO":
             self.frames.pop(line.process, None)
         frame = _FRAME.search(line.text) if 'File "' in line.text else None
         if frame and (line.process in self.frames or len(self.frames) < _MOST):
             frames = self.frames.setdefault(line.process, [])
             frames.append(frame.group(1))
             del frames[:-_MOST_FRAMES]
+
+    def _collect_other(self, line: Line) -> None:
+        """Keep the first other error and the last that it led to, unless a request met them."""
+        self.serves &= "EngineCore encountered a fatal error" not in line.text
+        self.is_chained |= "above exception" in line.text
+        in_traceback = line.level is None and line.process in self.frames
+        counts = not self.serves and (line.level in _ERRORS or in_traceback)
+        if not (counts and _OTHER.match(line.text)) and not _LAST_WORDS.search(line.text):
+            return
+        ahead = line.ahead[: 2 if "validation error" in line.text else 0]
+        begun: Phase | None = "start" if self.has_own_facts else None
+        phase = self._phase_of_traceback(line) or self.phase or begun
+        failure = Failure(" ".join((line.text, *ahead))[:_QUOTED_CHARS], phase, is_other=True)
+        first = [one for one in self.others[:1] if not _REFERS.search(one.text)]
+        if not first or (self.is_chained and not _REFERS.search(line.text)):
+            self.others, self.erred = [*first, failure], line.process
+        self.is_chained = False
 
     def _add_failure(self, key: object, failure: Failure, line: Line) -> None:
         if failure.oom and failure.oom.total_bytes is not None:
@@ -479,13 +490,18 @@ class _Draft:
             self.certain.add(key)
 
     def _phase_of_traceback(self, line: Line) -> Phase | None:
+        """The phase that the functions of this line's traceback show; None if unknown."""
         if "Failed to load model" in line.text:
             return "weights"
-        phase = _phase_of_frames(self.frames.get(line.process, ()))
+        seen = set(self.frames.get(line.process, ()))
+        phase = next((phase for names, phase in _FRAMES if seen & names), None)
+        if seen & _ENCODER and phase in ("profile", "serving"):
+            return "profile: encoder" if phase == "profile" else "serving: encoder"
+        if phase == "profile" and "_dummy_run" in seen:
+            return "profile: language model"
         # The engine's own frames only show that its workers profiled.
-        if phase == "profile" and self.phase is not None and self.phase.startswith("profile:"):
-            return self.phase
-        return phase
+        is_known = phase == "profile" and (self.phase or "").startswith("profile:")
+        return self.phase if is_known else phase
 
     def to_log(self) -> StartupLog:
         if isinstance(model := self.engine_args.get("model"), str):
@@ -497,7 +513,7 @@ class _Draft:
             **self.facts,
             engine_args=self.engine_args,
             unread_args=tuple(self.unread),
-            failures=tuple(self.failures.values()),
+            failures=tuple(self.failures.values()) or tuple(self.others),
             phase=self.phase,
             is_ready=self.ready,
             is_vllm=self.named or self.has_own_facts,

@@ -7,7 +7,6 @@ from them. A remedy never goes beyond a number that the log states.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,7 +24,7 @@ class LogAnswer:
     """The answer from one start of the log alone; `figures` as stated, by name with their unit.
 
     `missing_bytes` are what the failure lacked, as far as the log says. Without `fixes`, `least` is
-    the least that would serve, or what vLLM's error asks for. `others` describes the log's other
+    the least that would serve, or where to look. `others` describes the log's other
     starts, and `ending` the end of a start without a failure.
     """
 
@@ -90,6 +89,11 @@ class _Measured:
         """Check whether the log tells vLLM's share; otherwise it is the release's default."""
         return r.UTILIZATION in self.settings or self.log.wanted_bytes is not None
 
+    @property
+    def fills_share(self) -> bool:
+        """Check whether the weights alone take vLLM's share: no smaller step leaves a KV cache."""
+        return (self.log.weights_bytes or 0) >= (self.requested_bytes or math.inf)
+
 
 def _measure(log: StartupLog, total: int | None) -> _Measured:
     division = divide(log.vllm_version or "", log.engine_args)
@@ -100,7 +104,7 @@ def _measure(log: StartupLog, total: int | None) -> _Measured:
         settings.pop(r.UTILIZATION, None)
         share = division.utilization
     requested = log.wanted_bytes
-    if requested is None and total is not None:
+    if requested is None and total and (log.vllm_version or r.UTILIZATION in settings):
         requested = round(share * total)
     phase = log.failures[-1].phase if log.failures else None
     lacks_cache = phase == "kv cache" and log.kv_cache_bytes is not None
@@ -126,7 +130,7 @@ def answer_log(
 ) -> LogAnswer:
     """Answer from one of the starts; `total_bytes` are the GPU's if the log does not state them."""
     known = _measure(log, log.total_bytes or total_bytes)
-    levers = _LEVERS if log.failures else ()
+    levers = _LEVERS if log.failures and not log.failures[-1].is_other else ()
     found = (one for lever in levers for one in lever(known) if r.allows(kept, one))
     values = {name: known.settings.get(name) for name in FIGURES}
     values |= {"total_bytes": known.total_bytes}
@@ -143,7 +147,7 @@ def answer_log(
         missing_bytes=known.missing_bytes,
         figures={name: v for name, v in values.items() if isinstance(v, int | float)},
         fixes=tuple(r.propose(r.changed_args(log.engine_args, [one]), one) for one in found),
-        least=_least(known) or next(_asked(log), ""),
+        least=_least(known),
         notes=tuple(_notes(known)),
         ending="" if log.failures else _ending(log),
     )
@@ -154,7 +158,10 @@ def _modality(known: _Measured) -> Iterator[r.Remedy]:
     log, modality = known.log, known.log.profiled_modality
     limits = log.engine_args.get(LIMIT)
     listed = modality in (None, "image", *(limits if isinstance(limits, dict) else ()))
-    if modality and not listed and not str(known.phase).startswith(("serving", "start", "weights")):
+    # In vain if weights fill vLLM's share, or if a larger KV cache takes what the profile leaves.
+    in_vain = known.fills_share or (known.oom and log.kv_cache_tokens)
+    in_vain = in_vain or str(known.phase).startswith(("serving", "start", "weights"))
+    if modality and not listed and not in_vain:
         tokens = f" of {log.encoder_budget_tokens:,} tokens" if log.encoder_budget_tokens else ""
         what = f"the profile reserved for {log.profiled_items} {modality}{tokens}"
         yield r.unlisted(modality, bool(limits), what)
@@ -182,7 +189,7 @@ def _utilization(known: _Measured) -> Iterator[r.Remedy]:
             yield r.set_value(r.UTILIZATION, share, price)
     elif not known.division.is_before_kv_cache(known.phase) and (
         known.phase in ("cuda graphs", "warm-up", "serving", "serving: encoder")
-        or (known.phase == "profile: sampler" and log.warmed_sequences is not None)
+        or (known.phase == "profile: sampler" and (log.warmed_sequences or log.kv_cache_tokens))
     ):
         # The KV cache was in place, and a lower share shrinks it.
         share = floor_utilization(requested - missing - VLLM_SLACK_BYTES, total)
@@ -200,6 +207,7 @@ def _batch(known: _Measured) -> Iterator[r.Remedy]:
     if (least := log.least_batched_tokens) is not None:
         price = f"vLLM reserves for steps of {least:,} tokens, the least that the error allows"
         yield r.set_value(name, least, price, "KV cache")
+    if least is not None or known.fills_share:
         return
     room = 0 if missing is None else (peak or 0) - missing
     if known.phase in ("profile", "profile: language model") and oom and log.weights_bytes:
@@ -262,7 +270,9 @@ _LEVERS: Final = (_modality, _utilization, _batch, _sequences, _context, _eight_
 def _least(known: _Measured) -> str:
     """Name the least that would serve where the card is too small for the model, else nothing."""
     total, requested, missing = known.total_bytes, known.requested_bytes, known.missing_bytes
-    if known.phase == "weights" and total is not None:
+    if any(failure.is_other for failure in known.log.failures):
+        return "look at this error and what led to it: it is none of vLLM's about memory or limits"
+    if known.oom and total is not None and (known.phase == "weights" or known.fills_share):
         return f"a card with more than {gib(total)}, several GPUs, or a quantized checkpoint"
     if not known.lacks_cache or total is None or requested is None or missing is None:
         return ""
@@ -273,17 +283,6 @@ def _least(known: _Measured) -> str:
     if weights := known.log.weights_bytes:
         of = f", of which {gib(weights)} are weights: a quantized checkpoint takes fewer"
     return f"a card with about {gib(whole)}{of}, or {flag('tensor_parallel_size')} 2"
-
-
-_ADVICE = re.compile(r"[Tt]ry ((?:lower|increas|decreas)ing `[^.]{1,120}) when initializing")
-
-
-def _asked(log: StartupLog) -> Iterator[str]:
-    """Yield what vLLM's errors ask for without a number."""
-    for advice in (_ADVICE.search(failure.text) for failure in reversed(log.failures)):
-        if advice:
-            words = re.sub(r"`(\w+)`", lambda option: flag(option[1]), advice[1])
-            yield f"{words}, as vLLM's error says"
 
 
 def _ending(log: StartupLog) -> str:
@@ -301,4 +300,4 @@ def _notes(known: _Measured) -> Iterator[str]:
     if any("killed by signal" in one.text for one in log.failures):
         yield "the host's memory ran out, not the GPU's: fewer frames, or --mm-processor-cache-gb 0"
     if log.unread_args:
-        yield f"arguments of the log that are cut short: {', '.join(log.unread_args)}"
+        yield f"arguments of the log that mmcalib cannot read: {', '.join(log.unread_args)}"

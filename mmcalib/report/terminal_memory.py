@@ -146,7 +146,8 @@ def print_log(answer: LogAnswer, console: Console) -> None:
     release = f", vLLM {answer.vllm}" if answer.vllm else ""
     if answer.ending:
         console.print(line(answer.ending, "bold"))
-    print_section(console, f"{of or 'A server'}{release}: what the log says")
+    subject = of or ("failed" if answer.failures else "A server")
+    print_section(console, f"{subject}{release}: what the log says")
     if answer.others:
         starts = f"{len(answer.others) + 1} starts in this log; this is of {answer.start}"
         console.print(line(f"{starts}; --log FILE:LINE picks another:", "yellow"))

@@ -41,7 +41,7 @@ SGLANG = (
     ("text", "says", "hint"),
     [
         ("nothing of a server\n", "not the log of a vLLM server", ""),
-        (SGLANG, "not the log of a vLLM server", "--log FILE with vLLM's startup output"),
+        ("sglang serve\n" + SGLANG, "not the log of a vLLM server, but of SGLang", "--log FILE"),
         (OOM.format(total="79.19"), "H100-80G", "--gpu A100-80G"),
         (OOM.format(total="79.19"), "the log names none", "--model MODEL"),
         (OOM.format(total="66.66"), "no known GPU has the log's 66.66GiB", "--capability X.Y"),

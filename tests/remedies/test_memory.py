@@ -296,7 +296,7 @@ def test_changes_are_merged_into_what_is_set() -> None:
 
 
 def test_the_number_of_sequences_that_vllm_names_is_the_mildest() -> None:
-    said = rehearsals.rehearsed(problem="Please lower max_num_seqs to at most 774 or increase")
+    said = rehearsals.rehearsed(problem="exceeds available Mamba cache blocks (774). Please")
     now = situation(memory=said, budget=replace(TWO, max_num_seqs=1_024))
     counts = [f.changes["max_num_seqs"] for f in propose(now) if f.knob == "max_num_seqs"]
     assert counts == [750, 64, 16]

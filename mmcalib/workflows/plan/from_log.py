@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -71,6 +72,11 @@ _COMMON: Final = (
 _SAME_WEIGHTS, _OTHER_MODEL = 0.03, 0.15
 _SAME_CACHE: Final = 0.05
 MAKERS: Final = {"rocm": "an AMD GPU", "cpu": "a CPU", "tpu": "a TPU", "xpu": "an Intel GPU"}
+_OTHER_SERVERS: Final = {
+    "sglang": "SGLang",
+    "llama_model_load": "llama.cpp",
+    "text_generation": "TGI",
+}
 _AT_LINE: Final = re.compile(r"(.+):([1-9]\d{0,8})")
 
 
@@ -109,15 +115,14 @@ def read_server_log(path: Path) -> ServerLog:
         hint = "vllm serve ... 2>&1 | tee server.log"
         raise UsageError(f"--log {path}: {error.strerror}", hint=hint) from error
     if not starts:
-        raise UsageError(
-            f"--log {path}: not the log of a vLLM server",
-            hint="--log FILE with vLLM's startup output, or its error with the lines above it",
-        )
+        text = "".join(itertools.islice(_lines(path), 1000)).lower()
+        of = next((f", but of {name}" for mark, name in _OTHER_SERVERS.items() if mark in text), "")
+        hint = "--log FILE with vLLM's startup output, or its error with the lines above it"
+        raise UsageError(f"--log {path}: not the log of a vLLM server{of}", hint=hint)
     picked = [one for one in starts if line and one.line <= line]
     if line and not picked:
-        raise UsageError(
-            f"--log {path}: no server starts by line {line}", hint=f"--log {path}:{starts[0].line}"
-        )
+        why = f"--log {path}: no server starts by line {line}"
+        raise UsageError(why, hint=f"--log {path}:{starts[0].line}")
     # An export may have its newest start first.
     chosen = max(picked, key=lambda one: one.line) if picked else last_failed(starts)
     return ServerLog(starts, chosen)

@@ -271,11 +271,6 @@ def _least(best: r.Outcome, resolved: ResolvedModel, config: Mapping[str, Any]) 
     return f"a GPU with about {gib(best.memory.card_bytes(best.lacking_bytes))}{others}"
 
 
-_REMEDY: Final = (
-    "another --gpu, a lower --goal, or `mmcalib run --gpu`, which caps items by your own"
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Judged:
     """One configuration's reserve check; `lacking_bytes` is the shortfall after the log's OOM."""
@@ -383,7 +378,8 @@ class Trials:
                 detail = f"{check.detail}; {more} more stay free than on the log's server"
                 check = replace(check, detail=f"{detail}, which was short of {was}")
         if check.status == "fail":
-            check = replace(check, remedy=_REMEDY)
+            words = "another --gpu, a lower --goal, or `mmcalib run --gpu`, which caps items by "
+            check = replace(check, remedy=f"{words}your own")
         return Judged(check, short, config, max(0, missing))
 
     def predict(
