@@ -87,8 +87,7 @@ def plain_value(value: Any) -> str:
 
 def one_line(text: str) -> str:
     """`text` with every run of whitespace and control characters as one space, cut to 200."""
-    printable = "".join(char if char.isprintable() else " " for char in text)
-    line = " ".join(printable.split())
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line if len(line) <= LINE_CHARS else line[: LINE_CHARS - 1] + "…"
 
 

@@ -180,8 +180,7 @@ class _Seeker:
     modality: Modality
 
     def seek(self) -> ProvenRule | None:
-        seekers = {"image": self._image, "video": self._video, "audio": self._audio}
-        return seekers[self.modality]()
+        return {"image": self._image, "video": self._video, "audio": self._audio}[self.modality]()
 
     def observe(self, shapes: Sequence[Shape]) -> dict[Shape, Made]:
         """Measure blanks of these shapes; those too large for this machine's memory are omitted."""

@@ -50,8 +50,7 @@ class RequestText:
     def sort_key(self) -> tuple[int, int, int, int, bool, int, bool, int]:
         answer = -1 if self.answer_tokens is None else self.answer_tokens
         words = self.messages, self.text_bytes, self.tool_bytes
-        more = self.least_answer_tokens, self.given, self.text_tokens
-        return *words, answer, self.plain, *more
+        return *words, answer, self.plain, self.least_answer_tokens, self.given, self.text_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from mmcalib.memory.worst_steps import (
     worst_step_configs,
 )
 from mmcalib.releases.constants import SMALL_GPU_BATCHED_TOKENS, VLLM_SLACK_BYTES
-from mmcalib.remedies.memory import UTILIZATION, Remedy, read_problem, set_value
+from mmcalib.remedies.memory import SEQUENCES, UTILIZATION, Remedy, read_problem, set_value
 from mmcalib.results.calibration import Evidence
 from mmcalib.results.memory import TrafficFigures
 from mmcalib.text import flag, gib, plural, remaining
@@ -157,7 +157,10 @@ class RehearsalJudge(MemoryJudge):
             why = "vLLM would not start with more: recurrent layers need a block per sequence"
             yield set_value("max_num_seqs", fewer, why)
             return
-        if UTILIZATION not in self.given and (share := self._fitting_utilization(decision)):
+        # The most, if no share is enough by itself.
+        most, usual = rehearsed.proposed_utilization, rehearsed.division.utilization
+        share = 0 if UTILIZATION in self.given else self._fitting_utilization(decision) or most
+        if share > decision.engine_args.get(UTILIZATION, usual):
             why = f"vLLM would not start on {gpu} with less; nothing else may use that memory"
             yield set_value(UTILIZATION, share, why)
         largest = max(decision.table.largest_embeds, *budget.max_tokens_per_item.values(), 0)
@@ -165,6 +168,9 @@ class RehearsalJudge(MemoryJudge):
         if batch < budget.max_num_batched_tokens:
             why = f"a larger step leaves too little KV cache on {gpu}: slower first answers"
             yield set_value("max_num_batched_tokens", batch, why)
+        if max(SEQUENCES[0], self.concurrency or 0) < budget.max_num_seqs:
+            why = f"CUDA graphs and sampling of more leave too little KV cache on {gpu}"
+            yield set_value("max_num_seqs", SEQUENCES[0], why)
         if longest := self._fitting_context(decision, rehearsed):
             why = f"the longest that fits on {gpu}; the model's own is {budget.max_model_len:,}"
             yield set_value("max_model_len", longest, why)

@@ -146,8 +146,7 @@ class Goal:
     def is_reached(self, memory: RehearsedMemory) -> bool:
         if not memory.starts or memory.kv_cache_tokens is None or memory.max_concurrency is None:
             return False
-        concurrent = self.kind == "concurrency"
-        figure = memory.max_concurrency if concurrent else memory.kv_cache_tokens
+        figure = memory.max_concurrency if self.kind == "concurrency" else memory.kv_cache_tokens
         return self.kind == "fits" or figure >= self.at_least
 
     def lacking_bytes(self, memory: RehearsedMemory) -> int:
@@ -215,7 +214,7 @@ _ROUNDED: Final = 0.97
 _CONTEXT_STEP: Final = 1_024
 _MODEL_LENS: Final = (32_768, 16_384, 8_192, 4_096)
 _GRAPH_SIZE: Final = 16
-_SEQS: Final = (64, 16)
+SEQUENCES: Final = (64, 16)
 # vLLM's own default on smaller GPUs, and half of it.
 _BATCHED_TOKENS: Final = (SMALL_GPU_BATCHED_TOKENS, SMALL_GPU_BATCHED_TOKENS // 2)
 SIXTEEN_BITS: Final = ("auto", "bfloat16", "float16")
@@ -253,8 +252,7 @@ class Situation:
 
     def clip(self, name: str, values: Iterable[int]) -> list[int]:
         """The values that the argument may take, descending, with its least."""
-        least = self.kept.get(name) or 0
-        return sorted({max(value, least) for value in values}, reverse=True)
+        return sorted({max(value, self.kept.get(name) or 0) for value in values}, reverse=True)
 
 
 Lever = Callable[[Situation], Iterator[Remedy]]
@@ -318,7 +316,7 @@ def _batched_tokens(now: Situation) -> Iterator[Remedy]:
 def _seqs(now: Situation) -> Iterator[Remedy]:
     least = now.goal.at_least if now.goal.kind == "concurrency" else 1
     most = read_problem(now.memory).most_sequences
-    for count in now.clip("max_num_seqs", (*_SEQS, most or _SEQS[0])):
+    for count in now.clip("max_num_seqs", (*SEQUENCES, most or SEQUENCES[0])):
         if least <= count < now.budget.max_num_seqs:
             yield set_value("max_num_seqs", count)
 

@@ -225,8 +225,7 @@ def test_a_fix_replaces_those_of_its_arguments() -> None:
 
 def test_what_is_kept_no_fix_changes_and_what_has_a_least_goes_down_to_it() -> None:
     assert {name for f in propose(situation()) for name in f.changes} <= set(PRICES)
-    words = ["--max-model-len=20k", "kv_cache_dtype", "max_num_seqs=32"]
-    kept = situation(kept=parse_kept(words))
+    kept = situation(kept=parse_kept(["--max-model-len=20k", "kv_cache_dtype", "max_num_seqs=32"]))
     fixes = propose(kept)
     assert not any("kv_cache_dtype" in f.changes for f in fixes)
     lengths = [f.changes["max_model_len"] for f in fixes if f.knob == "max_model_len"]

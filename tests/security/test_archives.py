@@ -205,8 +205,7 @@ GB = 1_000_000_000
 def test_a_table_that_lies_about_what_it_unpacks_to(tmp_path: Path) -> None:
     """The process that reads the table keeps to its memory; the rest of the corpus is read."""
     path = repeated(tmp_path / "t.parquet", picture(40, 24), 60_000_000, 8, plain)
-    source = SubprocessSource(ParquetSource(str(path)), str(path), memory_bytes=130 << 20)
-    (found,) = source.items()
+    (found,) = SubprocessSource(ParquetSource(str(path)), str(path), memory_bytes=130 << 20).items()
     assert isinstance(found, Skipped)
     assert found.path == str(path)
     archives.stop_readers()

@@ -37,8 +37,7 @@ def counted(home: Path, *words: object, **more: object) -> tuple[int, list[str],
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     found = json.loads(done.stdout)
-    reasons = [one["reason"] for one in found["skipped"]]
-    return found["corpus"]["items"], reasons, done.stderr
+    return found["corpus"]["items"], [one["reason"] for one in found["skipped"]], done.stderr
 
 
 @pytest.mark.usefixtures("ordinary_user")

@@ -98,8 +98,7 @@ class FakeHost:
             else:
                 video = request.setting.media_io_kwargs.get("video", {})
                 kept = _thinned(shape, video.get("num_frames", FRAMES))
-                found = self.cost(kept, request.setting.mm_processor_kwargs)
-                yield Measured(index, found)
+                yield Measured(index, self.cost(kept, request.setting.mm_processor_kwargs))
 
     def count_texts(self, request: CountTexts) -> TextCounts:
         self.texts += len(request.requests)

@@ -394,8 +394,7 @@ class Trials:
         adequacy = rehearsed_adequacy(memory, budget)
         config = JudgedConfig(args, counts, budget, plain=budget, adequacy=adequacy)
         steps = rehearse_worst_steps(config, prediction.rehearse_all)
-        failure = prediction.failure
-        predicted = Predicted(prediction.gpu, None, memory, steps=steps, failure=failure)
+        predicted = Predicted(prediction.gpu, None, memory, steps=steps, failure=prediction.failure)
         return config, predicted, predicted_shortfall(predicted, config)
 
     def reserve(self, remedies: r.Remedies) -> Iterator[r.Remedy]:

@@ -52,8 +52,7 @@ def test_requests_with_tools_need_a_server_that_parses_them() -> None:
     """Every one of them got HTTP 400, and the run passed."""
     read = corpus([], [[A], [A, B]])
     tools = {"tools": [{"type": "function", "function": {"name": "f"}}]}
-    asked = Prompt("r.jsonl:3", (), ChatRequest([{"role": "user"}], tools))
-    read.prompts.add([A], asked)
+    read.prompts.add([A], Prompt("r.jsonl:3", (), ChatRequest([{"role": "user"}], tools)))
     found = checks(read)["tool calls"]
     assert (found.status, found.detail[:24]) == ("warn", "1 of 3 requests have too")
     assert "--enable-auto-tool-choice --tool-call-parser" in found.remedy

@@ -179,8 +179,7 @@ def test_what_goes_is_asked_for_together_once_more() -> None:
 
 
 def _evidence(decision: Decision, policy: Policy | None = None) -> list[Any]:
-    found = evidence(decision, opened(), policy or Policy())
-    return list(add_effects(found, decision.effects))
+    return list(add_effects((evidence(decision, opened(), policy or Policy())), decision.effects))
 
 
 def _check(decision: Decision) -> Any:

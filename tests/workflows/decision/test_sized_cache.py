@@ -178,8 +178,7 @@ def test_a_folder_has_no_order_and_nothing_is_guessed() -> None:
 
 
 def test_encoder_decoder_models_have_none() -> None:
-    model = replace(opened(), encoder_decoder=True)
-    decision = decide(corpus([], [[A], [A]]), model=model)
+    decision = decide(corpus([], [[A], [A]]), model=replace(opened(), encoder_decoder=True))
     assert "mm_processor_cache_gb" not in decision.engine_args
     assert "encoder-decoder" in next(cache_checks(decision, Policy())).detail
 

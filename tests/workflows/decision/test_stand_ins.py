@@ -109,8 +109,7 @@ class OneTooManyAgain(Counting):
 
 def test_a_count_that_is_wrong_under_the_chosen_setting_alone_is_not_used() -> None:
     OneTooManyAgain.again = ()
-    policy = Policy(max_tokens_per_item=600)
-    found = decide(corpus(SHAPES), host=OneTooManyAgain, policy=policy)
+    found = decide(corpus(SHAPES), host=OneTooManyAgain, policy=Policy(max_tokens_per_item=600))
     assert set(OneTooManyAgain.again) == set(SHAPES)
     assert found.table.witnesses == {}
 

@@ -9,10 +9,11 @@ import pytest
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.domain.shapes import ImageShape, Modality
 from mmcalib.errors import EngineDied, EngineError, VerdictError, VllmRefused
-from mmcalib.memory.predict import reject_too_small
+from mmcalib.memory.predict import RehearsalJudge, reject_too_small
 from mmcalib.memory.rehearse import MemoryPrediction
 from mmcalib.models import gpus
 from mmcalib.remedies.memory import UTILIZATION
+from tests.workflows.corpora import corpus, decide
 from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
 
 STEPS = (EncoderStep(ImageShape(28, 28), 2),)
@@ -153,6 +154,16 @@ def test_memory_outside_the_default_share_is_tried_before_a_model_is_refused() -
         reject_too_small(prediction, {}, CONTEXT, "a/b")
         with pytest.raises(VerdictError, match=r"4\.00 GiB for the KV cache"):
             reject_too_small(prediction, {}, {**CONTEXT, UTILIZATION: 0.92}, "a/b")
+
+
+def test_remedies_that_are_not_enough_alone_are_tried_together() -> None:
+    decision = decide(corpus([ImageShape(280, 280)]))
+    with MemoryPrediction(gpus.find_gpu("L4"), Pretended(4.0, image=4.0), {"model": "p"}) as at:
+        judge = RehearsalJudge(at, {}, None, lambda *_: None, reserves=False)
+        found = [one.changes for one in judge.remedies(decision)]
+        kept = replace(judge, given={UTILIZATION, "max_num_batched_tokens"}, concurrency=128)
+        assert list(kept.remedies(decision)) == []
+    assert found == [{UTILIZATION: 0.95}, {"max_num_batched_tokens": 2048}, {"max_num_seqs": 64}]
 
 
 def test_an_encoder_that_need_not_be_loaded_is_not_held_against_it() -> None:

@@ -79,8 +79,7 @@ def served(budget: Budget, alone: int, each: int) -> RehearsedMemory:
     """A model with recurrent layers: bytes a token of a prompt, and for each prompt more."""
     one = budget.max_num_batched_tokens * alone
     many = budget.max_num_seqs
-    peak = one + (many - 1) * each
-    prompts = [(1, one), (many, peak)]
+    prompts = [(1, one), (many, one + (many - 1) * each)]
     return deepstack(
         budget,
         prefills=tuple(PromptsPeak(n, PhasePeak("prefill", at, 0, "", ())) for n, at in prompts),

@@ -244,8 +244,7 @@ class SharedCap:
         video = 4_096 if "images_kwargs" in kwargs else 114_688
         items: dict[Modality, int] = {"image": 4_096 if kwargs else 16_384, "video": video}
         tokens = 300_000 if kwargs else 1_000
-        budget = replace(BUDGET, max_tokens_per_item=items)
-        return rehearsed(budget=budget, kv_cache_tokens=tokens)
+        return rehearsed(budget=replace(BUDGET, max_tokens_per_item=items), kv_cache_tokens=tokens)
 
 
 def test_a_cap_of_images_that_turns_videos_away_is_passed_over() -> None:
