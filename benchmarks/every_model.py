@@ -91,7 +91,7 @@ def page_of(cells: Sequence[Cell]) -> str:
     verdicts = Counter(cell.verdict for cell in cells)
     template = Path(__file__).with_suffix(".md.j2")
     values = {"cells": cells, "verdicts": verdicts, "context": CONTEXT_TOKENS}
-    return page(template, {"tokens": _tokens}, **values)
+    return page(template, {"tokens": _tokens}, total=len(bundled_models()), **values)
 
 
 def _tokens(count: int | None) -> str:

@@ -341,8 +341,7 @@ def _dummy_size(processor: Any, modality: Modality) -> dict[str, int]:
     media = data[modality]
     first = media[0] if isinstance(media, list) else media
     if modality == "audio":
-        samples = first[0] if isinstance(first, tuple) else first
-        return {"length": int(samples.shape[-1])}
+        return {"length": int((first[0] if isinstance(first, tuple) else first).shape[-1])}
     if modality == "image":
         width, height = first.size
         return {"width": int(width), "height": int(height)}

@@ -121,8 +121,7 @@ def check(options: CheckOptions) -> None:
         if not (as_json or quiet or all(one.count == len(one.examples) for one in turned_away)):
             above = f"--json lists each; {above}"
         do, are = ("does", "is") if offenders == 1 else ("do", "are")
-        certain = offenders == tally.answers["no"]
-        misfit = f"{do} not fit" if certain else f"{are} not known to fit"
+        misfit = f"{do} not fit" if offenders == tally.answers["no"] else f"{are} not known to fit"
         raise VerdictError(
             f"{offenders} of {tally.checked} {misfit} {options.calibration}{tolerated}",
             hint=f"{above}mmcalib run with such media",

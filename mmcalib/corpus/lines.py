@@ -306,8 +306,7 @@ def _replace_marks(message: Message, left: Mapping[str, Iterator[dict[str, Any]]
             continue
         for number, piece in enumerate(_MARK.split(text)):
             if number % 2:
-                known = piece in left
-                parts.append(next(left[piece]) if known else text_part(f"<{piece}>"))
+                parts.append(next(left[piece]) if piece in left else text_part(f"<{piece}>"))
             elif piece:
                 parts.append(text_part(piece))
     return message if parts == [content] else {**message, "content": parts}

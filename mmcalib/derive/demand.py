@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -350,8 +351,7 @@ def shrink_step(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, 
                 return {}
             over = -(-(shortfall.nbytes - shortfall.slack_bytes) // each)
             batch = max(largest, (budget.encoder_cache_size - over) // largest * largest)
-    fits = 0 < batch < budget.max_num_batched_tokens
-    return {"max_num_batched_tokens": batch} if fits else {}
+    return {"max_num_batched_tokens": batch} if 0 < batch < budget.max_num_batched_tokens else {}
 
 
 def raise_reserve(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Values:
@@ -382,9 +382,15 @@ def raise_reserve(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality
             return {"max_num_seqs": seqs} if seqs > budget.max_num_seqs else {}
 
 
-def leave_room(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Values:
+# Fewer sequences at once cost more than KV cache does.
+_FEW: Final = 16
+
+
+def leave_room(
+    shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int], least: int = _FEW
+) -> Values:
     """Leave the demand free outside vLLM's share of the GPU. If all sequences would take more than
-    half of the KV cache, first allow only those that leave half.
+    half of the KV cache, first allow only those that leave half, if these are not below `least`.
     """
     worst = shortfall.worst
     if isinstance(worst, WorstStep) and worst.peak_bytes:
@@ -392,7 +398,7 @@ def leave_room(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, i
         largest = budget.max_tokens_per_item.get(worst.modality) or worst.tokens or 1
         count, items = _per_prompt(worst, counts), worst.items or worst.tokens // largest
         half = max(1, int(room * items / worst.peak_bytes) // count)
-        if half < budget.max_num_seqs and half * count < items:
+        if least <= half < budget.max_num_seqs and half * count < items:
             return {"max_num_seqs": half}
     if not shortfall.total_bytes:
         return {}
@@ -400,6 +406,8 @@ def leave_room(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, i
     utilization = floor_utilization(shortfall.requested_bytes - less, shortfall.total_bytes)
     return {"gpu_memory_utilization": utilization} if utilization > 0 else {}
 
+
+allow_few = partial(leave_room, least=1)
 
 # Below this share of the possible sequences, shrink the step instead.
 _FEWEST: Final = 1 / 4

@@ -434,8 +434,7 @@ def _judge_cost(
         answer, how, tokens, embeds = "no", "at least ", cost.least_tokens, cost.least_embeds
     else:
         room = gate.max_model_len - max(reserve_tokens, MIN_ANSWER_TOKENS)
-        fits = cost.embeds <= gate.budget_tokens and most <= room
-        answer = "fits" if fits else "unknown"
+        answer = "fits" if cost.embeds <= gate.budget_tokens and most <= room else "unknown"
         how, tokens, embeds = "at most ", cost.tokens, cost.embeds
     how = "" if exact else how
     if answer == "fits":

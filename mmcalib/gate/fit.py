@@ -75,8 +75,7 @@ class ContextNeeds:
         return self.prompt.most + self.answer(reserve_tokens)
 
     def answer(self, reserve_tokens: int) -> int:
-        answer = reserve_tokens if self.answer_tokens is None else self.answer_tokens
-        return max(self.least, answer)
+        return max(self.least, reserve_tokens if self.answer_tokens is None else self.answer_tokens)
 
 
 def judge_fit(needs: ContextNeeds, max_model_len: int) -> Literal["fits", "no", "unknown"]:

@@ -63,8 +63,7 @@ def _orientation(image: Image.Image, file: BinaryIO) -> object:
 
 def _read_exif(image: Image.Image) -> object:
     # PngImageFile.getexif decodes all pixels in search of a later chunk.
-    exif = Image.Image.getexif(image) if image.format == "PNG" else image.getexif()
-    return exif.get(_TAG)
+    return (Image.Image.getexif(image) if image.format == "PNG" else image.getexif()).get(_TAG)
 
 
 def _read_trailing_exif(file: BinaryIO) -> object:

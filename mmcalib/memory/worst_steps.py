@@ -187,15 +187,15 @@ RehearseAll = Callable[
 
 # The arithmetic assumes that all else stays the same; a rehearsal corrects it for the next try.
 _TRIES: Final = 3
-# The first two cost KV cache, the last one speed.
-_REMEDIES: Final = (demand.raise_reserve, demand.leave_room, demand.shrink_step)
+# The first two cost KV cache, the others speed.
+_REMEDIES: Final = (demand.raise_reserve, demand.leave_room, demand.allow_few, demand.shrink_step)
 
 
 def find_remedies(
     first: demand.Shortfall, decision: JudgedConfig, ask: RehearseAll
 ) -> Iterator[tuple[Remedy, RehearsedMemory]]:
     """Yield the remedies that hold, retained storage included, at most one of each kind."""
-    counts = decision.items_per_prompt
+    counts, found = decision.items_per_prompt, list[demand.Values]()
     for propose in _REMEDIES:
         budget, short, values = decision.budget, first, demand.Values()
         for _ in range(_TRIES):
@@ -210,7 +210,9 @@ def find_remedies(
             short = _with_last_batch(short, budget, counts, rehearsed)
             if short.passes or (UTILIZATION in values and short.holds):
                 less = first.kv_cache_bytes - rehearsed.kv_cache_bytes
-                yield _price(values, decision.budget, less), rehearsed
+                if values not in found:
+                    found.append(values)
+                    yield _price(values, decision.budget, less), rehearsed
                 break
 
 

@@ -315,8 +315,7 @@ def add_phase_peaks(memory: WorkerMemory, peaks: dict[str, int]) -> WorkerMemory
     """Add peaks of a second profile, plus the workspaces that the first left in torch."""
     own, highest = memory.activation_peak_bytes or 0, max(peaks.values(), default=0)
     workspaces = own - highest if own - highest <= _LEFT_BY_PROFILE_BYTES else 0
-    raised = {name: peak + max(0, workspaces) for name, peak in peaks.items()}
-    return replace(memory, phases=raised)
+    return replace(memory, phases={n: peak + max(0, workspaces) for n, peak in peaks.items()})
 
 
 _GRAPH_MEMORY = re.compile(r"Graph capturing finished in \S+ secs, took (\S+) GiB")

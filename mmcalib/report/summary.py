@@ -317,5 +317,4 @@ def _tail(
             yield Text(command, "bold")
     files = ", ".join([os.path.join(folder, "report.html"), *also])
     issue = f"Details: {files} · to report an issue: mmcalib report {folder} --format issue"
-    fits = folder and len(issue) <= width
-    yield Text(text.printable(issue if fits else f"Details: {files}"))
+    yield Text(text.printable(issue if folder and len(issue) <= width else f"Details: {files}"))

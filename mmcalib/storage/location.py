@@ -280,5 +280,4 @@ def is_settled(version: str, now_ns: int) -> bool:
     mtime = version.rpartition(":")[2]
     if not mtime.isascii() or not mtime.isdigit():
         return True
-    tick_ns = _TICK_NS if int(mtime) % _SECOND_NS else _COARSE_TICK_NS
-    return now_ns - int(mtime) > tick_ns
+    return now_ns - int(mtime) > (_TICK_NS if int(mtime) % _SECOND_NS else _COARSE_TICK_NS)

@@ -126,8 +126,7 @@ def test_each_quoted_message_is_one_of_vllm() -> None:
     found = importlib.util.find_spec("vllm")
     if found is None or found.origin is None:
         pytest.skip("needs vLLM: make setup")
-    package = Path(found.origin).parent
-    said = "\n".join(text for name in SOURCES for text in strings(package / name))
+    said = "\n".join(text for name in SOURCES for text in strings(Path(found.origin).parent / name))
     tables = [text.partition("| vLLM says |")[2].partition("\n\n")[0] for text in TEXTS.values()]
     rows = [line.split(" | ")[0] for table in tables for line in table.splitlines()[2:]]
     messages = {message for row in rows for message in re.findall(r"`([^`]+)`", row)} - NOT_VLLM

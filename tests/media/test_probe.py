@@ -213,8 +213,7 @@ def test_an_image_cut_anywhere_is_read_right_or_skipped(make_image, name) -> Non
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi", "a.wav", "a.flac", "a.mp3", "a.ogg"])
 def test_sound_and_video_cut_anywhere_are_a_value(make_video, make_audio, name) -> None:
-    moving = name.endswith(("mp4", "mkv", "avi"))
-    path = Path(make_video(name) if moving else make_audio(name))
+    path = Path(make_video(name) if name.endswith(("mp4", "mkv", "avi")) else make_audio(name))
     data = path.read_bytes()
     for percent in (1, 5, 20, 50, 80, 99):
         path.write_bytes(data[: len(data) * percent // 100])

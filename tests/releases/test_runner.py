@@ -36,8 +36,7 @@ def estimate() -> ast.FunctionDef:
 
 @pytest.mark.engine
 def test_the_second_runner_subtracts_graphs_where_it_estimates_them(estimate) -> None:
-    last = estimate.body[-1]
-    estimates = ast.unparse(last) != "return 0"
+    estimates = ast.unparse(estimate.body[-1]) != "return 0"
     assert estimates_graphs(SimpleNamespace(use_v2_model_runner=True)) == estimates
     assert estimates_graphs(SimpleNamespace(use_v2_model_runner=False))
 

@@ -296,8 +296,7 @@ class MetaKernels:
 
     def _on(self, device: torch.device, tensor: torch.Tensor) -> FakeTensor:
         """Return the result as a fake tensor; an argument that was written to already is one."""
-        is_fake = isinstance(tensor, FakeTensor)
-        return tensor if is_fake else FakeTensor(self._fake, tensor, device)
+        return tensor if isinstance(tensor, FakeTensor) else FakeTensor(self._fake, tensor, device)
 
 
 def _sampled(source: Any, grid: Any, *_: Any) -> Any:

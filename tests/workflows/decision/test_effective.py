@@ -168,8 +168,7 @@ class EitherHost(FakeHost):
 def test_what_goes_is_asked_for_together_once_more() -> None:
     policy = Policy(media_io_kwargs={"video": {"this": 1, "that": 1}})
     decided = decide(corpus([PAGE, CLIP]), policy, host=EitherHost)
-    host = EitherHost(opened())
-    budgets = BudgetSource(host, opened(), "/m", policy)  # type: ignore[arg-type]
+    budgets = BudgetSource(EitherHost(opened()), opened(), "/m", policy)  # type: ignore[arg-type]
     decision = drop_idle_settings(decided, budgets, Silent())
     assert decision.engine_args == decided.engine_args
     found = by_name(decision.effects)
