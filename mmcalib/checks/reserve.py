@@ -202,8 +202,7 @@ def check_skipped_profile(facts: CheckFacts) -> Iterator[Check]:
 
 def unprofiled_encoder_check(release: str) -> Check:
     detail = f"vLLM {release} does not profile the encoder, so it reserves nothing for it"
-    remedy = "a lower --gpu-memory-utilization makes room"
-    return Check(ids.ENCODER_RESERVE, "warn", detail, remedy)
+    return Check(ids.ENCODER_RESERVE, "warn", detail, "a lower --gpu-memory-utilization makes room")
 
 
 def reserve_remedies(

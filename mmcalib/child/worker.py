@@ -37,8 +37,7 @@ def phase_peaks(model_runner: Any) -> dict[str, int]:
             torch.cuda.reset_peak_memory_stats()
             result = method(*args, **kwargs)
             torch.cuda.synchronize()
-            peak = torch.cuda.max_memory_allocated() - start
-            peaks[name] = max(peaks.get(name, 0), peak)
+            peaks[name] = max(peaks.get(name, 0), torch.cuda.max_memory_allocated() - start)
             return result
 
         return record_peak

@@ -297,8 +297,7 @@ def remeasure(
         if answer.cost is None:
             refusals.append(_refusal(shape, before.count, before.exemplar, answer))
         else:
-            items = shape, before.count, before.exemplar
-            costs[shape] = item_cost(*items, answer.cost, "blank")
+            costs[shape] = item_cost(shape, before.count, before.exemplar, answer.cost, "blank")
     columns = {one.modality: one.mark_unchanged().replace_costs(costs) for one in every}
     return CostTable(setting, columns, tuple(refusals))
 

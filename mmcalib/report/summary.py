@@ -129,7 +129,7 @@ def _compared_rows(calibration: CalibrationDocument) -> Iterator[rows.Row]:
         "kv_cache_bytes": f"starts{rows.on_gpu(last) if last.ranks == 1 else ''}",
         "kv_cache_tokens": "KV cache",
         "max_concurrency": "max concurrency",
-        "activation_peak_bytes": "peak activation memory",
+        "activation_peak_bytes": "activation peak",
     }
     for (field, name), *cells in zip(names.items(), *map(figures, memories), strict=True):
         if any(getattr(memory, field) is not None for memory in memories):
@@ -149,7 +149,7 @@ def _compared_rows(calibration: CalibrationDocument) -> Iterator[rows.Row]:
         labels = max(_letter(part.label) for part in parts.values())
         kept = ", ".join(less) or "100%"
         least = min((part.least_kept or 1.0 for part in parts.values()), default=1.0)
-        kept += f", at least {text.share(least)} of originals" if least < 1 else ""
+        kept += f", ≥ {text.share(least)} of originals" if least < 1 else ""
         yield "detail kept", "100%", *unknown, kept, labels
     if traffic := calibration.traffic:
         both = traffic.default, traffic.calibrated
@@ -215,6 +215,9 @@ def _table(cells: Sequence[rows.Row], heads: Sequence[str], width: int) -> Table
     ]
     if fits and len(heads) > 2:
         columns[-2].max_width = 18
+    elif fits and heads:
+        # Without it, Rich takes the last column for the others.
+        columns[1].max_width = columns[2].max_width = 26
     elif fits and not heads:
         columns[0].max_width, columns[1].max_width = 24, 26
         # The reason has the rest of the width.

@@ -63,8 +63,7 @@ def test_scan_prints_counts(scanned: tuple[Path, str]) -> None:
 
 
 def test_check_prints_lines_that_fit_each(scanned: tuple[Path, str]) -> None:
-    calibration = str(CALIBRATION)
-    words = ("check", "media", "nothing.png", "--calibration", calibration, "--json")
+    words = ("check", "media", "nothing.png", "--calibration", str(CALIBRATION), "--json")
     (scanned[0] / "nothing.png").write_bytes(b"")
     lines = mmcalib(scanned[0], *words, code=3).splitlines()
     kinds = [json.loads(line)["kind"] for line in lines]

@@ -187,8 +187,7 @@ def test_arguments_are_read_as_they_were_set() -> None:
 def test_an_export_with_its_newest_line_first_is_read_in_the_order_of_time(pack: str) -> None:
     first, second = server("org/a", 100, 0.5), server("org/b", 200, 0.7)
     lines = [*first, *(line.replace(" 11:13:", " 11:14:") for line in second)]
-    newest = PACKED.get(pack, list)(lines[::-1])
-    a, b = read_starts(newest)
+    a, b = read_starts(PACKED.get(pack, list)(lines[::-1]))
     assert [(one.model, one.kv_cache_bytes, one.outcome) for one in (a, b)] == [
         ("org/a", -GIB // 2, "failed (kv cache)"),
         ("org/b", -round(0.7 * GIB), "failed (kv cache)"),
@@ -312,8 +311,7 @@ def test_long_and_deep_lines_are_read_in_time() -> None:
     lines = ["non-default args: {'a': " + "[" * 50_000, "Tried to allocate " + "1" * 100_000]
     lines += ["Initializing a V1 LLM engine (v1) with config: " + "a=-" * 40_000]
     lines += ["(" * 5000 + "INFO " * 5000, "Using " + "a " * 50_000 + "backend"]
-    log = read_log(lines)
-    assert log.vllm_version == "1"
+    assert read_log(lines).vllm_version == "1"
 
 
 def vllm_source(*folders: str) -> dict[str, str]:

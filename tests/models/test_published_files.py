@@ -113,8 +113,7 @@ def test_qwen3_6_27b_fp8_has_the_published_number_of_fp8_elements() -> None:
     text = some(find_model("Qwen/Qwen3.6-27B-FP8")).values("config")["text_config"]
     hidden, head, heads = text["hidden_size"], text["head_dim"], text["num_attention_heads"]
     values = text["linear_num_value_heads"] * text["linear_value_head_dim"]
-    keys = text["linear_num_key_heads"] * text["linear_key_head_dim"]
-    linear = hidden * (2 * keys + 3 * values)
+    linear = hidden * (2 * text["linear_num_key_heads"] * text["linear_key_head_dim"] + 3 * values)
     full = hidden * head * (3 * heads + 2 * text["num_key_value_heads"])
     counts = Counter(text["layer_types"])
     blocks = text["num_hidden_layers"] + text["mtp_num_hidden_layers"]

@@ -101,8 +101,7 @@ def test_a_freed_block_merges_with_both_neighbours() -> None:
 def test_empty_cache_returns_only_wholly_free_segments() -> None:
     allocator = CachingAllocator()
     first, second = allocator.allocate(5 * MIB), allocator.allocate(5 * MIB)
-    whole = allocator.allocate(64 * MIB)
-    allocator.free(whole)
+    allocator.free(allocator.allocate(64 * MIB))
     allocator.free(first)
     allocator.empty_cache()
     assert allocator.reserved_bytes == 20 * MIB

@@ -155,8 +155,7 @@ def test_what_starts_without_room_for_its_steps_gets_room() -> None:
 
 def test_the_order_of_levers_is_the_one_of_run() -> None:
     """The order: what nobody sends, free memory, batch, context, detail, hardware."""
-    found = list(dict.fromkeys(name for one in propose(situation()) for name in one.changes))
-    assert found == [
+    assert list(dict.fromkeys(name for one in propose(situation()) for name in one.changes)) == [
         *("limit_mm_per_prompt", "gpu_memory_utilization", "max_num_batched_tokens"),
         *("max_num_seqs", "max_cudagraph_capture_size", "enforce_eager", "max_model_len"),
         *("kv_cache_dtype", "mm_processor_kwargs", "tensor_parallel_size"),

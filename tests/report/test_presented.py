@@ -97,8 +97,7 @@ def test_what_a_request_declares_decides_of_an_animation(tmp_path: Path) -> None
     """A GIF may be a `video_url`."""
     path = gif(tmp_path / "a.gif", 12)
     part = {"type": "video_url", "video_url": {"url": path.as_uri()}}
-    request = {"messages": [{"role": "user", "content": [part]}]}
-    answer = admit_item(GATE, request, tmp_path)
+    answer = admit_item(GATE, {"messages": [{"role": "user", "content": [part]}]}, tmp_path)
     assert answer.fits, answer
     assert admit_item(GATE, path).tokens == 2 * 2
 

@@ -58,8 +58,13 @@ def with_audio() -> Calibration:
         found.evidence[0].model_copy(update={"setting": f"an_option_{n}", "label": "given"})
         for n in range(9)
     ]
-    evidence = [*found.evidence, *given]
-    return with_checks(found, *MANY, corpus=corpus, evidence=evidence)
+    return with_checks(found, *MANY, corpus=corpus, evidence=[*found.evidence, *given])
+
+
+def many_tokens() -> Calibration:
+    found = example()
+    default = found.memory.default.model_copy(update={"kv_cache_tokens": 12_591_615})
+    return found.model_copy(update={"memory": found.memory.model_copy(update={"default": default})})
 
 
 MANY = [
@@ -72,6 +77,7 @@ VARIANTS: dict[str, Callable[[], Calibration]] = {
     "no GPU": calibration,
     "failing": failing,
     "audio": with_audio,
+    "many tokens": many_tokens,
     "yours": lambda: with_yours(max_model_len=8192),
     "long names": lambda: named("x" * 300),
 }
@@ -87,7 +93,9 @@ def test_it_fits_one_screen(found: Callable[[], Calibration]) -> None:
     lines = shown(found()).splitlines()
     assert len(lines) <= MOST_LINES
     assert all(cell_len(line) <= 80 for line in lines)
-    assert len({row.index("yes") for row in lines if row.startswith("starts")}) <= 1
+    starts = [row for row in lines if row.startswith("starts")]
+    assert len({row.index("yes") for row in starts}) <= 1
+    assert all(row.rstrip()[-2:] == " c" for row in starts)
 
 
 def test_a_failure_comes_first_with_what_to_do_and_nothing_to_serve() -> None:

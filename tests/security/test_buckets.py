@@ -35,8 +35,7 @@ class Evil(fsspec.AbstractFileSystem):  # type: ignore[misc, name-defined]
         return type(self).listing(path)
 
     def info(self, path: str, **kwargs: object) -> Entry:
-        folder = path.strip("/") == "bucket"
-        kind = "directory" if folder else "file"
+        kind = "directory" if path.strip("/") == "bucket" else "file"
         return {"name": path, "type": kind, "size": len(PICTURE)}
 
     def _open(self, path: str, mode: str = "rb", **kwargs: object) -> Any:
