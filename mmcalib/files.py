@@ -98,8 +98,7 @@ def read_document(path: str | Path, most_bytes: int) -> bytes:
 
 def encoding_of(head: bytes) -> str:
     """Name a text's encoding by its byte order mark: PowerShell's `>` writes UTF-16."""
-    is_utf16 = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    return "utf-16" if is_utf16 else "utf-8-sig"
+    return "utf-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
 
 
 # Far above any count of bytes or items.

@@ -39,9 +39,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _is_heavy(item: pytest.Item) -> bool:
-    heavy = {"conformance", "e2e", "engine", "rehearsal"}
-    in_it = heavy & set(item.path.relative_to(ROOT).parts)
-    return bool(in_it) or item.get_closest_marker("engine") is not None
+    parts = {"conformance", "e2e", "engine", "rehearsal"} & {*item.path.relative_to(ROOT).parts}
+    return bool(parts) or item.get_closest_marker("engine") is not None
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -415,8 +415,7 @@ def _turns_of_anthropic(role: str, parts: list[dict[str, Any]]) -> list[Message]
             case _:
                 kind = part.get("type")
                 raise BadRequest(f"vLLM's /v1/messages takes no part of type {kind}")
-    alone = len(shown) == 1 and shown[0]["type"] == "text"
-    content = shown[0]["text"] if alone else shown
+    content = shown[0]["text"] if len(shown) == 1 and shown[0]["type"] == "text" else shown
     turn = {"content": content, "tool_calls": calls, "reasoning": thoughts}
     if role != "user" or shown:
         chat.append({"role": role, **{name: value for name, value in turn.items() if value}})

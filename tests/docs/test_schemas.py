@@ -82,5 +82,4 @@ def test_report_prints_what_it_wrote(words: tuple[str, str], tmp_path: Path) -> 
 
 
 def test_doctor_prints_its_diagnosis(tmp_path: Path) -> None:
-    printed = mmcalib(tmp_path, "doctor", "--json", "--quiet", code=None)
-    fits("doctor", json.loads(printed))
+    fits("doctor", json.loads(mmcalib(tmp_path, "doctor", "--json", "--quiet", code=None)))

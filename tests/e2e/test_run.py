@@ -141,8 +141,7 @@ def test_the_peak_is_measured(images_only: Ran) -> None:
 def test_an_existing_folder_is_not_overwritten(images_only: Ran, engine_cache: Path) -> None:
     before = (images_only.out / "engine.yaml").read_bytes()
     out = images_only.out
-    words = ("run", "--model", QWEN, "--data", out, "--out", out)
-    done = mmcalib(engine_cache, *words, code=2)
+    done = mmcalib(engine_cache, "run", "--model", QWEN, "--data", out, "--out", out, code=2)
     assert done.stderr.startswith("error: ")
     assert "--force" in done.stderr
     assert (images_only.out / "engine.yaml").read_bytes() == before

@@ -130,8 +130,7 @@ def test_a_saved_corpus_gives_the_same_documents_without_media(tmp_path, engine_
     corpus = ("--data", media, "--requests", asked)
     saved = tmp_path / "elsewhere" / "corpus.jsonl"
     folder = speaking(folder_of(QWEN, engine_cache), tmp_path / "model")
-    saving = ("scan", *corpus, "--save", saved, "--model", folder)
-    mmcalib(engine_cache, *saving)
+    mmcalib(engine_cache, "scan", *corpus, "--save", saved, "--model", folder)
     *_, text = map(json.loads, saved.read_text().splitlines()[:4])
     assert text["text_tokens"] < 24 * 400 / 3
     model = ("run", "--model", folder, "--max-model-len", "fit", "--validate", "none", "--quiet")

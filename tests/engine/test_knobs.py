@@ -242,8 +242,7 @@ def above_default(lab: Lab, knob: Knob, shapes: Sequence[Shape]) -> dict[float, 
     default, explored = frontier_of(lab, knob, shapes)
     usual, costs = default.columns_of(knob.modality), {}
     for e in (e for e in explored if e.point.is_beyond_default):
-        blanks = [Blank(shape) for shape in usual.shapes]
-        real = lab.costs(*blanks, setting=e.point.setting)
+        real = lab.costs(*(Blank(shape) for shape in usual.shapes), setting=e.point.setting)
         tokens = [cost.tokens for cost in real if isinstance(cost, Cost)]
         embeds = [cost.embeds for cost in real if isinstance(cost, Cost)]
         assert len(tokens) == len(shapes)

@@ -38,8 +38,7 @@ def header(kind: bytes, data: bytes, name: str = "x") -> bytes:
 
 def record(key: str, value: str = "v") -> bytes:
     rest = f" {key}={value}\n"
-    length = len(rest) + len(str(len(rest)))
-    return f"{len(rest) + len(str(length))}{rest}".encode()
+    return f"{len(rest) + len(str(len(rest) + len(str(len(rest)))))}{rest}".encode()
 
 
 def fields(count: int, start: int = 0) -> bytes:

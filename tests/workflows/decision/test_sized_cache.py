@@ -112,8 +112,7 @@ def test_no_picture_takes_more_than_the_largest_that_is_admitted(
 ) -> None:
     """Slim ones exceed the cap, by the rule of the Qwen-VL processors."""
     assume(max(width, height) <= 200 * min(width, height))
-    size = {"longest_edge": tokens * UNIT, "shortest_edge": 4 * UNIT}
-    kwargs = {"images_kwargs": {"size": size}}
+    kwargs = {"images_kwargs": {"size": {"longest_edge": tokens * UNIT, "shortest_edge": 4 * UNIT}}}
     args = {"limit_mm_per_prompt": {"image": 1}, "mm_processor_kwargs": kwargs}
     plain = budget(opened(), args, build_dummy=True)
     most = largest_item_bytes("image", CostTable(DEFAULT, {}), plain, plain.encoder_budget_tokens)

@@ -172,7 +172,7 @@ def test_ray_data(tmp_path: Path) -> None:
     (tmp_path / "pictures").mkdir()
     for number, size in enumerate(SIZES):
         (tmp_path / "pictures" / f"{number}.png").write_bytes(png(size))
-    done = run_python("-c", RAY, *[str(tmp_path / "calibration.json"), str(tmp_path / "pictures")])
+    done = run_python("-c", RAY, str(tmp_path / "calibration.json"), str(tmp_path / "pictures"))
     assert done.stdout == "['0.png', '2.png']\n", done.stderr
 
 

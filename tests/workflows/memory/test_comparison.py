@@ -15,7 +15,6 @@ from tests.report.serving import figures
 from tests.workflows.memory.test_reserved import FOUR
 from tests.workflows.rehearsals import GIB, rehearsed
 
-BEFORE = rehearsed(kv_cache_tokens=100_000, max_concurrency=12.0)
 CAPPED = replace(FOUR, engine_args={"mm_processor_kwargs": {"max_pixels": 1_003_520}})
 NO_START = rehearsed(kv_cache_tokens=None, max_concurrency=None)
 
@@ -32,7 +31,11 @@ def compared(
 
 
 def with_tokens(tokens: int) -> RehearsedMemory:
-    return rehearsed(kv_cache_tokens=tokens, max_concurrency=tokens * 12 / 100_000)
+    at_once = tokens * 12 / 100_000
+    return rehearsed(kv_cache_tokens=tokens, kv_cache_bytes=tokens << 12, max_concurrency=at_once)
+
+
+BEFORE = with_tokens(100_000)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +52,10 @@ def with_tokens(tokens: int) -> RehearsedMemory:
 def test_less_kv_cache_fails_unless_the_user_asked_for_it(tokens: int, policy, status: str) -> None:
     check = compared(BEFORE, with_tokens(tokens), policy)
     assert (check.id, check.status) == (BETTER, status)
+
+
+def test_a_token_that_rounding_takes_is_not_missed() -> None:
+    assert compared(BEFORE, replace(BEFORE, kv_cache_tokens=99_999)).status == "pass"
 
 
 def test_a_default_that_does_not_start_is_beaten_and_the_rest_is_another_checks_matter() -> None:
