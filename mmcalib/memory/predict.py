@@ -80,12 +80,12 @@ def reject_too_small(
         request = f"one request of {best.budget.max_model_len:,} tokens"
         rest = f"{gib(best.kv_cache_bytes)} for the KV cache before any media; {request} needs "
         rest += gib(needed) if needed else "more"
-    card = gib(best.card_bytes((needed or 0) - best.kv_cache_bytes))
-    raise VerdictError(
-        f"{model} does not fit on {gpu.name}: its weights, {weights}, leave {rest}",
-        hint=(f"--max-model-len {longest} or less, " if longest else "")
-        + f"a GPU with about {card}, or a fix from mmcalib plan --model {model} {gpu.flags}",
-    )
+    card = best.card_bytes((needed or 0) - best.kv_cache_bytes)
+    ranks = best.tensor_parallel_size << max(1, math.ceil(math.log2(card / best.total_bytes)))
+    what = f"{model} does not fit on {gpu.name}: its weights, {weights}, leave {rest}"
+    hint = f"--max-model-len {longest} or less, " if longest else ""
+    hint += f"a GPU with about {gib(card)}, -- {flag('tensor_parallel_size')} {ranks}, or a fix "
+    raise VerdictError(what, hint=f"{hint}from mmcalib plan --model {model} {gpu.flags}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,8 +140,8 @@ def test_one_that_does_not_says_what_fits() -> None:
         "a/b does not fit on L4: its weights, 7.00 GiB, leave 2.50 GiB for the KV cache before any "
         "media; one request of 32,768 tokens needs 4.50 GiB"
     )
-    said = "--max-model-len 2048 or less, a GPU with about 23.91 GiB, or a fix from "
-    assert caught.value.hint == said + "mmcalib plan --model a/b --gpu L4"
+    said = "--max-model-len 2048 or less, a GPU with about 23.91 GiB, -- --tensor-parallel-size 2, "
+    assert caught.value.hint == said + "or a fix from mmcalib plan --model a/b --gpu L4"
 
 
 def test_memory_outside_the_default_share_is_tried_before_a_model_is_refused() -> None:
