@@ -269,11 +269,11 @@ def find_default_problem(
     if before.kv_cache_tokens <= (after.kv_cache_tokens or 0):
         return ""
     budget = decision.default_budget
-    judged = JudgedConfig(
-        dict(default), decision.counts, budget, budget, decision.adequacy, decision.default_table
-    )
-    steps = rehearse_worst_steps(judged, ask)
-    short = predicted_shortfall(Predicted(predicted.gpu, None, before, steps=steps), judged)
+    # Without options the decision has the default's dummies, which the default's budget lacks.
+    plain = decision.plain if decision.setting == table.setting else budget
+    judged = JudgedConfig(dict(default), decision.counts, budget, plain, decision.adequacy, table)
+    steps, (loaded,) = rehearse_worst_steps(judged, ask), ask([default], encoder_steps(judged))
+    short = predicted_shortfall(Predicted(predicted.gpu, None, loaded, steps=steps), judged)
     if short is None or short.holds:
         return ""
     return f"run out of memory under load: {gib(short.nbytes - short.outside_bytes)} are missing"
