@@ -249,8 +249,7 @@ def test_what_startup_does_not_reserve_is_said_of_each_proposal() -> None:
 def test_flags_are_not_broken_within_words_on_eighty_columns() -> None:
     flags = "--max-num-batched-tokens 2048 --gpu-memory-utilization 0.95 --kv-cache-dtype fp8"
     text, plan = io.StringIO(), a_plan(tried=[tried(flags)])
-    console = Console(file=text, width=80, color_system=None, highlight=False)
-    print_plan(plan, console, verbose=True)
+    print_plan(plan, Console(file=text, width=80, color_system=None, highlight=False), verbose=True)
     shown = text.getvalue()
     assert [word for word in flags.split() if word not in shown] == []
     assert max(map(len, shown.splitlines())) <= 80

@@ -74,11 +74,8 @@ def test_check_prints_lines_that_fit_each(scanned: tuple[Path, str]) -> None:
 
 @pytest.mark.parametrize("words", [("--format", "md"), ("--emit", "args")])
 def test_report_prints_what_it_wrote(words: tuple[str, str], tmp_path: Path) -> None:
-    calibration = str(CALIBRATION)
-    fits(
-        "report",
-        json.loads(mmcalib(tmp_path, "report", calibration, "--out", "o", *words, "--json")),
-    )
+    printed = mmcalib(tmp_path, "report", str(CALIBRATION), "--out", "o", *words, "--json")
+    fits("report", json.loads(printed))
 
 
 def test_doctor_prints_its_diagnosis(tmp_path: Path) -> None:

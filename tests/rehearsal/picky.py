@@ -7,8 +7,6 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor
 
 
 class Picky(LogitsProcessor):  # type: ignore[misc] # vLLM has no stubs
-    """Refuses the requests of vLLM's warm-up."""
-
     def add_request(self, *args: object) -> bool:
         raise ValueError("needs\nextra_args")
 

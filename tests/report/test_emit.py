@@ -94,8 +94,7 @@ def test_docker_starts_vllm_with_the_same_words() -> None:
 @pytest.mark.parametrize("value", NASTY)
 def test_docker_mounts_a_folder_and_hides_nothing(value: str) -> None:
     made = with_config({"model": f"/models/{value}", "a": value})
-    server = Server(limits={LIMIT: 41}, given=(LIMIT,))
-    words = docker(made.model_copy(update={"server": server}))
+    words = docker(made.model_copy(update={"server": Server(limits={LIMIT: 41}, given=(LIMIT,))}))
     assert words[words.index("--env") + 1] == f"{LIMIT}=41"
     assert f"type=bind,source=/models/{value},target=/models/{value},readonly" in words
     assert words[words.index("serve") + 1] == f"/models/{value}"

@@ -103,8 +103,7 @@ def with_picture(tmp_path: Path) -> Calibration:
     part = found.costs.modalities["image"]
     known = [part.known[0].model_copy(update={"exemplar": str(path)}), *part.known[1:]]
     parts = {**found.costs.modalities, "image": part.model_copy(update={"known": known})}
-    costs = found.costs.model_copy(update={"modalities": parts})
-    return found.model_copy(update={"costs": costs})
+    return found.model_copy(update={"costs": found.costs.model_copy(update={"modalities": parts})})
 
 
 def test_the_costliest_item_is_shown_unless_it_is_not_wanted(tmp_path: Path) -> None:

@@ -149,7 +149,6 @@ def test_no_character_lets_a_known_name_through(before: str, behind: str) -> Non
 
 def test_more_names_than_a_run_writes_are_refused() -> None:
     found = calibration()
-    one = found.evidence[0]
-    evidence = [one.model_copy(update={"exemplar": f"/d/{n}"}) for n in range(6_000)]
+    evidence = [found.evidence[0].model_copy(update={"exemplar": f"/d/{n}"}) for n in range(6_000)]
     with pytest.raises(UsageError, match="too many to redact"):
         redacted(found.model_copy(update={"evidence": evidence}))

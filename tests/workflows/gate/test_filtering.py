@@ -145,8 +145,7 @@ def test_hf_datasets_stay_such_and_are_not_decoded(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_data_frame() -> None:
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"image": pictures(), "n": range(4)})
+    frame = pytest.importorskip("pandas").DataFrame({"image": pictures(), "n": range(4)})
     assert list(mmcalib.filter(frame, calibration(), key=image_of)["n"]) == KEPT
 
 

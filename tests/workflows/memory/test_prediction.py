@@ -9,11 +9,12 @@ import pytest
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.domain.shapes import ImageShape, Modality
 from mmcalib.errors import EngineDied, EngineError, VerdictError, VllmRefused
-from mmcalib.memory.predict import RehearsalJudge, reject_too_small
-from mmcalib.memory.rehearse import MemoryPrediction
+from mmcalib.memory.predict import RehearsalJudge, find_default_problem, reject_too_small
+from mmcalib.memory.rehearse import MemoryPrediction, Predicted
 from mmcalib.models import gpus
 from mmcalib.remedies.memory import UTILIZATION
 from tests.workflows.corpora import corpus, decide
+from tests.workflows.fake_host import opened
 from tests.workflows.rehearsals import BUDGET, GIB, rehearsed
 
 STEPS = (EncoderStep(ImageShape(28, 28), 2),)
@@ -29,11 +30,9 @@ class Refusing:
         self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
     ) -> RehearsedMemory:
         self.asked.append(engine_args)
-        match engine_args.get("max_num_seqs"):
-            case 2:
-                raise VllmRefused("two are too many")
-            case 3:
-                raise EngineDied("it died")
+        seqs = engine_args.get("max_num_seqs")
+        if seqs in (2, 3):
+            raise VllmRefused("two are too many") if seqs == 2 else EngineDied("it died")
         return rehearsed(encoder_tokens=len(steps))
 
 
@@ -164,6 +163,20 @@ def test_remedies_that_are_not_enough_alone_are_tried_together() -> None:
         kept = replace(judge, given={UTILIZATION, "max_num_batched_tokens"}, concurrency=128)
         assert list(kept.remedies(decision)) == []
     assert found == [{UTILIZATION: 0.95}, {"max_num_batched_tokens": 2048}, {"max_num_seqs": 64}]
+
+
+def test_the_default_is_judged_by_the_corpus_own_items_too() -> None:
+    found, asked = decide(corpus([ImageShape(280, 280)]), model=opened(knobs=())), list[Any]()
+    cheap = {m: replace(one, tensor_bytes=1) for m, one in found.plain.dummies.items()}
+    decision = replace(found, plain=replace(found.plain, dummies=cheap))
+
+    def ask(configs: Any, steps: Any = ()) -> list[RehearsedMemory | None]:
+        asked.append((list(configs), steps))
+        return [rehearsed()] * len(configs)
+
+    predicted = Predicted(gpus.find_gpu("L4"), rehearsed(), rehearsed(kv_cache_tokens=1))
+    find_default_problem(predicted, {}, decision, ask)
+    assert asked[-1] == ([{}], (EncoderStep(ImageShape(280, 280), 128),))
 
 
 def test_an_encoder_that_need_not_be_loaded_is_not_held_against_it() -> None:

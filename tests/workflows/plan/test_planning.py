@@ -414,8 +414,7 @@ def test_a_gpu_is_known_by_the_total_of_any_driver_the_common_ones_first(
     with pytest.raises(UsageError, match=f"{total}GiB: {first}") as caught:
         from_log.gpu_of_log(log)
     assert caught.value.hint.startswith(f"--gpu {first.split(',')[0]}, ")
-    named = gpus.find_gpu(first.split(",")[0])
-    counted = from_log.with_memory_of_log(named, log).total_bytes
+    counted = from_log.with_memory_of_log(gpus.find_gpu(first.split(",")[0]), log).total_bytes
     assert abs(counted - float(total) * GIB) <= GIB / 100
 
 
