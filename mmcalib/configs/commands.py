@@ -158,8 +158,7 @@ class Command:
         given = {**self.environment, **{pair[1]: pair[2] for pair in pairs}}
         kept, unread = keep_known(self.words[place])
         files = [w for w in self.words[: place.start] if w.text.partition("=")[0] == "--env-file"]
-        notes = (f"line {word.line}: --env-file is not read" for word in files)
-        unread = [*self.unread, *notes, *unread]
+        unread = [*self.unread, *(f"line {w.line}: --env-file is not read" for w in files), *unread]
         return [replace(self, words=kept, unread=unread, environment=given)]
 
 
@@ -244,8 +243,7 @@ def split_choice(path: Path) -> tuple[Path, str]:
 def names_file(word: str) -> bool:
     """Return True for the name of a configuration's file, as FILE, FILE#NAME or FILE:LINE."""
     path = split_choice(Path(word))[0]
-    is_ours = _SUFFIX.fullmatch(path.suffix) is not None
-    return is_ours or (os.path.isfile(path) and path.suffix != ".gguf")
+    return bool(_SUFFIX.fullmatch(path.suffix)) or (os.path.isfile(path) and path.suffix != ".gguf")
 
 
 def choose_command(commands: Sequence[Command], path: Path, choice: str) -> Command:

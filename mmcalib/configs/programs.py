@@ -6,6 +6,7 @@ import ast
 import json
 import operator
 import re
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -104,9 +105,10 @@ class _Inlining(ast.NodeTransformer):
     def __init__(self, values: dict[str, ast.expr], nodes: Sequence[ast.AST]) -> None:
         self.values, self.left, self.line = values, _MOST_STEPS, 0
         self.changes = defaultdict[str, list[tuple[int, bool, ast.Dict]]](list)
-        # Statements that add to a list, by its name and block, and of each list the names.
-        self.added = defaultdict[str, list[tuple[Any, ast.stmt, list[ast.expr]]]](list)
-        self.lists, homes = dict[ast.AST, tuple[str, Any]](), dict[str, Any]()
+        # Of each value of a name, the statements that add words to it, and if they certainly run.
+        self.added = defaultdict[ast.AST, list[tuple[bool, ast.stmt, list[ast.expr]]]](list)
+        additions = list[tuple[str, Any, ast.stmt, list[ast.expr]]]()
+        assigned, homes = defaultdict[str, dict[Any, Any]](dict), dict[str, Any]()
         for node in nodes:
             for block in (getattr(node, part, ()) for part in ("body", "orelse", "finalbody")):
                 for one in block if isinstance(block, list) else ():
@@ -115,13 +117,13 @@ class _Inlining(ast.NodeTransformer):
                             ast.Name(id=name), _, ast.expr() as value
                         ):
                             homes[name] = block
-                            self.lists[value] = name, block
+                            assigned[name][one.lineno, one.col_offset] = block, value
                             continue
                         case ast.Expr(
                             ast.Call(ast.Attribute(ast.Name(id=name), "append" | "extend"), [own])
                         ) | ast.AugAssign(ast.Name(id=name), ast.Add(), own):
                             words = own.elts if isinstance(own, ast.List) else [own]
-                            self.added[name].append((block, one, words))
+                            additions.append((name, block, one, words))
                             continue
                         case ast.Assign([ast.Subscript(ast.Name(id=name), key)], value):
                             more = ast.Dict([key], [value])
@@ -136,14 +138,18 @@ class _Inlining(ast.NodeTransformer):
                         case _:
                             continue
                     self.changes[name].append((one.lineno, homes.get(name) is block, more))
+        before = {name: sorted(lines) for name, lines in assigned.items()}
+        for name, block, one, words in additions:
+            if at := bisect_left(before.get(name, []), (one.lineno, one.col_offset)):
+                home, value = assigned[name][before[name][at - 1]]
+                self.added[value].append((block is home, one, words))
 
     def read_words(self, node: ast.List) -> Command:
         """Return the command of a list, with what is certain to be added to it."""
-        words, notes, (name, home) = [*node.elts], list[str](), self.lists.get(node, ("", None))
-        for block, one, more in self.added[name]:
-            if block is home:
-                words += more
-            elif not any(own == name and other is block for own, other in self.lists.values()):
+        words, notes = [*node.elts], list[str]()
+        for is_certain, one, more in self.added[node]:
+            words += more if is_certain else ()
+            if not is_certain:
                 notes.append(f"line {one.lineno}: {ast.unparse(one)} is not read: it may not run")
         return Command([Span(self._word(o), line=o.lineno) for o in words], notes, node.lineno)
 

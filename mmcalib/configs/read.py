@@ -57,7 +57,7 @@ _OF_VLLM: Final = re.compile(r"VLLM_|PYTORCH_(?:CUDA_)?ALLOC_CONF$")
 _RELEASE: Final = re.compile(
     r"vllm[\w./-]*['\",]*(?:(?:\[[^\]]*\])?==|:|\s+tag: ['\"]?)(?:\$\{\w+:?-)?v?(0\.\d+\.\d+[\w.]*)"
 )
-# A block of code in Markdown, and the list of a Dockerfile, which is no script.
+# The list of a Dockerfile, which is no script, and a block of code in Markdown.
 _DOCKERFILE: Final = re.compile(r"(?m)^(CMD|ENTRYPOINT)\s*\[")
 _BLOCK: Final = re.compile(r"(?ms)^[ \t]*(```+|~~~+)[ {.]*(\w*)[^\n]*\n(.*?)^[ \t]*\1")
 # Where systemd and supervisor keep variables of a command.

@@ -138,6 +138,7 @@ def test_a_list_of_words_is_a_command(tmp_path: Path) -> None:
     text = f"""\
 MODEL, PORT = "{MODEL}", 8000
 def serve():
+    command = ["sleep"]; command += ["1"]
     command: list[str] = ["vllm", "serve", "--uvicorn-log-level=info", "{MODEL}"]
     command += ["--port", str(2**13), "--seed", f"{{1}}{{2}}", "--max-num-seqs", str(SEQUENCES)]
     command.extend(["--limit-mm-per-prompt", json.dumps({{"image": 2}})])
@@ -145,8 +146,7 @@ def serve():
         command.append("--enforce-eager")
     subprocess.Popen(command)
 def stop():
-    command = ["sleep"]
-    command.append("1")
+    command = ["sleep"]; command.append("1")
 """
     found = read(tmp_path, "a.py", text)
     assert (found.model, " ".join(found.file_flags)) == (
@@ -154,8 +154,8 @@ def stop():
         '--uvicorn-log-level=info --port 8192 --seed 12 --limit-mm-per-prompt {"image": 2}',
     )
     assert list(found.unread) == [
-        "line 7: command.append('--enforce-eager') is not read: it may not run",
-        "line 4: --max-num-seqs is left out: SEQUENCES is known only when it runs",
+        "line 8: command.append('--enforce-eager') is not read: it may not run",
+        "line 5: --max-num-seqs is left out: SEQUENCES is known only when it runs",
     ]
 
 
