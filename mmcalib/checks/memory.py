@@ -222,7 +222,7 @@ def _compared(
 ) -> Iterator[tuple[str, str, bool]]:
     """KV cache, concurrency and load with the defaults and as tuned: (name, figures, is worse)."""
     had, has = before.kv_cache_tokens or 0, after.kv_cache_tokens or 0
-    # vLLM counts tokens in whole contexts, so that those of equal bytes may differ by one.
+    # The same bytes hold other tokens at another context: a rounded one less, or many of a window.
     is_less = has < had and after.kv_cache_bytes < before.kv_cache_bytes
     yield "KV cache tokens", f"{had:,} → {has:,}", is_less
     usual, now = before.max_concurrency or 0, after.max_concurrency or 0

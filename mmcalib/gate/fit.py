@@ -212,7 +212,7 @@ def prompts_to_count(
         for place, tokens in enumerate(needed)
         if tokens is None or tokens > min(settled, max_model_len)
     )
-    return (sorted(uncounted, key=lambda place: -(needed[place] or float("inf"))))[:most]
+    return sorted(uncounted, key=lambda place: -(needed[place] or float("inf")))[:most]
 
 
 def fit_prompts(

@@ -13,7 +13,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 Value = bool | int | float | str | list[object] | dict[object, object] | None
 
@@ -179,8 +179,8 @@ def _line(number: int, raw: str) -> Line:
 
 # Arguments that the user set.
 
-# Bytes and tokens are far below such a number.
-_HUGE = re.compile(r"(?:^|[\[:,] ?)-?(?:\d{19}|[\d.]+e\+)")
+# Bytes and tokens are far below this.
+_NUMBER_BELOW: Final = 2**63
 _OPEN, _CLOSE = "([{<", ")]}>"
 # A bracket, a comma, or a quoted text, which may be cut short.
 _TOKEN = re.compile(r"""'(?:[^'\\]|\\.)*(?:'|\\?$)|"(?:[^"\\]|\\.)*(?:"|\\?$)|[\[\](){}<>,]""")
@@ -215,7 +215,14 @@ def _value(text: str) -> tuple[Value, bool]:
     try:
         value: Value = ast.literal_eval(text)
         written = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-        is_json = json.loads(written) == value and not _HUGE.search(written.decode())
+        is_json = json.loads(written, parse_int=_number, parse_float=_number) == value
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, OverflowError):
         return text, False
     return (value, True) if is_json else (text, False)
+
+
+def _number(text: str) -> Any:
+    """Return a number of JSON. Raises OverflowError for one that no setting has."""
+    if abs(number := ast.literal_eval(text)) >= _NUMBER_BELOW:
+        raise OverflowError
+    return number

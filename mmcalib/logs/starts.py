@@ -192,12 +192,7 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
         ("least_batched_tokens", "MM input disabled", rf"mm_item \(({_COUNT})\)", _count),
         ("least_batched_tokens", "pre-allocated encoder", rf"(?:with|length) ({_COUNT})\b", _count),
         ("least_batched_tokens", "equal to max_num_seqs", rf"num_seqs \(({_COUNT})\)", _count),
-        (
-            "least_batched_tokens",
-            "smaller than max_model",
-            rf"n max_model_len \(({_COUNT})",
-            _count,
-        ),
+        ("least_batched_tokens", "than max_model_len", rf"than max_model_len \(({_COUNT})", _count),
         ("longest_context", "smaller than max_model", rf"\(({_COUNT})\) is smaller", _count),
         ("most_sequences", "available Mamba cache", rf"cache blocks \(({_COUNT})\)", _count),
         ("warmed_sequences", "when warming up", rf"with ({_COUNT}) dummy requests", _count),
@@ -265,8 +260,7 @@ def _out_of_memory(line: Line) -> OutOfMemory | None:
     message = " ".join([line.text, *line.ahead])
     # The next message belongs to another failure.
     _, own, *_ = message.split("Tried to allocate", 2)
-    matches = ((name, pattern.search(own)) for name, pattern in _OF_OOM.items())
-    sizes = {name: _nbytes(size[1]) for name, size in matches if size}
+    sizes = {n: _nbytes(m[1]) for n, pattern in _OF_OOM.items() if (m := pattern.search(own))}
     return OutOfMemory(**sizes) if "tried_bytes" in sizes else None
 
 
@@ -469,8 +463,8 @@ class _Draft:
         if not (counts and _OTHER.match(line.text)) and not _LAST_WORDS.search(line.text):
             return
         ahead = line.ahead[: 2 if "validation error" in line.text else 0]
-        begun: Phase | None = "start" if self.has_own_facts else None
-        phase = self._phase_of_traceback(line) or self.phase or begun
+        phase = self._phase_of_traceback(line) or self.phase
+        phase = phase or ("start" if self.has_own_facts else None)
         failure = Failure(" ".join((line.text, *ahead))[:_QUOTED_CHARS], phase, is_other=True)
         first = [one for one in self.others[:1] if not _REFERS.search(one.text)]
         if not first or (self.is_chained and not _REFERS.search(line.text)):

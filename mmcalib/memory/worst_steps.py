@@ -200,9 +200,9 @@ def find_remedies(
         budget, short, values = decision.budget, first, demand.Values()
         for _ in range(_TRIES):
             step = propose(short, budget, counts)
-            if not step:
-                break
             values |= step
+            if not step or values in found:
+                break
             answer = _rehearse_with(values, decision, ask)
             if answer is None:
                 break
@@ -210,9 +210,8 @@ def find_remedies(
             short = _with_last_batch(short, budget, counts, rehearsed)
             if short.passes or (UTILIZATION in values and short.holds):
                 less = first.kv_cache_bytes - rehearsed.kv_cache_bytes
-                if values not in found:
-                    found.append(values)
-                    yield _price(values, decision.budget, less), rehearsed
+                found.append(values)
+                yield _price(values, decision.budget, less), rehearsed
                 break
 
 

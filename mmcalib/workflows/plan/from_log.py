@@ -72,11 +72,7 @@ _COMMON: Final = (
 _SAME_WEIGHTS, _OTHER_MODEL = 0.03, 0.15
 _SAME_CACHE: Final = 0.05
 MAKERS: Final = {"rocm": "an AMD GPU", "cpu": "a CPU", "tpu": "a TPU", "xpu": "an Intel GPU"}
-_OTHER_SERVERS: Final = {
-    "sglang": "SGLang",
-    "llama_model_load": "llama.cpp",
-    "text_generation": "TGI",
-}
+_OTHERS: Final = {"sglang": "SGLang", "llama_model_load": "llama.cpp", "text_generation": "TGI"}
 _AT_LINE: Final = re.compile(r"(.+):([1-9]\d{0,8})")
 
 
@@ -116,7 +112,7 @@ def read_server_log(path: Path) -> ServerLog:
         raise UsageError(f"--log {path}: {error.strerror}", hint=hint) from error
     if not starts:
         text = "".join(itertools.islice(_lines(path), 1000)).lower()
-        of = next((f", but of {name}" for mark, name in _OTHER_SERVERS.items() if mark in text), "")
+        of = next((f", but of {name}" for mark, name in _OTHERS.items() if mark in text), "")
         hint = "--log FILE with vLLM's startup output, or its error with the lines above it"
         raise UsageError(f"--log {path}: not the log of a vLLM server{of}", hint=hint)
     picked = [one for one in starts if line and one.line <= line]
