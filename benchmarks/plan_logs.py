@@ -12,7 +12,7 @@ import json
 import time
 from pathlib import Path
 
-from mmcalib.derive.policy import COSTS
+from mmcalib.limits.policy import COSTS
 from mmcalib.logs.starts import last_failed, read_starts
 from mmcalib.remedies.log import answer_log
 from mmcalib.remedies.memory import Proposal

@@ -31,10 +31,10 @@ from mmcalib import Calibration
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Shape
 from mmcalib.domain.traffic import Arrivals, Trace, TrafficItem, TrafficRequest
-from mmcalib.memory.rehearse import Rehearsals
 from mmcalib.models.cut import cut_checkpoint
 from mmcalib.models.gpus import resolve_gpu
 from mmcalib.models.resolve import cache_dir, resolve
+from mmcalib.prediction.rehearse import Rehearsals
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.memory import TrafficFigures
 from mmcalib.workflows.traffic.rehearse import serve_trace, traffic_figures

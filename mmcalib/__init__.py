@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from mmcalib.admission.calibration import Calibration as Calibration
     from mmcalib.admission.datasets import filter as filter  # noqa: A004 - mmcalib.filter
-    from mmcalib.derive.policy import Policy as Policy
     from mmcalib.domain.shapes import AudioShape as AudioShape
     from mmcalib.domain.shapes import ImageShape as ImageShape
     from mmcalib.domain.shapes import VideoShape as VideoShape
     from mmcalib.gate.admission import Admission as Admission
+    from mmcalib.limits.policy import Policy as Policy
     from mmcalib.progress import Progress as Progress
     from mmcalib.results.memory import Rehearsal as Rehearsal
     from mmcalib.results.plan import Validation as Validation
@@ -35,7 +35,7 @@ _HOMES = {
     "AudioShape": "mmcalib.domain.shapes",
     "Calibration": "mmcalib.admission.calibration",
     "ImageShape": "mmcalib.domain.shapes",
-    "Policy": "mmcalib.derive.policy",
+    "Policy": "mmcalib.limits.policy",
     "Progress": "mmcalib.progress",
     "Rehearsal": "mmcalib.results.memory",
     "calibrate": "mmcalib.workflows.run.run",

@@ -22,7 +22,7 @@ ORDER = (
     {"errors", "progress", "text", "version"},
     {"domain", "processes"},
     {"files", "logs", "releases", "storage"},
-    {"derive", "gate", "media", "models"},
+    {"gate", "limits", "media", "models"},
     {"remedies"},
     {"checks", "corpus"},
     {"results"},
@@ -31,7 +31,7 @@ ORDER = (
     {"configs", "engine"},
     {"child", "decision"},
     {"admission", "proof"},
-    {"memory"},
+    {"prediction"},
     {"workflows"},
     {"cli"},
     {""},
@@ -41,7 +41,7 @@ MAY_BE_HEAVY = ("mmcalib.child", "mmcalib.engine.shim", "mmcalib.releases")
 NOT_AT_START = (*sorted(HEAVY), "librosa", "av", "numpy", "annotated_types", "pydantic", "yaml")
 
 PURE = (
-    *("mmcalib.checks", "mmcalib.derive", "mmcalib.domain", "mmcalib.gate", "mmcalib.logs"),
+    *("mmcalib.checks", "mmcalib.limits", "mmcalib.domain", "mmcalib.gate", "mmcalib.logs"),
     *("mmcalib.releases.constants", "mmcalib.remedies"),
 )
 PURE_MAY_IMPORT = (*PURE, "mmcalib.errors", "mmcalib.text")

@@ -15,8 +15,6 @@ import numpy as np
 
 from mmcalib.checks.facts import Decision
 from mmcalib.decision.texts import Texts
-from mmcalib.derive.costs import ItemCost, Mismatch
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import AreaCap
 from mmcalib.domain.model import Cost, ModelInfo
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
@@ -24,6 +22,8 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Measure
 from mmcalib.errors import VllmMoved, VllmRefused
 from mmcalib.gate import bounds
+from mmcalib.limits.costs import ItemCost, Mismatch
+from mmcalib.limits.policy import Policy
 from mmcalib.progress import Progress
 from mmcalib.releases.constants import (
     BY_RATE_MAX_FRAMES,

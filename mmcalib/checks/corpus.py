@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, RemedyStyle, Status, yaml_line
 from mmcalib.checks.facts import CheckFacts
-from mmcalib.derive.costs import Refusal
-from mmcalib.derive.limits import LIMIT
-from mmcalib.derive.policy import FIT, TEXT_RESERVE_TOKENS
 from mmcalib.domain.shapes import MODALITIES, UNKNOWN_CONTENT, EncodedItem, Modality
 from mmcalib.gate.admission import ServerRefusal
 from mmcalib.gate.fit import Fit
+from mmcalib.limits.costs import Refusal
+from mmcalib.limits.policy import FIT, TEXT_RESERVE_TOKENS
+from mmcalib.limits.reserve import LIMIT
 from mmcalib.text import one_line, plural, reason_kind
 
 _SHOWN = 3

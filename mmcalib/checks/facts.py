@@ -7,25 +7,25 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mmcalib.checks.check import RemedyStyle
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.demand import Shortfall
-from mmcalib.derive.effects import Effect
-from mmcalib.derive.frontier import Point, compute_retention
-from mmcalib.derive.limits import Count, Hint, ProfileReserve, Rounding
-from mmcalib.derive.policy import Policy
-from mmcalib.derive.processor_cache import (
-    NOT_SIZED,
-    CacheFloor,
-    DecidedCache,
-    UnsizedCache,
-    cache_floor,
-)
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import DEFAULT, Knob, Setting
 from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.model import ModelInfo, Retention
 from mmcalib.domain.shapes import Modality, Shape
 from mmcalib.gate.fit import Fit
+from mmcalib.limits.costs import CostTable
+from mmcalib.limits.demand import Shortfall
+from mmcalib.limits.effects import Effect
+from mmcalib.limits.frontier import Point, compute_retention
+from mmcalib.limits.policy import Policy
+from mmcalib.limits.processor_cache import (
+    NOT_SIZED,
+    CacheFloor,
+    DecidedCache,
+    UnsizedCache,
+    cache_floor,
+)
+from mmcalib.limits.reserve import Count, Hint, ProfileReserve, Rounding
 from mmcalib.remedies.memory import Remedy
 
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import CHANGE_SETTING, REPORT_BUG, Check, yaml_line
 from mmcalib.checks.facts import CheckFacts
-from mmcalib.derive.effects import Effect, is_size_hint
-from mmcalib.derive.limits import LIMIT
 from mmcalib.domain.model import BODY_BYTES
 from mmcalib.errors import EngineError, VllmMoved
+from mmcalib.limits.effects import Effect, is_size_hint
+from mmcalib.limits.reserve import LIMIT
 from mmcalib.releases.constants import find_retired_arguments
 
 LANGUAGE_ONLY: Final = Check(

@@ -11,15 +11,15 @@ from mmcalib.checks.catalogue import CheckId
 from mmcalib.checks.check import Check, RemedyStyle, Status, knob_line, yaml_line
 from mmcalib.checks.facts import CheckFacts, Decision, LargestPrompt
 from mmcalib.checks.limits import size_hint
-from mmcalib.derive.costs import CostColumns, CostTable, ItemCost
-from mmcalib.derive.demand import Excess, find_excesses
-from mmcalib.derive.frontier import Point, most_detailed
-from mmcalib.derive.limits import LIMIT, Count, resident_items
-from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.knobs import Knob, merge_nested
 from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.shapes import Modality, weight
 from mmcalib.gate.fit import Fit
+from mmcalib.limits.costs import CostColumns, CostTable, ItemCost
+from mmcalib.limits.demand import Excess, find_excesses
+from mmcalib.limits.frontier import Point, most_detailed
+from mmcalib.limits.policy import TEXT_RESERVE_TOKENS
+from mmcalib.limits.reserve import LIMIT, Count, resident_items
 from mmcalib.text import number, plural
 
 

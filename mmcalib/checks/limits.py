@@ -9,10 +9,10 @@ from typing import Any
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, yaml_line
 from mmcalib.checks.facts import CheckFacts
-from mmcalib.derive.effects import Footprint, ItemOutcome
-from mmcalib.derive.limits import LIMIT, Count
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape
+from mmcalib.limits.effects import Footprint, ItemOutcome
+from mmcalib.limits.reserve import LIMIT, Count
 from mmcalib.releases.constants import DEFAULT_ITEM_LIMIT
 
 KWARGS = "mm_processor_kwargs"

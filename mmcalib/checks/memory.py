@@ -11,11 +11,11 @@ from mmcalib.checks.check import CHANGE_SETTING, Check, Status
 from mmcalib.checks.engine import prediction_check
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.reserve import unprofiled_encoder_check
-from mmcalib.derive.demand import FixedKvCache, Headroom, RetainedStorage
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.memory import EngineStarted, RehearsedMemory
 from mmcalib.domain.traffic import HighestStep
 from mmcalib.errors import ConfigRejected, MmcalibError
+from mmcalib.limits.demand import FixedKvCache, Headroom, RetainedStorage
+from mmcalib.limits.policy import Policy
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.text import gib, number, plural, remaining
 

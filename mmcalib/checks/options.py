@@ -10,15 +10,15 @@ from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, Taken, computed_size, yaml_line
 from mmcalib.checks.facts import CheckFacts
 from mmcalib.checks.limits import CACHE
-from mmcalib.derive.limits import MIN_RESERVE_RATIO
-from mmcalib.derive.processor_cache import (
+from mmcalib.domain.shapes import Modality
+from mmcalib.limits.processor_cache import (
     CappedCache,
     SizedCache,
     UnsizedCache,
     describe_floor,
     round_up_gib,
 )
-from mmcalib.domain.shapes import Modality
+from mmcalib.limits.reserve import MIN_RESERVE_RATIO
 from mmcalib.releases import constants
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES, SHM_OBJECT_MIB
 from mmcalib.text import GIB, MIB, gib, number, plural, share

@@ -10,13 +10,13 @@ from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, RemedyStyle, Status, yaml_line
 from mmcalib.checks.facts import CheckFacts, JudgedConfig
 from mmcalib.checks.limits import limit_options, size_hint
-from mmcalib.derive.demand import Demand, LanguageStep, MergeStep, PromptsStep, Shortfall, WorstStep
-from mmcalib.derive.limits import LIMIT, Count, ProfileReserve, compute_reserve
 from mmcalib.domain.knobs import Knob, Value, merge_nested
 from mmcalib.domain.memory import Budget, Dummy, RehearsedMemory, floor_utilization
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.errors import MmcalibError
+from mmcalib.limits.demand import Demand, LanguageStep, MergeStep, PromptsStep, Shortfall, WorstStep
+from mmcalib.limits.reserve import LIMIT, Count, ProfileReserve, compute_reserve
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.remedies.memory import Remedy
 from mmcalib.text import gib

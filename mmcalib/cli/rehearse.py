@@ -6,9 +6,9 @@ import shlex
 from pathlib import Path
 
 from mmcalib.cli import command
-from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.traffic import STEP_S
 from mmcalib.errors import UsageError
+from mmcalib.limits.policy import TEXT_RESERVE_TOKENS
 from mmcalib.options.option import option, options, switch
 from mmcalib.options.run import ALLOWED_ROOT
 

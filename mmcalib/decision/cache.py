@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, compress
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.limits import Count
-from mmcalib.derive.policy import Policy
-from mmcalib.derive.processor_cache import (
+from mmcalib.domain.model import ModelInfo
+from mmcalib.domain.shapes import Modality
+from mmcalib.limits.costs import CostTable
+from mmcalib.limits.policy import Policy
+from mmcalib.limits.processor_cache import (
     CacheFloor,
     CappedCache,
     DecidedCache,
@@ -21,8 +22,7 @@ from mmcalib.derive.processor_cache import (
     hit_curve,
     round_up_gib,
 )
-from mmcalib.domain.model import ModelInfo
-from mmcalib.domain.shapes import Modality
+from mmcalib.limits.reserve import Count
 from mmcalib.releases.constants import ITEM_ORDER, PROCESSOR_CACHE_GIB
 from mmcalib.text import GIB
 

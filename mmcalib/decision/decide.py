@@ -14,17 +14,17 @@ from mmcalib.checks.facts import Decision, Explored
 from mmcalib.decision.explore import BudgetSource, explore, has_any_effect, relevant_knobs
 from mmcalib.decision.measure import Sample, measure
 from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
-from mmcalib.derive import limits
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.frontier import Point, choose_point, setting_at, token_levels
-from mmcalib.derive.limits import Count, Hint, Rounding, compute_reserve
-from mmcalib.derive.policy import COSTS, FIT, Policy
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import AreaCap, Knob, Setting, merge_settings
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.gate.fit import Fit
+from mmcalib.limits import limits
+from mmcalib.limits.costs import CostTable
+from mmcalib.limits.frontier import Point, choose_point, setting_at, token_levels
+from mmcalib.limits.policy import COSTS, FIT, Policy
+from mmcalib.limits.reserve import Count, Hint, Rounding, compute_reserve
 from mmcalib.progress import Progress
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.remedies.memory import Remedy

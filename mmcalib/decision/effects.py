@@ -11,8 +11,14 @@ from typing import Any
 from mmcalib.checks.facts import Decision
 from mmcalib.configs.opening import without_gpu_args
 from mmcalib.decision.explore import BudgetSource
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.effects import (
+from mmcalib.domain.knobs import Setting
+from mmcalib.domain.memory import Budget
+from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.engine.host import EngineHost
+from mmcalib.engine.messages import Blank, ComputeBudget, Measure
+from mmcalib.errors import VllmRefused
+from mmcalib.limits.costs import CostTable
+from mmcalib.limits.effects import (
     Effect,
     Footprint,
     ItemOutcome,
@@ -24,12 +30,6 @@ from mmcalib.derive.effects import (
     list_settings,
     remove_setting,
 )
-from mmcalib.domain.knobs import Setting
-from mmcalib.domain.memory import Budget
-from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, Shape, VideoShape
-from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import Blank, ComputeBudget, Measure
-from mmcalib.errors import VllmRefused
 from mmcalib.progress import Progress, Task
 
 # Items that show a setting's effect if the corpus does not, cheapest first: a stamp, a banner, a

@@ -12,10 +12,6 @@ from mmcalib.checks.facts import Decision, Explored
 from mmcalib.configs.opening import without_gpu_args
 from mmcalib.decision.measure import EmbedCounter, remeasure
 from mmcalib.decision.media_files import Files, prepare_files
-from mmcalib.derive import frontier, limits
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.frontier import Point, affected_shapes, setting_at, unaffected_shape
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import AreaCap, Knob, Setting, TileCap, Value
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import ModelInfo
@@ -23,6 +19,10 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ComputeBudget
 from mmcalib.errors import VllmRefused
+from mmcalib.limits import frontier, limits
+from mmcalib.limits.costs import CostTable
+from mmcalib.limits.frontier import Point, affected_shapes, setting_at, unaffected_shape
+from mmcalib.limits.policy import Policy
 from mmcalib.progress import Progress
 
 # More tokens than any item of a model that cannot chunk its input.

@@ -9,26 +9,6 @@ import numpy as np
 
 from mmcalib.census.census import Census, shape_order
 from mmcalib.decision.media_files import Files, prepare_files
-from mmcalib.derive import counting
-from mmcalib.derive.costs import (
-    Basis,
-    CostColumns,
-    CostMap,
-    CostTable,
-    ItemCost,
-    Mismatch,
-    Refusal,
-    ResampledClip,
-)
-from mmcalib.derive.counting import (
-    PROBES,
-    PROBES_AGAIN,
-    SPOT_CHECKS,
-    VllmCounts,
-    choose_probe_shapes,
-    fit_cost_rule,
-    match_counts,
-)
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Dummy
@@ -38,6 +18,26 @@ from mmcalib.domain.shapes import Modality, Shape, VideoShape, is_size, scaled, 
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, CountEmbeds, File, Measure, Measured
 from mmcalib.errors import EngineDied, VllmMoved, VllmRefused
+from mmcalib.limits import counting
+from mmcalib.limits.costs import (
+    Basis,
+    CostColumns,
+    CostMap,
+    CostTable,
+    ItemCost,
+    Mismatch,
+    Refusal,
+    ResampledClip,
+)
+from mmcalib.limits.counting import (
+    PROBES,
+    PROBES_AGAIN,
+    SPOT_CHECKS,
+    VllmCounts,
+    choose_probe_shapes,
+    fit_cost_rule,
+    match_counts,
+)
 from mmcalib.progress import Progress, Task
 
 # Fewer shapes are all processed: that takes no longer than to prove the count.

@@ -14,8 +14,6 @@ from typing import Any
 
 from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.corpus.chat import ChatRequest, Text, url_part
-from mmcalib.derive.costs import CostTable, quantile
-from mmcalib.derive.limits import Count
 from mmcalib.domain.items import RequestText, TextBound, TextCounting
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import MODALITIES, Modality
@@ -40,6 +38,8 @@ from mmcalib.gate.fit import (
     prompts_to_count,
     sum_item_tokens,
 )
+from mmcalib.limits.costs import CostTable, quantile
+from mmcalib.limits.reserve import Count
 from mmcalib.releases.constants import BLOCK_TOKENS
 
 # Reads the requests of these origins, or all, again without their media.

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from mmcalib.census.executor import TIMEOUT_S
-from mmcalib.derive.policy import FIT, Policy, Prefer
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.errors import UsageError
+from mmcalib.limits.policy import FIT, Policy, Prefer
 from mmcalib.options.option import Bounds, option, options, switch
 from mmcalib.text import flag, size_bytes
 

@@ -15,14 +15,14 @@ from mmcalib.checks.engine import ReplayBurst
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.corpus.chat import PART_OF, ChatRequest, text_part, url_part
 from mmcalib.decision.media_files import Files, prepare_files, prepare_requests
-from mmcalib.derive.costs import CostTable, ItemCost
-from mmcalib.derive.limits import Count
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.memory import EngineStarted
 from mmcalib.domain.shapes import Modality
 from mmcalib.domain.traffic import BurstResult
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Replay, ReplayPrompt
+from mmcalib.limits.costs import CostTable, ItemCost
+from mmcalib.limits.reserve import Count
 from mmcalib.media.blank import write_blank
 from mmcalib.progress import Progress
 from mmcalib.storage.location import url_of

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from mmcalib.derive.limits import LIMIT
-from mmcalib.derive.policy import COSTS, TEXT_RESERVE_TOKENS, Cost
 from mmcalib.domain.knobs import Knob, merge_nested
 from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.errors import UsageError
+from mmcalib.limits.policy import COSTS, TEXT_RESERVE_TOKENS, Cost
+from mmcalib.limits.reserve import LIMIT
 from mmcalib.logs.starts import StartupLog, last_failed, read_starts
 from mmcalib.releases.constants import SMALL_GPU_BATCHED_TOKENS
 from mmcalib.text import GIB, flag, gib, serve_option

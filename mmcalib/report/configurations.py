@@ -17,9 +17,9 @@ from typing import Any, Final
 import yaml
 
 from mmcalib import text
-from mmcalib.derive.processor_cache import processor_caches_bytes, shm_bytes
 from mmcalib.domain.model import Server
 from mmcalib.errors import OutputError
+from mmcalib.limits.processor_cache import processor_caches_bytes, shm_bytes
 from mmcalib.releases.constants import PROMPT_ARGUMENTS, find_unsafe_settings
 from mmcalib.report import rows
 from mmcalib.results.calibration import CalibrationDocument, with_environment

@@ -19,7 +19,7 @@ from mmcalib.releases.constants import AUDIO_RATE_HZ, CRASHING_AUDIO_SAMPLES
 from mmcalib.results.part import POSITIVE, DocumentPart, first_error
 
 if TYPE_CHECKING:
-    from mmcalib.derive.costs import ItemCost
+    from mmcalib.limits.costs import ItemCost
 
 # Each type has fields that the next one does not, so the first match is the right one.
 _AnyShape = Annotated[

@@ -12,7 +12,7 @@ from mmcalib.domain.traffic import HighestStep
 from mmcalib.results.part import DocumentPart
 
 if TYPE_CHECKING:
-    from mmcalib.derive.demand import Headroom
+    from mmcalib.limits.demand import Headroom
 
 
 class Memory(DocumentPart):
@@ -189,7 +189,7 @@ class TrafficFigures(DocumentPart):
     @property
     def margin(self) -> Headroom:
         # Imports numpy, which `check` does not need.
-        from mmcalib.derive.demand import Headroom
+        from mmcalib.limits.demand import Headroom
 
         limits = self.total_bytes, self.requested_bytes, self.outside_bytes
         return Headroom(*limits, self.peak_bytes, self.reserved_bytes)

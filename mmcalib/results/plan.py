@@ -7,8 +7,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from mmcalib.checks.check import Taken
-from mmcalib.derive.demand import ObservedOom
-from mmcalib.derive.policy import Cost
+from mmcalib.limits.demand import ObservedOom
+from mmcalib.limits.policy import Cost
 from mmcalib.remedies.log import LogAnswer
 from mmcalib.remedies.memory import Proposal
 from mmcalib.results.calibration import Corpus

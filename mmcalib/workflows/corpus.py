@@ -31,13 +31,13 @@ from mmcalib.corpus.resolve import find_sources
 from mmcalib.corpus.source import Source
 from mmcalib.decision.media_files import Files, prepare_files
 from mmcalib.decision.texts import BATCH, ReadTexts, Texts
-from mmcalib.derive.costs import CostTable, token_quantiles
-from mmcalib.derive.frontier import compute_retention
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import EncodedItem, Modality, format_size, takes_video_as_audio
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import OutputError
 from mmcalib.files import write_text
+from mmcalib.limits.costs import CostTable, token_quantiles
+from mmcalib.limits.frontier import compute_retention
 from mmcalib.models.resolve import cache_dir
 from mmcalib.options.run import PROBE, ProbeOptions
 from mmcalib.progress import Progress, Silent

@@ -19,7 +19,6 @@ from typing import Literal
 
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, Status, verdict
-from mmcalib.derive.processor_cache import SHM_BYTES
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.environment import serve_command
 from mmcalib.engine.host import EngineHost
@@ -27,6 +26,7 @@ from mmcalib.engine.messages import EnvironmentReport, ProbeEnvironment
 from mmcalib.engine.wheels import BUILDS, installed_version
 from mmcalib.errors import EngineError, OutputError, UsageError
 from mmcalib.files import Scratch
+from mmcalib.limits.processor_cache import SHM_BYTES
 from mmcalib.media.decode import check_library
 from mmcalib.models import gpus, resolve
 from mmcalib.models.catalogue import bundled_models

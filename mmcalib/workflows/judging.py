@@ -16,10 +16,10 @@ from mmcalib.checks.catalogue import MEMORY_RESERVE, SIZE_HINT
 from mmcalib.checks.check import Check, RemedyStyle
 from mmcalib.checks.facts import Alternatives, CheckFacts, CorpusFacts, ExcessRequests, JudgedConfig
 from mmcalib.checks.reserve import Unrehearsed, not_rehearsed, qualify_tokens_only
-from mmcalib.derive.costs import CostTable
 from mmcalib.domain.items import Skipped
-from mmcalib.memory.rehearse import Predicted
-from mmcalib.memory.worst_steps import predicted_shortfall
+from mmcalib.limits.costs import CostTable
+from mmcalib.prediction.rehearse import Predicted
+from mmcalib.prediction.worst_steps import predicted_shortfall
 from mmcalib.workflows.corpus import LoadedCorpus
 
 # Yields one check or several.

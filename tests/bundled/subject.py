@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from mmcalib.derive.costs import sampled_rows
 from mmcalib.domain.knobs import DEFAULT, Setting
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shape_columns import Column, Shapes
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape
 from mmcalib.engine.messages import Blank, CountEmbeds, EmbedCounts
+from mmcalib.limits.costs import sampled_rows
 from mmcalib.models.catalogue import Geometry
 from tests.bundled.shapes import PROBES, SHAPES
 from tests.engine.conftest import Lab

@@ -9,12 +9,12 @@ import pytest
 
 from mmcalib.checks.catalogue import CONFIG_PARSING
 from mmcalib.decision.measure import find_same_cost
-from mmcalib.derive import frontier
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import DEFAULT, Knob
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import MODALITIES, Modality, scaled
 from mmcalib.engine.messages import Blank
+from mmcalib.limits import frontier
+from mmcalib.limits.policy import Policy
 from mmcalib.media.blank import write_blank
 from mmcalib.models.catalogue import Geometry, bundled_models
 from mmcalib.models.resolve import cache_dir, resolve

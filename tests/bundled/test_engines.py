@@ -6,8 +6,8 @@ import pytest
 
 import mmcalib
 from mmcalib.checks.catalogue import ENGINE_START, REPLAY
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.shapes import MODALITIES
+from mmcalib.limits.policy import Policy
 from mmcalib.media.blank import write_blank
 from mmcalib.models.catalogue import find_model
 from tests.bundled.shapes import CORPUS

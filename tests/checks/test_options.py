@@ -12,11 +12,11 @@ from mmcalib.checks import catalogue
 from mmcalib.checks.catalogue import CHECKS, check_of_code
 from mmcalib.checks.check import Check, RemedyStyle, Taken
 from mmcalib.checks.facts import CheckFacts, JudgedConfig, OptionFacts
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.limits import Count, ProfileReserve
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.errors import UsageError
+from mmcalib.limits.costs import CostTable
+from mmcalib.limits.reserve import Count, ProfileReserve
 from mmcalib.workflows.judging import OPTION_RULES, judge
 from tests.builders import budget
 from tests.workflows.rehearsals import peaks, rehearsed

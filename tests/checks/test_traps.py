@@ -11,17 +11,17 @@ from mmcalib.checks import file, items, limits, options, reserve
 from mmcalib.checks.check import Check, RemedyStyle
 from mmcalib.checks.facts import Alternatives, CheckFacts, JudgedConfig, LargestPrompt
 from mmcalib.checks.file import WrittenFile, check_file
-from mmcalib.derive.costs import CostTable, ItemCost
-from mmcalib.derive.demand import Shortfall, WorstStep
-from mmcalib.derive.effects import Effect, Footprint, ItemOutcome
-from mmcalib.derive.limits import ProfileReserve
-from mmcalib.derive.processor_cache import CacheFloor
 from mmcalib.domain.knobs import DEFAULT, FrameSampling
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.model import ModelInfo, Server
 from mmcalib.domain.shapes import ImageShape, Modality, VideoShape
+from mmcalib.limits.costs import CostTable, ItemCost
+from mmcalib.limits.demand import Shortfall, WorstStep
+from mmcalib.limits.effects import Effect, Footprint, ItemOutcome
+from mmcalib.limits.processor_cache import CacheFloor
+from mmcalib.limits.reserve import ProfileReserve
 from tests import builders
-from tests.derive.costed import table_of
+from tests.limits.costed import table_of
 
 OPTIONS = {
     "model": "model",

@@ -38,7 +38,7 @@ def test_the_root_shows_its_commands(cli) -> None:
 
 
 def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
-    from mmcalib.derive.policy import Policy
+    from mmcalib.limits.policy import Policy
 
     shown = {parameter.name: parameter.default for parameter in COMMANDS["run"].params}
     policy = Policy()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mmcalib.derive.demand import ObservedOom
+from mmcalib.limits.demand import ObservedOom
 from mmcalib.remedies.log import LogAnswer
 from mmcalib.remedies.memory import Proposal
 from mmcalib.report.terminal_memory import print_log, print_plan, print_validation

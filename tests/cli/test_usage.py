@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from mmcalib.cli.output import gpu_that_serves
-from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.errors import MmcalibError, UsageError, unexpected
+from mmcalib.limits.policy import TEXT_RESERVE_TOKENS
 from mmcalib.options.option import iter_options, make_options, read_words
 from mmcalib.options.run import RunOptions, build_policy
 from mmcalib.report import CONFIGURATION_NAMES, REPORT_NAMES

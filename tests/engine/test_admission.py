@@ -13,12 +13,12 @@ from mmcalib.admission.rules import list_costs, prove_rules
 from mmcalib.decision.decide import MemoryJudge, decide
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.decision.texts import Texts
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank, File
 from mmcalib.gate.admission import Gate, admit
+from mmcalib.limits.policy import Policy
 from mmcalib.progress import Silent
 from mmcalib.releases.release import VLLM_0_33
 from mmcalib.results.costs import build_gate

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from mmcalib.derive.limits import compute_reserve
 from mmcalib.domain.shapes import VideoShape
 from mmcalib.engine.messages import Blank
+from mmcalib.limits.reserve import compute_reserve
 from tests.builders import some
 from tests.engine.conftest import Lab
 

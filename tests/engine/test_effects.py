@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mmcalib.decision.effects import Footprints, find_effects, probe_shapes
-from mmcalib.derive.effects import Effect
+from mmcalib.limits.effects import Effect
 from mmcalib.releases.release import VLLM_0_29
 from tests.engine.conftest import Lab
 from tests.upstream import NESTED, before

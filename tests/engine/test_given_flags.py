@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from mmcalib.configs.read import read_configuration
-from mmcalib.derive.policy import Policy
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import UsageError
+from mmcalib.limits.policy import Policy
 from mmcalib.progress import Silent
 from mmcalib.workflows.run.session import GivenConfiguration, read_your_config
 

@@ -9,10 +9,6 @@ from mmcalib.census.census import Census
 from mmcalib.checks.facts import Explored
 from mmcalib.decision.explore import BudgetSource, explore
 from mmcalib.decision.measure import measure
-from mmcalib.derive import frontier
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.frontier import choose_point
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import (
     AreaCap,
     CropCap,
@@ -27,6 +23,10 @@ from mmcalib.domain.knobs import (
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank, CountEmbeds
+from mmcalib.limits import frontier
+from mmcalib.limits.costs import CostTable
+from mmcalib.limits.frontier import choose_point
+from mmcalib.limits.policy import Policy
 from mmcalib.progress import Silent
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_30, VLLM_0_31, VLLM_0_32, VLLM_0_33
 from tests.builders import expect

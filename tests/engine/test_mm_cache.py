@@ -13,23 +13,23 @@ import pytest
 from mmcalib.census.census import choose_sample
 from mmcalib.decision.cache import size_cache
 from mmcalib.decision.measure import measure
-from mmcalib.derive.costs import ItemCost
-from mmcalib.derive.limits import Count, resident_items
-from mmcalib.derive.policy import Policy
-from mmcalib.derive.processor_cache import CacheFloor, SizedCache, choose_cache_size, hit_curve
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.engine.environment import child_environment
+from mmcalib.limits.costs import ItemCost
+from mmcalib.limits.policy import Policy
+from mmcalib.limits.processor_cache import CacheFloor, SizedCache, choose_cache_size, hit_curve
+from mmcalib.limits.reserve import Count, resident_items
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_31
 from mmcalib.text import GIB
 from mmcalib.workflows.corpus import read_corpus
-from tests.derive.costed import table_of
 from tests.e2e.media import clip, photo
 from tests.e2e.media import requests as requests_file
 from tests.engine.conftest import Lab
+from tests.limits.costed import table_of
 from tests.programs import run_python
 from tests.upstream import before
 
@@ -162,7 +162,7 @@ from vllm.multimodal.cache import (
 from vllm.multimodal.inputs import (
     MultiModalFieldElem, MultiModalKwargsItem, MultiModalKwargsItems, MultiModalSharedField)
 from vllm.multimodal.processing.processor import BaseMultiModalProcessor as Processor
-from mmcalib.derive.processor_cache import choose_cache_size, hit_curve
+from mmcalib.limits.processor_cache import choose_cache_size, hit_curve
 
 asked = json.load(sys.stdin)
 configuration.set_hypothesis_home_dir(asked["home"])

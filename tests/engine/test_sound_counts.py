@@ -11,12 +11,12 @@ import soundfile
 
 from mmcalib.census.census import Census
 from mmcalib.decision.measure import measure, measure_blanks
-from mmcalib.derive.costs import ResampledClip
-from mmcalib.derive.counting import PROBES
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import AudioShape
 from mmcalib.engine.messages import Blank, CountEmbeds
+from mmcalib.limits.costs import ResampledClip
+from mmcalib.limits.counting import PROBES
 from mmcalib.progress import Silent
 from tests.engine.conftest import Lab
 

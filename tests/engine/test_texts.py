@@ -16,13 +16,13 @@ from mmcalib.census.census import choose_sample
 from mmcalib.corpus.chat import ChatRequest
 from mmcalib.decision.measure import measure
 from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
-from mmcalib.derive.limits import Count
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.environment import child_environment
 from mmcalib.engine.messages import BoundTexts, CountTexts, OpenModel
 from mmcalib.gate.admission import ChatText
 from mmcalib.gate.fit import Fit
+from mmcalib.limits.reserve import Count
 from mmcalib.progress import Silent
 from mmcalib.workflows.corpus import LoadedCorpus, files_of, read_corpus
 from tests.builders import some

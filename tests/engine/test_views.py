@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from mmcalib.derive.demand import bound_retained_storage, find_repeated_items
+from mmcalib.limits.demand import bound_retained_storage, find_repeated_items
 from tests.engine.test_mm_cache import in_vllm
 
 pytestmark = pytest.mark.engine

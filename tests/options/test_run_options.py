@@ -11,8 +11,8 @@ from PIL import Image
 from pydantic import TypeAdapter
 
 import mmcalib
-from mmcalib.derive.policy import Policy
 from mmcalib.errors import ModelError, UsageError
+from mmcalib.limits.policy import Policy
 from mmcalib.options.option import iter_options, make_options
 from mmcalib.options.run import (
     ProbeOptions,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.policy import COSTS
 from mmcalib.domain import knobs
 from mmcalib.errors import UsageError
+from mmcalib.limits.policy import COSTS
 from mmcalib.remedies import memory as catalogue
 from mmcalib.remedies.memory import (
     LAST_LEVERS,

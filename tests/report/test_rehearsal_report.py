@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mmcalib.memory.rehearse import budget_figures, memory_figures, rehearsal_document
 from mmcalib.models import gpus
 from mmcalib.models.catalogue import find_model
 from mmcalib.models.checkpoint import materialise
 from mmcalib.models.resolve import resolve
+from mmcalib.prediction.rehearse import budget_figures, memory_figures, rehearsal_document
 from mmcalib.report.rows import Column, memory_rows, traffic_line
 from mmcalib.report.terminal_memory import print_rehearsals, print_traffic
 from mmcalib.results.memory import Memory, Rehearsal, TrafficFigures

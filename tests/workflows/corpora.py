@@ -15,10 +15,10 @@ from mmcalib.decision.decide import decide as decide_it
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.decision.media_files import Files
 from mmcalib.decision.texts import Texts
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import ImageShape, Modality, Shape
+from mmcalib.limits.policy import Policy
 from mmcalib.progress import Silent
 from mmcalib.remedies.memory import Remedy
 from mmcalib.workflows.corpus import LoadedCorpus

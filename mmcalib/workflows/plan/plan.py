@@ -13,31 +13,31 @@ from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.configs import opening
 from mmcalib.configs.read import WrittenConfiguration, read_configuration
-from mmcalib.derive.demand import Demand, ObservedOom, Shortfall, compare_oom
-from mmcalib.derive.limits import LIMIT, Count
-from mmcalib.derive.policy import COSTS
 from mmcalib.domain.knobs import Knob
 from mmcalib.domain.memory import Budget, Division, RehearsedMemory, floor_utilization
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.errors import EngineError, MmcalibError, ModelError, UsageError
+from mmcalib.limits.demand import Demand, ObservedOom, Shortfall, compare_oom
+from mmcalib.limits.policy import COSTS
+from mmcalib.limits.reserve import LIMIT, Count
 from mmcalib.logs.starts import StartupLog
-from mmcalib.memory.rehearse import (
+from mmcalib.models.catalogue import quantized_twins
+from mmcalib.models.cut import read_config, text_sections
+from mmcalib.models.gpus import AUTO, Gpu, resolve_gpu
+from mmcalib.models.resolve import ResolvedModel
+from mmcalib.prediction.rehearse import (
     MemoryPrediction,
     Predicted,
     Rehearsals,
     memory_figures,
     rehearsed_adequacy,
 )
-from mmcalib.memory.worst_steps import (
+from mmcalib.prediction.worst_steps import (
     find_remedies,
     list_demands,
     predicted_shortfall,
     rehearse_worst_steps,
 )
-from mmcalib.models.catalogue import quantized_twins
-from mmcalib.models.cut import read_config, text_sections
-from mmcalib.models.gpus import AUTO, Gpu, resolve_gpu
-from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Progress, Silent
 from mmcalib.remedies import memory as r
 from mmcalib.remedies.log import stated_remedies

@@ -11,15 +11,15 @@ from mmcalib.admission.rules import list_costs
 from mmcalib.checks.check import verdict
 from mmcalib.checks.engine import UNFINISHED
 from mmcalib.checks.facts import Decision
-from mmcalib.derive.costs import CostTable, mean_cpu_s, quantile
-from mmcalib.derive.frontier import RatedPoint, find_dominated
-from mmcalib.derive.limits import compute_reserve
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import AudioShape, Modality
 from mmcalib.errors import MmcalibError
 from mmcalib.gate.admission import ChatText, Gate, ShapeCost, fit_chat
-from mmcalib.memory.predict import pool_evidence
-from mmcalib.memory.rehearse import Predicted, budget_figures, memory_figures
+from mmcalib.limits.costs import CostTable, mean_cpu_s, quantile
+from mmcalib.limits.frontier import RatedPoint, find_dominated
+from mmcalib.limits.reserve import compute_reserve
+from mmcalib.prediction.predict import pool_evidence
+from mmcalib.prediction.rehearse import Predicted, budget_figures, memory_figures
 from mmcalib.proof.prove import Proof, Started, measured_memory, startup_figures
 from mmcalib.results.calibration import (
     ChatItems,

@@ -9,16 +9,16 @@ from typing import Any
 from mmcalib.checks.facts import Decision
 from mmcalib.checks.limits import CACHE
 from mmcalib.checks.options import cache_reason
-from mmcalib.derive.effects import Effect
-from mmcalib.derive.frontier import Point
-from mmcalib.derive.policy import FIT, Policy
-from mmcalib.derive.processor_cache import (
-    SizedCache,
-    UnsizedCache,
-)
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
+from mmcalib.limits.effects import Effect
+from mmcalib.limits.frontier import Point
+from mmcalib.limits.policy import FIT, Policy
+from mmcalib.limits.processor_cache import (
+    SizedCache,
+    UnsizedCache,
+)
 from mmcalib.models.gpus import Gpu
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.results.calibration import Evidence, ProcessorCache

@@ -12,7 +12,6 @@ from mmcalib.checks.corpus import RefusedItems, rejected_items_check, rejected_r
 from mmcalib.configs.opening import open_model, without_gpu_args
 from mmcalib.decision.media_files import Files
 from mmcalib.decision.texts import Texts
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import ModelInfo, Server
 from mmcalib.domain.shapes import Shape, weight
 from mmcalib.errors import CorpusError, ModelError, UsageError, VllmRefused
@@ -24,8 +23,9 @@ from mmcalib.gate.admission import (
     find_request_refusal,
     find_server_refusal,
 )
-from mmcalib.memory.rehearse import with_gpu_defaults
+from mmcalib.limits.policy import Policy
 from mmcalib.models.resolve import ResolvedModel
+from mmcalib.prediction.rehearse import with_gpu_defaults
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import CONTEXT_TOO_LONG, CRASHING_AUDIO_SAMPLES
 from mmcalib.results.calibration import with_environment

@@ -12,8 +12,8 @@ from typing import Any
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.configs.opening import find_configuration, is_serving_gpu
-from mmcalib.derive.policy import Policy
 from mmcalib.errors import CorpusError, MmcalibError, UsageError, VerdictError
+from mmcalib.limits.policy import Policy
 from mmcalib.models.gpus import Gpu, resolve_gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.options.option import make_options

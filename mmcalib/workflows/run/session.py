@@ -20,8 +20,6 @@ from mmcalib.checks.limits import CACHE, count_limits, limit_options, normalize_
 from mmcalib.configs import opening
 from mmcalib.configs.read import WrittenConfiguration, read_configuration
 from mmcalib.decision.explore import BudgetSource
-from mmcalib.derive.limits import LIMIT, compute_reserve
-from mmcalib.derive.policy import FIT, Policy
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality
@@ -29,8 +27,8 @@ from mmcalib.engine.helpers import CachingHost
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import UsageError, VllmRefused
 from mmcalib.files import Scratch
-from mmcalib.memory.predict import reject_too_small
-from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Rehearsals, budget_figures
+from mmcalib.limits.policy import FIT, Policy
+from mmcalib.limits.reserve import LIMIT, compute_reserve
 from mmcalib.models.catalogue import find_model
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
@@ -43,6 +41,8 @@ from mmcalib.options.run import (
     build_policy,
     reject_derived_flags,
 )
+from mmcalib.prediction.predict import reject_too_small
+from mmcalib.prediction.rehearse import EngineArgs, MemoryPrediction, Rehearsals, budget_figures
 from mmcalib.processes import Closing
 from mmcalib.progress import Progress
 from mmcalib.proof.prove import Proof

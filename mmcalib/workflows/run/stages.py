@@ -23,18 +23,18 @@ from mmcalib.decision.decide import MemoryJudge, decide
 from mmcalib.decision.effects import drop_idle_settings
 from mmcalib.decision.explore import BudgetSource, at_chosen_values
 from mmcalib.decision.measure import Sample, find_same_cost
-from mmcalib.derive.demand import FixedKvCache
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import Modality, Shape, weight
 from mmcalib.errors import MmcalibError
 from mmcalib.files import write_text
 from mmcalib.gate.admission import ChatText
-from mmcalib.memory import predict, worst_steps
-from mmcalib.memory.rehearse import Predicted
-from mmcalib.memory.worst_steps import RehearseAll, predicted_shortfall
+from mmcalib.limits.demand import FixedKvCache
+from mmcalib.limits.policy import Policy
 from mmcalib.models.cut import cut_checkpoint
+from mmcalib.prediction import predict, worst_steps
+from mmcalib.prediction.rehearse import Predicted
+from mmcalib.prediction.worst_steps import RehearseAll, predicted_shortfall
 from mmcalib.proof.prove import (
     Launch,
     Proof,

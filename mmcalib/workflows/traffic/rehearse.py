@@ -20,13 +20,16 @@ from mmcalib.configs import opening
 from mmcalib.configs.read import read_configuration
 from mmcalib.corpus.chat import ChatRequest
 from mmcalib.decision.texts import Texts
-from mmcalib.derive.demand import thin_steps
-from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.traffic import Arrivals, SplitPrompt, Trace, Traffic
 from mmcalib.errors import MmcalibError
 from mmcalib.files import Scratch
-from mmcalib.memory.rehearse import (
+from mmcalib.limits.demand import thin_steps
+from mmcalib.limits.policy import TEXT_RESERVE_TOKENS
+from mmcalib.models.cut import cut_checkpoint
+from mmcalib.models.gpus import AUTO, Gpu, resolve_gpu
+from mmcalib.models.resolve import ResolvedModel
+from mmcalib.prediction.rehearse import (
     EngineArgs,
     MemoryPrediction,
     Predicted,
@@ -34,9 +37,6 @@ from mmcalib.memory.rehearse import (
     arguments_key,
     rehearsal_document,
 )
-from mmcalib.models.cut import cut_checkpoint
-from mmcalib.models.gpus import AUTO, Gpu, resolve_gpu
-from mmcalib.models.resolve import ResolvedModel
 from mmcalib.progress import Progress, StepLog
 from mmcalib.results.memory import Rehearsal, ServedTraffic, TimelineStep, TrafficFigures
 from mmcalib.text import plural

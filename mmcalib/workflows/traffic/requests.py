@@ -15,11 +15,11 @@ from mmcalib.census.accesses import Access
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus, PromptCount
 from mmcalib.corpus.chat import ChatRequest
-from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
 from mmcalib.domain.shape_columns import Column
 from mmcalib.domain.shapes import weight
 from mmcalib.domain.traffic import SplitPrompt, Trace, TrafficItem, TrafficRequest
 from mmcalib.errors import UsageError
+from mmcalib.limits.policy import TEXT_RESERVE_TOKENS
 from mmcalib.text import number, plural
 from mmcalib.workflows.corpus import LoadedCorpus
 

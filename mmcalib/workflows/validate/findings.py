@@ -24,10 +24,6 @@ from mmcalib.corpus.chat import PART_OF, text_part, url_part
 from mmcalib.decision.effects import Footprints, find_effects, probe_shapes
 from mmcalib.decision.measure import measure
 from mmcalib.decision.texts import Texts, longest_prompt
-from mmcalib.derive.effects import list_settings, remove_setting
-from mmcalib.derive.limits import LIMIT
-from mmcalib.derive.policy import TEXT_RESERVE_TOKENS
-from mmcalib.derive.processor_cache import cache_floor, cut_to_context, largest_item_bytes
 from mmcalib.domain.knobs import Knob, Setting, Value
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import Cost
@@ -36,6 +32,10 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Measure
 from mmcalib.errors import VllmMoved, VllmRefused
 from mmcalib.gate.fit import Fit
+from mmcalib.limits.effects import list_settings, remove_setting
+from mmcalib.limits.policy import TEXT_RESERVE_TOKENS
+from mmcalib.limits.processor_cache import cache_floor, cut_to_context, largest_item_bytes
+from mmcalib.limits.reserve import LIMIT
 from mmcalib.media.blank import write_blank
 from mmcalib.options.run import SAMPLE_PER_MODALITY
 from mmcalib.remedies.memory import Remedy

@@ -25,28 +25,28 @@ from mmcalib.checks.memory import memory_checks
 from mmcalib.configs import opening
 from mmcalib.configs.read import WrittenConfiguration
 from mmcalib.decision.explore import BudgetSource
-from mmcalib.derive.demand import Shortfall, WorstStep
-from mmcalib.derive.limits import LIMIT
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ServeConfig
 from mmcalib.errors import EngineDied, VllmMissing, VllmRefused
-from mmcalib.memory.rehearse import MemoryPrediction, Predicted, Rehearsals, with_gpu_defaults
-from mmcalib.memory.worst_steps import (
+from mmcalib.limits.demand import Shortfall, WorstStep
+from mmcalib.limits.policy import Policy
+from mmcalib.limits.reserve import LIMIT
+from mmcalib.models.checkpoint import vocab_size
+from mmcalib.models.cut import read_config
+from mmcalib.models.gpus import Gpu
+from mmcalib.models.resolve import ResolvedModel
+from mmcalib.options.run import ProofOptions
+from mmcalib.prediction.rehearse import MemoryPrediction, Predicted, Rehearsals, with_gpu_defaults
+from mmcalib.prediction.worst_steps import (
     check_retention,
     encoder_steps,
     find_remedies,
     predicted_shortfall,
     rehearse_worst_steps,
 )
-from mmcalib.models.checkpoint import vocab_size
-from mmcalib.models.cut import read_config
-from mmcalib.models.gpus import Gpu
-from mmcalib.models.resolve import ResolvedModel
-from mmcalib.options.run import ProofOptions
 from mmcalib.progress import Progress
 from mmcalib.proof.prove import Started
 from mmcalib.remedies.memory import Remedy

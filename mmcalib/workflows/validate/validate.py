@@ -19,10 +19,10 @@ from mmcalib.configs.read import read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.files import Scratch
-from mmcalib.memory.rehearse import budget_figures, memory_figures
 from mmcalib.models.gpus import Gpu, resolve_gpu
 from mmcalib.options.option import make_options
 from mmcalib.options.run import STARTUP_BUDGET_S, Depth, ProofOptions
+from mmcalib.prediction.rehearse import budget_figures, memory_figures
 from mmcalib.progress import Progress, StepLog
 from mmcalib.proof.prove import (
     Launch,

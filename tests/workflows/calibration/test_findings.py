@@ -6,11 +6,11 @@ import pytest
 
 from mmcalib.checks.check import Check, verdict
 from mmcalib.corpus.chat import ChatRequest, Prompt
-from mmcalib.derive.costs import ResampledClip
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape
+from mmcalib.limits.costs import ResampledClip
+from mmcalib.limits.policy import Policy
 from mmcalib.workflows.corpus import LoadedCorpus
 from mmcalib.workflows.run.evidence import evidence
 from mmcalib.workflows.run.stages import check_decision

@@ -9,9 +9,9 @@ from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Failed
 from mmcalib.errors import EngineDied, EngineError, UsageError, VllmRefused
-from mmcalib.memory.rehearse import MemoryPrediction
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
+from mmcalib.prediction.rehearse import MemoryPrediction
 from mmcalib.results.part import CheckResult, verdict_words
 from mmcalib.workflows.run.session import check_unstarted_flags, refuse_unusable
 from tests.workflows.rehearsals import rehearsed

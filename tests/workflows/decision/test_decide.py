@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmcalib.checks.facts import Decision
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.limits.policy import Policy
 from tests.workflows.corpora import corpus, decide
 from tests.workflows.fake_host import (
     AUDIO_TOKENS,

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from mmcalib.checks.facts import Decision
 from mmcalib.decision.effects import Footprints, drop_idle_settings, find_effects, probe_shapes
 from mmcalib.decision.explore import BudgetSource
-from mmcalib.derive.effects import Effect
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.memory import Dummy
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.engine.messages import ComputeBudget, Measure, Measured
 from mmcalib.errors import EngineError
+from mmcalib.limits.effects import Effect
+from mmcalib.limits.policy import Policy
 from mmcalib.progress import Silent
 from mmcalib.workflows.corpus import LoadedCorpus
 from mmcalib.workflows.run.evidence import add_effects, evidence

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from mmcalib.checks.facts import Decision
 from mmcalib.decision.explore import BudgetSource, at_chosen_values
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import FrameSampling
 from mmcalib.domain.model import Cost, ModelInfo
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import CountEmbeds, EmbedCounts, Measure, Measured
 from mmcalib.errors import VllmRefused
+from mmcalib.limits.policy import Policy
 from mmcalib.progress import Silent
 from tests.workflows.corpora import corpus, decide, many_images
 from tests.workflows.fake_host import (

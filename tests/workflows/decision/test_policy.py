@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from mmcalib.checks.facts import Decision
 from mmcalib.checks.items import least_kept
-from mmcalib.derive.limits import MIN_RESERVE_RATIO
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import FrameSampling
 from mmcalib.domain.model import Retention
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
+from mmcalib.limits.policy import Policy
+from mmcalib.limits.reserve import MIN_RESERVE_RATIO
 from mmcalib.workflows.run.evidence import evidence
 from mmcalib.workflows.run.stages import check_decision
 from tests.workflows.corpora import corpus, decide, path_of

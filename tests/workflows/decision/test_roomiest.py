@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mmcalib.checks.facts import Decision
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.shapes import AudioShape, ImageShape
+from mmcalib.limits.policy import Policy
 from mmcalib.remedies.memory import Remedy
 from tests.workflows.corpora import corpus, decide
 

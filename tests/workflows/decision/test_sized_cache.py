@@ -12,11 +12,11 @@ from mmcalib.checks.check import Check, RemedyStyle
 from mmcalib.checks.facts import CheckFacts, Decision
 from mmcalib.checks.items import check_large_items
 from mmcalib.checks.options import check_processor_cache
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.policy import Policy
-from mmcalib.derive.processor_cache import SizedCache, UnsizedCache, largest_item_bytes
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
+from mmcalib.limits.costs import CostTable
+from mmcalib.limits.policy import Policy
+from mmcalib.limits.processor_cache import SizedCache, UnsizedCache, largest_item_bytes
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 from mmcalib.text import GIB
 from mmcalib.workflows.judging import judge

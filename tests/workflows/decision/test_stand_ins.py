@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from mmcalib.decision.measure import find_same_cost
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.counting import PROBES, PROBES_AGAIN
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import ImageShape, Shape, weight
 from mmcalib.engine.messages import Blank, CountEmbeds, EmbedCounts, Measure, Measured
+from mmcalib.limits.costs import CostTable
+from mmcalib.limits.counting import PROBES, PROBES_AGAIN
+from mmcalib.limits.policy import Policy
 from tests.workflows.corpora import corpus, decide, many_images
 from tests.workflows.fake_host import FakeHost, Uncounted, opened
 

@@ -9,13 +9,13 @@ import pytest
 from mmcalib.admission.rules import ProvenRule, list_costs, prove_rules
 from mmcalib.checks.facts import Decision
 from mmcalib.decision.texts import Texts
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.model import Cost, ModelInfo
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine.messages import Blank, Measure, Measured
 from mmcalib.errors import EngineDied, EngineError, VllmRefused
 from mmcalib.gate.admission import admit
 from mmcalib.gate.bounds import Area, Ceiling, Frames, Ladder
+from mmcalib.limits.policy import Policy
 from mmcalib.progress import Silent
 from mmcalib.results.costs import Costs, build_gate
 from tests.workflows.corpora import corpus, decide, many_images, path_of

@@ -8,8 +8,8 @@ import pytest
 from mmcalib.checks.catalogue import BETTER, KEEP_DEFAULTS
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.memory import comparison_check
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.memory import RehearsedMemory
+from mmcalib.limits.policy import Policy
 from mmcalib.results.memory import ServedTraffic
 from tests.report.serving import figures
 from tests.workflows.memory.test_reserved import FOUR

@@ -11,9 +11,9 @@ from mmcalib.checks.engine import components, gpu_profile_check
 from mmcalib.checks.memory import memory_checks
 from mmcalib.domain.memory import EngineStarted, WorkerMemory
 from mmcalib.errors import VllmRefused
-from mmcalib.memory.rehearse import memory_figures
 from mmcalib.models import gpus
 from mmcalib.models.cut import Depths
+from mmcalib.prediction.rehearse import memory_figures
 from mmcalib.proof.prove import Started, measured_memory
 from tests.workflows.rehearsals import GIB, rehearsed
 

@@ -8,9 +8,9 @@ import pytest
 
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.errors import UsageError
-from mmcalib.memory.predict import fix_kv_cache, pool_evidence
-from mmcalib.memory.worst_steps import RehearseAll
 from mmcalib.options.run import RunOptions
+from mmcalib.prediction.predict import fix_kv_cache, pool_evidence
+from mmcalib.prediction.worst_steps import RehearseAll
 from mmcalib.workflows.run.session import Job
 from tests.workflows.memory.test_reserved import FOUR, predicted, reserved_check
 from tests.workflows.rehearsals import LATE, deepstack, rehearsed

@@ -9,9 +9,9 @@ import pytest
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.domain.shapes import ImageShape, Modality
 from mmcalib.errors import EngineDied, EngineError, VerdictError, VllmRefused
-from mmcalib.memory.predict import RehearsalJudge, find_default_problem, reject_too_small
-from mmcalib.memory.rehearse import MemoryPrediction, Predicted
 from mmcalib.models import gpus
+from mmcalib.prediction.predict import RehearsalJudge, find_default_problem, reject_too_small
+from mmcalib.prediction.rehearse import MemoryPrediction, Predicted
 from mmcalib.remedies.memory import UTILIZATION
 from tests.workflows.corpora import corpus, decide
 from tests.workflows.fake_host import opened

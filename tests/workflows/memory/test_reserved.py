@@ -15,16 +15,6 @@ from mmcalib.checks.check import Check, verdict
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.items import rehearsed_inputs
 from mmcalib.checks.reserve import embeddings_only_check, reserved_bytes_check
-from mmcalib.derive.costs import CostTable, ItemCost
-from mmcalib.derive.demand import (
-    LanguageStep,
-    MergeStep,
-    PromptsStep,
-    Shortfall,
-    WorstStep,
-    leave_room,
-)
-from mmcalib.derive.limits import Count, ProfileReserve
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import (
     Budget,
@@ -37,14 +27,29 @@ from mmcalib.domain.memory import (
 )
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.errors import VllmRefused
-from mmcalib.memory import worst_steps
-from mmcalib.memory.rehearse import Predicted, rehearsal_document
-from mmcalib.memory.worst_steps import RehearseAll, check_retention, encoder_steps, find_remedies
+from mmcalib.limits.costs import CostTable, ItemCost
+from mmcalib.limits.demand import (
+    LanguageStep,
+    MergeStep,
+    PromptsStep,
+    Shortfall,
+    WorstStep,
+    leave_room,
+)
+from mmcalib.limits.reserve import Count, ProfileReserve
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
+from mmcalib.prediction import worst_steps
+from mmcalib.prediction.rehearse import Predicted, rehearsal_document
+from mmcalib.prediction.worst_steps import (
+    RehearseAll,
+    check_retention,
+    encoder_steps,
+    find_remedies,
+)
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 from mmcalib.workflows.judging import explain_unrehearsed, judge_memory
-from tests.derive.costed import table_of
+from tests.limits.costed import table_of
 from tests.workflows.rehearsals import GIB, WIDTH, deepstack, limits, peaks, rehearsed
 
 GPU = gpus.find_gpu("L4")

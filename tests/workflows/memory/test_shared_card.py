@@ -8,8 +8,8 @@ import pytest
 from mmcalib.checks.memory import outside_check
 from mmcalib.domain.memory import GRAPHS, Allocation, PhasePeak, RehearsedMemory
 from mmcalib.errors import UsageError
-from mmcalib.memory.rehearse import memory_figures
 from mmcalib.models.gpus import find_gpu, with_free_memory
+from mmcalib.prediction.rehearse import memory_figures
 from mmcalib.releases.constants import CONTEXT_BYTES, divide
 from mmcalib.remedies.memory import Goal
 from mmcalib.report.rows import rehearsed_rows

@@ -20,17 +20,17 @@ from mmcalib.logs.starts import (
     last_failed,
     read_starts,
 )
-from mmcalib.memory.rehearse import MemoryPrediction, Predicted
-from mmcalib.memory.worst_steps import predicted_shortfall
 from mmcalib.models import gpus
 from mmcalib.models.gpus import describe_gpu
+from mmcalib.prediction.rehearse import MemoryPrediction, Predicted
+from mmcalib.prediction.worst_steps import predicted_shortfall
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 from mmcalib.remedies.log import stated_remedies
 from mmcalib.remedies.memory import Goal, Remedy, SearchResult, parse_kept
 from mmcalib.workflows.plan import from_log
 from mmcalib.workflows.plan.plan import Judged, Trials, observe_oom, search, without_trap_hints
-from tests.derive.costed import AREA
+from tests.limits.costed import AREA
 from tests.workflows.memory.test_reserved import reserved_check
 from tests.workflows.rehearsals import BUDGET, GIB, deepstack, limits, peaks, rehearsed
 

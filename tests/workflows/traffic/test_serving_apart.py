@@ -10,8 +10,8 @@ import pytest
 
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.domain.traffic import Trace
-from mmcalib.memory.rehearse import MemoryPrediction
 from mmcalib.models.gpus import find_gpu
+from mmcalib.prediction.rehearse import MemoryPrediction
 from mmcalib.workflows.traffic.rehearse import BackgroundTraffic, ServingProcess
 from tests.workflows.rehearsals import rehearsed
 

@@ -12,15 +12,15 @@ from mmcalib.checks.check import Check
 from mmcalib.configs.opening import without_gpu_args
 from mmcalib.configs.read import read_configuration
 from mmcalib.decision.explore import BudgetSource
-from mmcalib.derive.limits import Count, ProfileReserve
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
-from mmcalib.memory.rehearse import Predicted
-from mmcalib.memory.worst_steps import worst_step_configs
+from mmcalib.limits.policy import Policy
+from mmcalib.limits.reserve import Count, ProfileReserve
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
+from mmcalib.prediction.rehearse import Predicted
+from mmcalib.prediction.worst_steps import worst_step_configs
 from mmcalib.progress import Silent
 from mmcalib.workflows.judging import judge_memory
 from mmcalib.workflows.validate.subject import ValidatedConfig, ValidateJob

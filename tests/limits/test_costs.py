@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.costs import (
+from mmcalib.domain.shape_columns import Shapes
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape, weight
+from mmcalib.limits.costs import (
     BASES,
     Basis,
     CostColumns,
@@ -17,9 +19,7 @@ from mmcalib.derive.costs import (
     quantile,
     token_quantiles,
 )
-from mmcalib.domain.shape_columns import Shapes
-from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape, weight
-from tests.derive.costed import table
+from tests.limits.costed import table
 
 SMALL = st.integers(1, 4)
 TUPLES = st.lists(st.integers(0, 9), max_size=3).map(tuple)

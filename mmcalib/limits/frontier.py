@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mmcalib.derive.costs import CostColumns, CostTable, quantile
-from mmcalib.derive.policy import Policy
 from mmcalib.domain.knobs import DEFAULT, Knob, Setting, Value, merge_settings, subsampled_mask
 from mmcalib.domain.model import Retention
 from mmcalib.domain.shape_columns import Column
 from mmcalib.domain.shapes import Shape
+from mmcalib.limits.costs import CostColumns, CostTable, quantile
+from mmcalib.limits.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)

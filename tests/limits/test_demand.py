@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from mmcalib.checks.check import RemedyStyle
 from mmcalib.checks.items import excess_check
-from mmcalib.derive.costs import ItemCost
-from mmcalib.derive.demand import (
+from mmcalib.domain.memory import Budget, Dummy
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
+from mmcalib.limits.costs import ItemCost
+from mmcalib.limits.demand import (
     Excess,
     Headroom,
     LanguageStep,
@@ -23,11 +25,9 @@ from mmcalib.derive.demand import (
     raise_reserve,
     shrink_step,
 )
-from mmcalib.domain.memory import Budget, Dummy
-from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from tests import builders
-from tests.derive.costed import table
+from tests.limits.costed import table
 from tests.workflows.rehearsals import rehearsed
 
 

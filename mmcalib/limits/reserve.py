@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mmcalib.derive.costs import CostTable, ItemCost
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape
+from mmcalib.limits.costs import CostTable, ItemCost
 
 LIMIT = "limit_mm_per_prompt"
 Hint = Mapping[str, int]

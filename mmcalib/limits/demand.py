@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from mmcalib.derive.costs import CostTable, ItemCost
-from mmcalib.derive.limits import MIN_RESERVE_RATIO
 from mmcalib.domain.memory import Budget, RehearsedMemory, floor_utilization
 from mmcalib.domain.shapes import Modality
 from mmcalib.domain.traffic import TrafficStep
+from mmcalib.limits.costs import CostTable, ItemCost
+from mmcalib.limits.reserve import MIN_RESERVE_RATIO
 from mmcalib.logs.starts import OutOfMemory, Phase
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.text import MIB

@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive import frontier
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.frontier import (
+from mmcalib.domain import knobs
+from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.limits import frontier
+from mmcalib.limits.costs import CostTable
+from mmcalib.limits.frontier import (
     Point,
     RatedPoint,
     affected_shapes,
@@ -14,10 +16,8 @@ from mmcalib.derive.frontier import (
     find_dominated,
     unaffected_shape,
 )
-from mmcalib.derive.policy import Policy
-from mmcalib.domain import knobs
-from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
-from tests.derive.costed import AREA, CAPS, CROPS, FRAMES, SHAPES, TILES, UNIT, cost, sized, table
+from mmcalib.limits.policy import Policy
+from tests.limits.costed import AREA, CAPS, CROPS, FRAMES, SHAPES, TILES, UNIT, cost, sized, table
 
 
 def test_a_setting_nests_the_value_beside_its_companions() -> None:

@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from mmcalib.derive.costs import CostTable
 from mmcalib.domain.knobs import covering_count
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import Modality
+from mmcalib.limits.costs import CostTable
 from mmcalib.releases.constants import MAX_ASPECT, PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 from mmcalib.text import GIB, gib, whole_as_int
 

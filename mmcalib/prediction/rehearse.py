@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from mmcalib.checks.limits import CACHE
-from mmcalib.derive.costs import CostTable
-from mmcalib.derive.limits import ProfileReserve, compute_reserve, resident_items
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.memory import Budget, EncoderStep, RehearsedMemory
 from mmcalib.domain.model import ModelInfo
@@ -20,6 +18,8 @@ from mmcalib.domain.traffic import Arrivals, Traffic, TrafficRequest
 from mmcalib.engine import messages as m
 from mmcalib.engine.helpers import CachingHost
 from mmcalib.errors import MmcalibError
+from mmcalib.limits.costs import CostTable
+from mmcalib.limits.reserve import ProfileReserve, compute_reserve, resident_items
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.processes import Closing

@@ -17,11 +17,11 @@ from mmcalib.census.accesses import Accesses
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.memory import retention_check
-from mmcalib.derive import demand
-from mmcalib.derive.policy import Cost
 from mmcalib.domain.memory import Budget, EncoderStep, PhasePeak, RehearsedMemory
 from mmcalib.domain.shapes import Modality
-from mmcalib.memory.rehearse import Predicted
+from mmcalib.limits import demand
+from mmcalib.limits.policy import Cost
+from mmcalib.prediction.rehearse import Predicted
 from mmcalib.remedies.memory import UTILIZATION, Remedy
 from mmcalib.text import gib
 

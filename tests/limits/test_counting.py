@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive import counting
-from mmcalib.derive.costs import CostColumns, CostTable
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shape_columns import Column
 from mmcalib.domain.shapes import ImageShape, Shape, weight
+from mmcalib.limits import counting
+from mmcalib.limits.costs import CostColumns, CostTable
 from tests.builders import some
-from tests.derive.costed import UNIT, counts_of, sized, table, table_of
+from tests.limits.costed import UNIT, counts_of, sized, table, table_of
 
 SIDES = st.integers(28, 4000)
 CORPORA = st.lists(

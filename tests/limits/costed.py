@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from hypothesis import strategies as st
 
-from mmcalib.derive.costs import CostColumns, CostTable, ItemCost
-from mmcalib.derive.counting import VllmCount, VllmCounts
 from mmcalib.domain.knobs import DEFAULT, CropCap, FrameSampling, Setting, TileCap
 from mmcalib.domain.shape_columns import Shapes
 from mmcalib.domain.shapes import MODALITIES, ImageShape, Shape
+from mmcalib.limits.costs import CostColumns, CostTable, ItemCost
+from mmcalib.limits.counting import VllmCount, VllmCounts
 from tests.builders import area_cap
 
 UNIT = 28 * 28

@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.effects import (
+from mmcalib.domain.memory import Budget, Dummy
+from mmcalib.domain.shapes import ImageShape
+from mmcalib.limits.effects import (
     Footprint,
     ItemOutcome,
     compare_footprints,
     list_settings,
     remove_setting,
 )
-from mmcalib.domain.memory import Budget, Dummy
-from mmcalib.domain.shapes import ImageShape
 from tests import builders
 
 STAMP = ImageShape(64, 64)

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive import limits
-from mmcalib.derive.costs import ItemCost
-from mmcalib.derive.limits import Count, compute_reserve
 from mmcalib.domain.memory import Budget, Clip, Dummy
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
+from mmcalib.limits import limits
+from mmcalib.limits.costs import ItemCost
+from mmcalib.limits.reserve import Count, compute_reserve
 from tests import builders
 
 TOKENS = st.integers(0, 200_000)

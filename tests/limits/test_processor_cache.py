@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.derive.costs import CostTable, ItemCost
-from mmcalib.derive.processor_cache import (
+from mmcalib.domain.knobs import DEFAULT
+from mmcalib.domain.memory import Budget, Dummy
+from mmcalib.domain.shapes import ImageShape, Modality, Shape, VideoShape
+from mmcalib.limits.costs import CostTable, ItemCost
+from mmcalib.limits.processor_cache import (
     Recency,
     choose_cache_size,
     cut_to_context,
     hit_curve,
     largest_item_bytes,
 )
-from mmcalib.domain.knobs import DEFAULT
-from mmcalib.domain.memory import Budget, Dummy
-from mmcalib.domain.shapes import ImageShape, Modality, Shape, VideoShape
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 from mmcalib.text import GIB
-from tests.derive.costed import table_of
+from tests.limits.costed import table_of
 
 Request = list[tuple[int, int]]
 

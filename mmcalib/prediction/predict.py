@@ -13,12 +13,12 @@ from mmcalib.checks.check import Check
 from mmcalib.checks.facts import Decision, Explored, JudgedConfig
 from mmcalib.checks.memory import fixed_kv_cache_check, serves_worse, steps_are_larger
 from mmcalib.decision.decide import MemoryJudge
-from mmcalib.derive.demand import FixedKvCache, Shortfall, fix_kv_cache_size
-from mmcalib.derive.policy import Cost
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.errors import MmcalibError, VerdictError
-from mmcalib.memory.rehearse import EngineArgs, MemoryPrediction, Predicted, Steps
-from mmcalib.memory.worst_steps import (
+from mmcalib.limits.demand import FixedKvCache, Shortfall, fix_kv_cache_size
+from mmcalib.limits.policy import Cost
+from mmcalib.prediction.rehearse import EngineArgs, MemoryPrediction, Predicted, Steps
+from mmcalib.prediction.worst_steps import (
     RehearseAll,
     encoder_steps,
     find_remedies,

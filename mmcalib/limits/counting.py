@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mmcalib.derive.costs import MISSING, CostColumns, CostTable, sampled_rows, sampled_tuple
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shape_columns import Column, Shapes
 from mmcalib.domain.shapes import Shape
+from mmcalib.limits.costs import MISSING, CostColumns, CostTable, sampled_rows, sampled_tuple
 
 
 @dataclass(frozen=True, slots=True)
