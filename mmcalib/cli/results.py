@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import MISSING
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import typer
 
-from mmcalib.cli.command import QUIET, print_document, print_json
+from mmcalib.cli.command import QUIET, print_json
 from mmcalib.errors import UsageError, VerdictError
 from mmcalib.options.option import argument, option, options, switch
 from mmcalib.report import CONFIGURATION_NAMES, REPORT_NAMES, ConfigurationName, ReportName
@@ -202,7 +201,7 @@ def diff(options: DiffOptions) -> None:
     else:
         differing, what = differences(*map(Calibration.load, files)), "settings, memory or checks"
     if options.as_json:
-        print_document(json.dumps(differing, indent=2))
+        print_json(differing)
         return
     console = Console(highlight=False)
     if not differing:
