@@ -55,7 +55,6 @@ def check(options: CheckOptions) -> None:
     from mmcalib.domain.items import Skipped
     from mmcalib.errors import CorpusError, UsageError, VerdictError
     from mmcalib.report.terminal import failure_line, reason_lines, session_lines, tally_line
-    from mmcalib.results.calibration import find_calibration
     from mmcalib.results.check import Offender, ReasonCounts, Sessions, Summary
     from mmcalib.storage.location import allow_hosts
     from mmcalib.text import plural
@@ -70,7 +69,7 @@ def check(options: CheckOptions) -> None:
     console, progress = terminal(quiet=quiet)
     counts, reasons, sessions = Counter[str](), ReasonCounts(), Sessions()
     by_path = list[str]()
-    known = Calibration.load(find_calibration(options.calibration))
+    known = Calibration.load(options.calibration)
     if not quiet and (line := failure_line(known)):
         console.print(Text(line, style="yellow"), soft_wrap=True)
     lines, root = sys.stdin.buffer if reads else (), options.allowed_local_media_path

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field
 
@@ -160,6 +160,8 @@ MADE_BY: Final = "create it with mmcalib run --model MODEL --data DIR --out OUT"
 
 # Surrogates: how Python decodes bytes of a file name that are not UTF-8.
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# About a million lines.
+_MAX_BYTES: Final = 1 << 28
 _PACKAGES: Final = frozenset({"mmcalib", "vllm", "transformers", "torch", "python"})
 
 
@@ -289,36 +291,31 @@ class CalibrationDocument(DocumentPart):
         text = json.dumps(self.model_dump(), indent=2, ensure_ascii=False)
         return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
-
-C = TypeVar("C", bound=CalibrationDocument)
-
-# About a million lines.
-_MAX_BYTES: Final = 1 << 28
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a saved calibration, or the one in a results folder. Raises UsageError."""
+        file = find_calibration(Path(path))
+        try:
+            document = read_json(file, _MAX_BYTES)
+            version = document.get("schema_version") if isinstance(document, dict) else None
+            if isinstance(version, int) and version != SCHEMA_VERSION:
+                age = "an older" if version < SCHEMA_VERSION else "a newer"
+                raise UsageError(
+                    f"{file} was written by {age} mmcalib: its schema_version is {version}, and "
+                    f"this one reads {SCHEMA_VERSION}",
+                    hint="mmcalib run again",
+                )
+            return cls.model_validate(document)
+        except OSError as error:
+            raise UsageError(f"cannot read {file}: {error.strerror}", hint=MADE_BY) from error
+        except (ValueError, RecursionError) as error:
+            message = f"{file} is not a calibration: {error_text(error)}"
+            raise UsageError(message, hint=MADE_BY) from error
 
 
 def find_calibration(source: Path) -> Path:
     """Return the file itself, or the one in a results folder."""
     return source / "calibration.json" if source.is_dir() else source
-
-
-def read_calibration(path: str | Path, kind: type[C]) -> C:
-    """Read what `Calibration.save` wrote. Raises UsageError for anything else."""
-    try:
-        document = read_json(path, _MAX_BYTES)
-        version = document.get("schema_version") if isinstance(document, dict) else None
-        if isinstance(version, int) and version != SCHEMA_VERSION:
-            age = "an older" if version < SCHEMA_VERSION else "a newer"
-            raise UsageError(
-                f"{path} was written by {age} mmcalib: its schema_version is {version}, and this "
-                f"one reads {SCHEMA_VERSION}",
-                hint="mmcalib run again",
-            )
-        return kind.model_validate(document)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", hint=MADE_BY) from error
-    except (ValueError, RecursionError) as error:
-        message = f"{path} is not a calibration: {error_text(error)}"
-        raise UsageError(message, hint=MADE_BY) from error
 
 
 def read_rehearsal(path: Path) -> Rehearsal | None:
