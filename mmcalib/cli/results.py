@@ -123,7 +123,6 @@ def report(options: ReportOptions) -> None:
     from mmcalib.engine.environment import serve_command
     from mmcalib.files import write_text
     from mmcalib.report.html.canvas import undrawn_words
-    from mmcalib.report.html.items import Roots
     from mmcalib.report.report import REPORTS, Report, WrittenReport
     from mmcalib.results.calibration import find_calibration
 
@@ -153,7 +152,7 @@ def report(options: ReportOptions) -> None:
         serve_command(location.with_name("engine.yaml")),
         thumbnails=not options.no_thumbnails,
         redact_paths=options.redact_paths,
-        roots=Roots.of(data),
+        roots=data,
         folder=str(location.parent),
     )
     if printed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from mmcalib.gate.admission import admit
 from mmcalib.models.gpus import Gpu
 from mmcalib.report import ConfigurationName, ReportName, rows
 from mmcalib.report.html.frontier import frontiers
-from mmcalib.report.html.items import CostlyItem, Roots, costliest_items
+from mmcalib.report.html.items import CostlyItem, costliest_items
 from mmcalib.report.html.memory import cache, memory, traffic
 from mmcalib.report.html.redact import redacted
 from mmcalib.report.html.sizes import distributions, sizes
@@ -167,7 +167,7 @@ class Report:
     serve_with: str
     thumbnails: bool = True
     redact_paths: bool = False
-    roots: Roots | None = None
+    roots: Collection[Path] | None = None
     folder: str = ""
 
     @property
