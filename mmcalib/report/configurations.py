@@ -96,11 +96,6 @@ def _check_visible(line: str, form: str) -> None:
         )
 
 
-def _variables(calibration: CalibrationDocument) -> dict[str, str]:
-    """The media limits that were raised for the run, as environment variables."""
-    return {name: str(value) for name, value in calibration.server.environment.items()}
-
-
 def _image(calibration: CalibrationDocument) -> str:
     release = re.match(r"\d+\.\d+\.\d+", calibration.tool["vllm"])
     return f"vllm/vllm-openai:{f'v{release[0]}' if release else 'latest'}"
@@ -147,12 +142,13 @@ def _docker(calibration: CalibrationDocument) -> str:
     config = calibration.engine_config
     model = str(config.get("model", ""))
     files = [path for path in (model, _template_file(config)) if PurePosixPath(path).is_absolute()]
+    variables = calibration.server.environment
     mounts = [f"type=bind,source={path},target={path},readonly" for path in files]
     lines = [
         "docker run --rm --gpus all",
         f"--shm-size {math.ceil(shm_bytes(config) / GIB)}g",
         f"--publish {_PORT}:{_PORT}",
-        *(shlex.join(["--env", f"{n}={value}"]) for n, value in _variables(calibration).items()),
+        *(shlex.join(["--env", f"{name}={value}"]) for name, value in variables.items()),
         *(shlex.join(["--mount", mount]) for mount in mounts),
         *([] if model in files else [_HUB]),
         f"--entrypoint vllm {_image(calibration)} serve",
@@ -183,7 +179,7 @@ def _env(calibration: CalibrationDocument) -> str:
     _check_visible(line, "env")
     notes = [f"vLLM does not read {_VARIABLE}. Start the server with"]
     notes.append(f"    sh -c 'eval \"exec vllm serve ${_VARIABLE}\"'")
-    limits = [f"{name}={value}\n" for name, value in _variables(calibration).items()]
+    limits = [f"{name}={value}\n" for name, value in calibration.server.environment.items()]
     if limits:
         notes.append("vLLM reads the limits below it. The data was read with them.")
     return _head(calibration, *notes) + "".join([f"{line}\n", *limits])
@@ -212,7 +208,8 @@ def _k8s(calibration: CalibrationDocument) -> str:
         notes.append(_MOUNT.format(template))
     ranks = (n for n in map(config.get, _RANKS) if isinstance(n, int) and n > 0)
     labels = {"app": _APP}
-    given = [{"name": n, "value": v} for n, v in _variables(calibration).items()]
+    limits = calibration.server.environment.items()
+    given = [{"name": name, "value": str(value)} for name, value in limits]
     container = {
         "name": _APP,
         "image": _image(calibration),
