@@ -88,7 +88,7 @@ def check(options: CheckOptions) -> None:
                 continue
             reasons.add(checked.kind, checked.admission, checked)
             if as_json:
-                print_json(Offender.of(checked), indent=None)
+                print_json(Offender.from_value(checked.admission, checked), indent=None)
                 # A pipeline reads it at once.
                 sys.stdout.flush()
     total = counts["fits"] + counts["no"] + counts["unknown"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Literal
 
 from pydantic import Field
 
@@ -118,10 +118,6 @@ class Offender(DocumentPart):
     remedy: str
     largest: Shape | None = Field(description="Largest shape that would fit")
     shapes: tuple[Shape, ...]
-
-    @classmethod
-    def of(cls, checked: CheckedItem) -> Self:
-        return cls.from_value(checked.admission, checked)
 
 
 class Summary(DocumentPart):
