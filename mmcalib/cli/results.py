@@ -190,13 +190,13 @@ def diff(options: DiffOptions) -> None:
     from rich.text import Text
 
     from mmcalib.admission.calibration import Calibration
-    from mmcalib.report.markdown import differences, rehearsal_differences
+    from mmcalib.report.markdown import differences
     from mmcalib.results.calibration import find_calibration, read_rehearsal
 
     files = find_calibration(options.old), find_calibration(options.new)
     before, after = map(read_rehearsal, files)
     if before and after:
-        differing, what = rehearsal_differences(before, after), "memory and encoder budget"
+        differing, what = differences(before, after), "memory and encoder budget"
     else:
         differing, what = differences(*map(Calibration.load, files)), "settings, memory or checks"
     if options.as_json:
