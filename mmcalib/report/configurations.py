@@ -101,20 +101,19 @@ def _image(calibration: CalibrationDocument) -> str:
     return f"vllm/vllm-openai:{f'v{release[0]}' if release else 'latest'}"
 
 
+_LEFT_OUT = """\
+# The server rejects some items of the data, so the limits were derived without them.
+# Run mmcalib again with these variables set: it then includes the items. Do not set the
+# variables only here, as no limit was derived for the items.
+"""
+
+
 def _head(calibration: CalibrationDocument, *notes: str) -> str:
     title = f"vLLM configuration for {calibration.model.id}, made by mmcalib."
-    lines = [f"# {text.printable(note)}" for note in (title, *notes)]
-    return "".join(f"{line}\n" for line in (*lines, *_left_out_lines(calibration)))
-
-
-def _left_out_lines(calibration: CalibrationDocument) -> list[str]:
-    wanting = calibration.needed_variables
-    return bool(wanting) * [
-        "# The server rejects some items of the data, so the limits were derived without them.",
-        "# Run mmcalib again with these variables set: it then includes the items. Do not set the",
-        "# variables only here, as no limit was derived for the items.",
-        *(f"# {name}={value}" for name, value in wanting.items()),
-    ]
+    lines = [f"# {text.printable(note)}\n" for note in (title, *notes)]
+    if wanting := calibration.needed_variables:
+        lines += [_LEFT_OUT, *(f"# {name}={value}\n" for name, value in wanting.items())]
+    return "".join(lines)
 
 
 def _args(calibration: CalibrationDocument) -> str:
