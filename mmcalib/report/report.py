@@ -94,7 +94,7 @@ def _worst_item(calibration: CalibrationDocument) -> Headline:
         for budget in (calibration.budget.default, calibration.budget.calibrated)
     )
     found = calibration.corpus.modalities.get(worst)
-    item = f"One {worst}, {text.printable(found.heaviest)}" if found else f"One {worst}"
+    item = f"One {worst}, {found.heaviest}" if found else f"One {worst}"
     return Headline(
         name,
         "",
@@ -149,9 +149,9 @@ def facts(calibration: CalibrationDocument) -> Iterator[str]:
     if corpus.skipped:
         yield f"{text.number(corpus.skipped)} skipped"
     if calibration.memory.calibrated.gpu:
-        yield text.printable(calibration.memory.calibrated.gpu)
-    yield f"vLLM {text.printable(calibration.tool['vllm'])}"
-    yield text.printable(calibration.created_at.replace("T", " ")[:16])
+        yield calibration.memory.calibrated.gpu
+    yield f"vLLM {calibration.tool['vllm']}"
+    yield calibration.created_at.replace("T", " ")[:16]
 
 
 @dataclass(frozen=True)
