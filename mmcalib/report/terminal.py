@@ -43,13 +43,12 @@ def folded(header: str = "", justify: JustifyMethod = "left") -> Column:
     return Column(header, justify=justify, overflow="fold")
 
 
-def plain_table(columns: Sequence[Column], cells: Iterable[Sequence[str | Text]] = ()) -> Table:
-    """A table without borders. Cells beyond the columns are left out."""
+def plain_table(columns: Sequence[Column], cells: Iterable[Sequence[str]] = ()) -> Table:
+    """A table without borders."""
     heads = any(column.header for column in columns)
     table = Table(*columns, box=None, pad_edge=False, show_header=heads)
     for row in cells:
-        shown = row[: len(columns)]
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in shown))
+        table.add_row(*map(Text, row))
     return table
 
 
