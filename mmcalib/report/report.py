@@ -89,10 +89,8 @@ def _worst_item(calibration: CalibrationDocument) -> Headline:
     if not largest:
         return Headline(name, "", "—", "The corpus has no items.", "measured")
     worst = max(largest, key=largest.__getitem__)
-    before, cache = (
-        budget.encoder_budget_tokens
-        for budget in (calibration.budget.default, calibration.budget.calibrated)
-    )
+    before = calibration.budget.default.encoder_budget_tokens
+    cache = calibration.budget.calibrated.encoder_budget_tokens
     found = calibration.corpus.modalities.get(worst)
     item = f"One {worst}, {found.heaviest}" if found else f"One {worst}"
     return Headline(
