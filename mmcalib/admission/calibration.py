@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from mmcalib.admission.admits import TextCounter, admit_item
 from mmcalib.corpus.grammar import Grammar
 from mmcalib.files import write_text
 from mmcalib.gate.admission import Admission
-from mmcalib.results.calibration import CalibrationDocument, find_calibration, read_calibration
+from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.part import verdict_words
 from mmcalib.storage.location import allow_hosts
 from mmcalib.text import plural
@@ -83,8 +83,3 @@ class Calibration(CalibrationDocument):
     def save(self, path: str | Path) -> None:
         """Write as JSON, atomically. Raises OutputError if that fails."""
         write_text(Path(path), self.to_json() + "\n")
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a saved calibration, or the one in a results folder. Raises UsageError."""
-        return read_calibration(find_calibration(Path(path)), cls)

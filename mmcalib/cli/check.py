@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -54,8 +55,7 @@ def check(options: CheckOptions) -> None:
     from mmcalib.domain.items import Skipped
     from mmcalib.errors import CorpusError, UsageError, VerdictError
     from mmcalib.report.terminal import failure_line, reason_lines, session_lines, tally_line
-    from mmcalib.results.calibration import find_calibration
-    from mmcalib.results.check import Offender, ReasonCounts, Sessions, Summary, Tally
+    from mmcalib.results.check import Offender, ReasonCounts, Sessions, Summary
     from mmcalib.storage.location import allow_hosts
     from mmcalib.text import plural
     from mmcalib.text import share as percent
@@ -67,9 +67,9 @@ def check(options: CheckOptions) -> None:
     if not paths and not requests and not reads:
         raise UsageError("nothing to check", hint="name NEW_DATA, --requests FILE or --stdin")
     console, progress = terminal(quiet=quiet)
-    tally, reasons, sessions = Tally(), ReasonCounts(), Sessions()
+    counts, reasons, sessions = Counter[str](), ReasonCounts(), Sessions()
     by_path = list[str]()
-    known = Calibration.load(find_calibration(options.calibration))
+    known = Calibration.load(options.calibration)
     if not quiet and (line := failure_line(known)):
         console.print(Text(line, style="yellow"), soft_wrap=True)
     lines, root = sys.stdin.buffer if reads else (), options.allowed_local_media_path
@@ -78,25 +78,32 @@ def check(options: CheckOptions) -> None:
         for checked in answers:
             task.advance()
             if isinstance(checked, Skipped):
-                tally.skipped += 1
+                counts["skipped"] += 1
                 continue
-            tally.answers[checked.admission.answer] += 1
+            counts[checked.admission.answer] += 1
             by_path += [checked.origin] * checked.by_path
-            tally.given += checked.given
+            counts["given"] += checked.given
             sessions.add(checked)
             if checked.admission.fits:
                 continue
             reasons.add(checked.kind, checked.admission, checked)
             if as_json:
-                print_json(Offender.of(checked), indent=None)
+                print_json(Offender.from_value(checked.admission, checked), indent=None)
                 # A pipeline reads it at once.
                 sys.stdout.flush()
-    if not tally.checked:
+    total = counts["fits"] + counts["no"] + counts["unknown"]
+    if not total:
         raise CorpusError("no media to check", hint="NEW_DATA is a folder of media")
-    offenders = tally.answers["no"]
-    offenders += 0 if options.allow_unknown else tally.answers["unknown"]
-    share = offenders / tally.checked
-    summary = Summary.of(tally, all_fit=not offenders, share=share, counted_by=known.counted_by)
+    offenders = counts["no"] + (0 if options.allow_unknown else counts["unknown"])
+    share = offenders / total
+    summary = Summary(
+        kind="summary",
+        all_fit=not offenders,
+        share=share,
+        checked=total,
+        counted_by=known.counted_by,
+        **{name: counts[name] for name in ("fits", "no", "unknown", "skipped", "given")},
+    )
     if as_json:
         print_json(summary, indent=None)
     tolerated = f": {percent(share)}, {percent(tolerate)} tolerated" if tolerate else ""
@@ -111,7 +118,7 @@ def check(options: CheckOptions) -> None:
             words = f"{named}: the server takes only URLs, file:///... or data:..."
             console.print(Text(words, style="yellow"), soft_wrap=True)
         within = tolerated if share <= tolerate else ""
-        console.print(Text(tally_line(tally) + within), soft_wrap=True)
+        console.print(Text(tally_line(summary) + within), soft_wrap=True)
         if known.counting and known.counting.why:
             words = f"text tokens are an upper bound, not counted: {known.counting.why}"
             console.print(Text(words, style="yellow"), soft_wrap=True)
@@ -121,9 +128,9 @@ def check(options: CheckOptions) -> None:
         if not (as_json or quiet or all(one.count == len(one.examples) for one in turned_away)):
             above = f"--json lists each; {above}"
         do, are = ("does", "is") if offenders == 1 else ("do", "are")
-        misfit = f"{do} not fit" if offenders == tally.answers["no"] else f"{are} not known to fit"
+        misfit = f"{do} not fit" if offenders == counts["no"] else f"{are} not known to fit"
         raise VerdictError(
-            f"{offenders} of {tally.checked} {misfit} {options.calibration}{tolerated}",
+            f"{offenders} of {total} {misfit} {options.calibration}{tolerated}",
             hint=f"{above}mmcalib run with such media",
         )
 

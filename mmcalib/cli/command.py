@@ -9,7 +9,7 @@ import re
 import select
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING
+from dataclasses import MISSING, asdict
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -29,8 +29,6 @@ from mmcalib.options.option import (
 )
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from mmcalib.errors import MmcalibError
     from mmcalib.models.gpus import Gpu
 
@@ -225,12 +223,13 @@ HELP_ALL = switch("Show every option.", eager=_show_all, basic=True)
 _printed = {"json": False}
 
 
-def print_json(found: BaseModel | Sequence[BaseModel], indent: int | None = 2) -> None:
-    """Print a document, or a list of several, as ASCII with escapes."""
-    from pydantic import BaseModel
+def print_json(found: Any, indent: int | None = 2) -> None:
+    """Print documents, dataclasses, or what has some of them, as ASCII with escapes."""
 
-    whole = found.model_dump() if isinstance(found, BaseModel) else [f.model_dump() for f in found]
-    print_document(json.dumps(whole, indent=indent))
+    def fields_of(one: Any) -> Any:
+        return one.model_dump() if hasattr(one, "model_dump") else asdict(one)
+
+    print_document(json.dumps(found, indent=indent, default=fields_of))
 
 
 def print_document(text: str) -> None:
@@ -250,4 +249,4 @@ def print_error(error: MmcalibError) -> None:
     if not _printed["json"]:
         kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__.removesuffix("Error")).lower()
         found = {"kind": kind, "message": error.message, "hint": error.hint}
-        print_document(json.dumps({"error": found}, indent=2))
+        print_json({"error": found})

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict
 from pathlib import Path
 from typing import Literal
 
-from mmcalib.cli.command import QUIET, print_document, print_json
+from mmcalib.cli.command import QUIET, print_json
 from mmcalib.options.option import argument, option, options, switch
 
 
@@ -123,9 +122,8 @@ def _list_checks(codes: Sequence[str], *, as_json: bool) -> None:
 
     listed = [check_of_code(code) for code in codes] or list(CHECKS.values())
     if as_json:
-        rows = [(one.code, one.name, one.explanation) for one in listed]
         keys = ("code", "name", "explanation")
-        print_document(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
+        print_json([{key: getattr(one, key) for key in keys} for one in listed])
         return
     for one in listed:
         print(f"{one.code}  {one.name}" + (f": {one.explanation}" if codes else ""))
@@ -137,7 +135,7 @@ def _list_profiles(words: Sequence[str], *, as_json: bool) -> None:
     names = [PROFILE + name for name in profile_names() if all(word in name for word in words)]
     found = [(name, one) for name in names if (one := read_distribution(Path(name)))]
     if as_json:
-        print_document(json.dumps([{"name": name, **asdict(one)} for name, one in found], indent=2))
+        print_json([{"name": name, **asdict(one)} for name, one in found])
         return
     for name, one in found:
         print(f"{name}: {one.about}")
@@ -171,7 +169,7 @@ def _list_gpus(words: Sequence[str], *, as_json: bool) -> None:
         if all(word in gpus.fold_name(gpu.name) or word in gpu.name.lower() for word in wanted)
     ]
     if as_json:
-        print_document(json.dumps([asdict(gpu) for gpu in listed], indent=2))
+        print_json(listed)
         return
     if not listed:
         print(f"no GPU matches; describe yours instead: {gpus.ANY_GPU_EXAMPLE}", file=sys.stderr)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import MISSING
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import typer
 
-from mmcalib.cli.command import QUIET, print_document, print_json
+from mmcalib.cli.command import QUIET, print_json
 from mmcalib.errors import UsageError, VerdictError
 from mmcalib.options.option import argument, option, options, switch
 from mmcalib.report import CONFIGURATION_NAMES, REPORT_NAMES, ConfigurationName, ReportName
@@ -124,7 +123,6 @@ def report(options: ReportOptions) -> None:
     from mmcalib.engine.environment import serve_command
     from mmcalib.files import write_text
     from mmcalib.report.html.canvas import undrawn_words
-    from mmcalib.report.html.items import Roots
     from mmcalib.report.report import REPORTS, Report, WrittenReport
     from mmcalib.results.calibration import find_calibration
 
@@ -154,7 +152,7 @@ def report(options: ReportOptions) -> None:
         serve_command(location.with_name("engine.yaml")),
         thumbnails=not options.no_thumbnails,
         redact_paths=options.redact_paths,
-        roots=Roots.of(data),
+        roots=data,
         folder=str(location.parent),
     )
     if printed:
@@ -192,17 +190,17 @@ def diff(options: DiffOptions) -> None:
     from rich.text import Text
 
     from mmcalib.admission.calibration import Calibration
-    from mmcalib.report.markdown import differences, rehearsal_differences
+    from mmcalib.report.markdown import differences
     from mmcalib.results.calibration import find_calibration, read_rehearsal
 
     files = find_calibration(options.old), find_calibration(options.new)
     before, after = map(read_rehearsal, files)
     if before and after:
-        differing, what = rehearsal_differences(before, after), "memory and encoder budget"
+        differing, what = differences(before, after), "memory and encoder budget"
     else:
         differing, what = differences(*map(Calibration.load, files)), "settings, memory or checks"
     if options.as_json:
-        print_document(json.dumps(differing, indent=2))
+        print_json(differing)
         return
     console = Console(highlight=False)
     if not differing:

@@ -24,7 +24,7 @@ from mmcalib.domain.traffic import BurstResult
 from mmcalib.engine import messages as m
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.wheels import BUILDS, installed_version
-from mmcalib.errors import EngineError, OutputError, UsageError, VllmMissing, VllmMoved
+from mmcalib.errors import EngineError, OutputError, UsageError, VllmMissing
 from mmcalib.models import gpus
 from mmcalib.models.cut import Depths, cut_checkpoint, read_config, read_depths
 from mmcalib.models.gpus import Gpu
@@ -96,13 +96,12 @@ def start_engine(host: EngineHost, launch: Launch, progress: Progress) -> Starte
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The engine's results so far; `failure` ended it early."""
+    """The engine's results so far."""
 
     started: Started | None = None
     burst: Burst | None = None
     replayed: BurstResult | None = None
     checks: tuple[Check, ...] = ()
-    failure: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +155,7 @@ def prove(
         if not lacking and not isinstance(error, EngineError):
             raise
         failed = engine.ended_check(error, remedy, started=began, lacking=lacking, free=free)
-        failure = None if isinstance(error, VllmMoved) else error
-        return replace(proof, checks=(*proof.checks, failed), failure=failure)
+        return replace(proof, checks=(*proof.checks, failed))
 
 
 def check_config_parsing(host: EngineHost, path: Path, engine_config: Mapping[str, Any]) -> Check:

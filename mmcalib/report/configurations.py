@@ -96,30 +96,24 @@ def _check_visible(line: str, form: str) -> None:
         )
 
 
-def _variables(calibration: CalibrationDocument) -> dict[str, str]:
-    """The media limits that were raised for the run, as environment variables."""
-    return {name: str(value) for name, value in calibration.server.environment.items()}
-
-
 def _image(calibration: CalibrationDocument) -> str:
     release = re.match(r"\d+\.\d+\.\d+", calibration.tool["vllm"])
     return f"vllm/vllm-openai:{f'v{release[0]}' if release else 'latest'}"
 
 
+_LEFT_OUT = """\
+# The server rejects some items of the data, so the limits were derived without them.
+# Run mmcalib again with these variables set: it then includes the items. Do not set the
+# variables only here, as no limit was derived for the items.
+"""
+
+
 def _head(calibration: CalibrationDocument, *notes: str) -> str:
     title = f"vLLM configuration for {calibration.model.id}, made by mmcalib."
-    lines = [f"# {text.printable(note)}" for note in (title, *notes)]
-    return "".join(f"{line}\n" for line in (*lines, *_left_out_lines(calibration)))
-
-
-def _left_out_lines(calibration: CalibrationDocument) -> list[str]:
-    wanting = calibration.needed_variables
-    return bool(wanting) * [
-        "# The server rejects some items of the data, so the limits were derived without them.",
-        "# Run mmcalib again with these variables set: it then includes the items. Do not set the",
-        "# variables only here, as no limit was derived for the items.",
-        *(f"# {name}={value}" for name, value in wanting.items()),
-    ]
+    lines = [f"# {text.printable(note)}\n" for note in (title, *notes)]
+    if wanting := calibration.needed_variables:
+        lines += [_LEFT_OUT, *(f"# {name}={value}\n" for name, value in wanting.items())]
+    return "".join(lines)
 
 
 def _args(calibration: CalibrationDocument) -> str:
@@ -147,12 +141,13 @@ def _docker(calibration: CalibrationDocument) -> str:
     config = calibration.engine_config
     model = str(config.get("model", ""))
     files = [path for path in (model, _template_file(config)) if PurePosixPath(path).is_absolute()]
+    variables = calibration.server.environment
     mounts = [f"type=bind,source={path},target={path},readonly" for path in files]
     lines = [
         "docker run --rm --gpus all",
         f"--shm-size {math.ceil(shm_bytes(config) / GIB)}g",
         f"--publish {_PORT}:{_PORT}",
-        *(shlex.join(["--env", f"{n}={value}"]) for n, value in _variables(calibration).items()),
+        *(shlex.join(["--env", f"{name}={value}"]) for name, value in variables.items()),
         *(shlex.join(["--mount", mount]) for mount in mounts),
         *([] if model in files else [_HUB]),
         f"--entrypoint vllm {_image(calibration)} serve",
@@ -183,7 +178,7 @@ def _env(calibration: CalibrationDocument) -> str:
     _check_visible(line, "env")
     notes = [f"vLLM does not read {_VARIABLE}. Start the server with"]
     notes.append(f"    sh -c 'eval \"exec vllm serve ${_VARIABLE}\"'")
-    limits = [f"{name}={value}\n" for name, value in _variables(calibration).items()]
+    limits = [f"{name}={value}\n" for name, value in calibration.server.environment.items()]
     if limits:
         notes.append("vLLM reads the limits below it. The data was read with them.")
     return _head(calibration, *notes) + "".join([f"{line}\n", *limits])
@@ -212,7 +207,8 @@ def _k8s(calibration: CalibrationDocument) -> str:
         notes.append(_MOUNT.format(template))
     ranks = (n for n in map(config.get, _RANKS) if isinstance(n, int) and n > 0)
     labels = {"app": _APP}
-    given = [{"name": n, "value": v} for n, v in _variables(calibration).items()]
+    limits = calibration.server.environment.items()
+    given = [{"name": name, "value": str(value)} for name, value in limits]
     container = {
         "name": _APP,
         "image": _image(calibration),

@@ -103,6 +103,8 @@ def issue(calibration: CalibrationDocument) -> str:
 
 _NOTHING: Final = "—"
 Difference = tuple[str, str, str]
+# Two of one kind are compared.
+_Compared = CalibrationDocument | Rehearsal
 # Values by name, by part of the document.
 _Parts = Mapping[str, Mapping[str, str]]
 # Fields of a rehearsal other than figures.
@@ -112,21 +114,12 @@ _SUBJECT = (
 )
 
 
-def differences(
-    old: CalibrationDocument, new: CalibrationDocument
-) -> Mapping[str, list[Difference]]:
+def differences(old: _Compared, new: _Compared) -> dict[str, list[Difference]]:
     """By part, (name, old, new) of everything that differs; equal parts are left out."""
-    return _compare(_calibration_parts(old), _calibration_parts(new))
-
-
-def rehearsal_differences(old: Rehearsal, new: Rehearsal) -> Mapping[str, list[Difference]]:
-    return _compare(_rehearsal_parts(old), _rehearsal_parts(new))
-
-
-def _compare(old: _Parts, new: _Parts) -> dict[str, list[Difference]]:
     found: dict[str, list[Difference]] = {}
-    for part, before in old.items():
-        after = new[part]
+    afterwards = _parts_of(new)
+    for part, before in _parts_of(old).items():
+        after = afterwards[part]
         for name in dict.fromkeys([*before, *after]):
             was, now = before.get(name, _NOTHING), after.get(name, _NOTHING)
             if before.get(name) != after.get(name):
@@ -135,7 +128,14 @@ def _compare(old: _Parts, new: _Parts) -> dict[str, list[Difference]]:
     return found
 
 
-def _calibration_parts(shown: CalibrationDocument) -> _Parts:
+def _parts_of(shown: _Compared) -> _Parts:
+    if isinstance(shown, Rehearsal):
+        budget = shown.budget.model_dump() if shown.budget else {}
+        return {
+            "Inputs": {name: str(getattr(shown, name)) for name in _SUBJECT},
+            "Memory": {what.strip(): size for what, size, _ in rows.rehearsed_rows(shown.memory)},
+            "Encoder budget": dict(_flat(budget)),
+        }
     corpus = shown.corpus
     about = {
         "verdict": rows.verdict_of(shown),
@@ -155,15 +155,6 @@ def _calibration_parts(shown: CalibrationDocument) -> _Parts:
         "Settings": dict(_flat(shown.engine_config)),
         "Memory, tuned": {what: f"{value} [{label}]" for what, *_, value, label in reserved},
         "Checks": {check.name: check.status for check in shown.checks},
-    }
-
-
-def _rehearsal_parts(shown: Rehearsal) -> _Parts:
-    budget = shown.budget.model_dump() if shown.budget else {}
-    return {
-        "Inputs": {name: str(getattr(shown, name)) for name in _SUBJECT},
-        "Memory": {what.strip(): size for what, size, _ in rows.rehearsed_rows(shown.memory)},
-        "Encoder budget": dict(_flat(budget)),
     }
 
 

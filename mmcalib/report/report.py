@@ -1,44 +1,32 @@
-"""The report in every form of `--format`, and JSON Schemas of the documents."""
+"""The report in every form of `--format`."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Final, Literal, Self
 
 from markupsafe import Markup, escape
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict
 from rich.console import Console
 
 from mmcalib import text
-from mmcalib.corpus.given import Distribution
 from mmcalib.domain.knobs import Label
 from mmcalib.gate.admission import admit
-from mmcalib.models.gpus import Gpu
 from mmcalib.report import ConfigurationName, ReportName, rows
 from mmcalib.report.html.frontier import frontiers
-from mmcalib.report.html.items import CostlyItem, Roots, costliest_items
+from mmcalib.report.html.items import CostlyItem, costliest_items
 from mmcalib.report.html.memory import cache, memory, traffic
 from mmcalib.report.html.redact import redacted
 from mmcalib.report.html.sizes import distributions, sizes
 from mmcalib.report.markdown import environment, issue, markdown
 from mmcalib.report.summary import summary
-from mmcalib.results.calibration import (
-    SERVE,
-    CalibrationDocument,
-    Comparison,
-    group_evidence,
-    with_environment,
-)
-from mmcalib.results.check import Offender, Summary
-from mmcalib.results.doctor import BundledModel, Diagnosis, ScanDocument
+from mmcalib.results.calibration import SERVE, CalibrationDocument, group_evidence, with_environment
 from mmcalib.results.engine_yaml import engine_yaml
-from mmcalib.results.memory import Rehearsal
 from mmcalib.results.part import DocumentPart
-from mmcalib.results.plan import Plan, Validation
 from mmcalib.text import printable
 
 
@@ -89,12 +77,10 @@ def _worst_item(calibration: CalibrationDocument) -> Headline:
     if not largest:
         return Headline(name, "", "—", "The corpus has no items.", "measured")
     worst = max(largest, key=largest.__getitem__)
-    before, cache = (
-        budget.encoder_budget_tokens
-        for budget in (calibration.budget.default, calibration.budget.calibrated)
-    )
+    before = calibration.budget.default.encoder_budget_tokens
+    cache = calibration.budget.calibrated.encoder_budget_tokens
     found = calibration.corpus.modalities.get(worst)
-    item = f"One {worst}, {text.printable(found.heaviest)}" if found else f"One {worst}"
+    item = f"One {worst}, {found.heaviest}" if found else f"One {worst}"
     return Headline(
         name,
         "",
@@ -149,9 +135,9 @@ def facts(calibration: CalibrationDocument) -> Iterator[str]:
     if corpus.skipped:
         yield f"{text.number(corpus.skipped)} skipped"
     if calibration.memory.calibrated.gpu:
-        yield text.printable(calibration.memory.calibrated.gpu)
-    yield f"vLLM {text.printable(calibration.tool['vllm'])}"
-    yield text.printable(calibration.created_at.replace("T", " ")[:16])
+        yield calibration.memory.calibrated.gpu
+    yield f"vLLM {calibration.tool['vllm']}"
+    yield calibration.created_at.replace("T", " ")[:16]
 
 
 @dataclass(frozen=True)
@@ -167,7 +153,7 @@ class Report:
     serve_with: str
     thumbnails: bool = True
     redact_paths: bool = False
-    roots: Roots | None = None
+    roots: Collection[Path] | None = None
     folder: str = ""
 
     @property
@@ -286,28 +272,3 @@ class WrittenReport(DocumentPart):
     def of(cls, path: Path, name: str) -> Self:
         found = {"written": str(path), "format": name, "bytes": path.stat().st_size}
         return cls.model_validate(found)
-
-
-# By the name of the command, or of the file for documents on disk.
-_DOCUMENTS: Final[Mapping[str, Any]] = {
-    "calibration": CalibrationDocument,
-    "comparison": Comparison,
-    "scan": ScanDocument,
-    "check": Annotated[Offender | Summary, Field(discriminator="kind")],
-    "rehearse": Rehearsal | list[Rehearsal],
-    "validate": Validation,
-    "plan": Plan,
-    "report": WrittenReport,
-    "models": list[BundledModel],
-    "gpus": list[Gpu],
-    "diff": dict[str, list[tuple[str, str, str]]],
-    "doctor": Diagnosis,
-    "distribution": Distribution,
-}
-SCHEMA_NAMES: Final = tuple(_DOCUMENTS)
-
-
-def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of a document, for `check` of a line. docs/schemas has all as files."""
-    found = TypeAdapter(_DOCUMENTS[name]).json_schema(mode="serialization")
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}

@@ -17,7 +17,7 @@ from mmcalib.domain.shapes import UNKNOWN_CONTENT, AudioShape, Shape, weight
 from mmcalib.gate.admission import Answer
 from mmcalib.report import rows
 from mmcalib.results.calibration import CalibrationDocument, ComparedRun, Comparison
-from mmcalib.results.check import CheckedItem, ReasonCount, Tally
+from mmcalib.results.check import CheckedItem, ReasonCount, Summary
 from mmcalib.results.part import CheckResult, first_failed
 from mmcalib.storage.tables import row_of
 
@@ -43,13 +43,12 @@ def folded(header: str = "", justify: JustifyMethod = "left") -> Column:
     return Column(header, justify=justify, overflow="fold")
 
 
-def plain_table(columns: Sequence[Column], cells: Iterable[Sequence[str | Text]] = ()) -> Table:
-    """A table without borders. Cells beyond the columns are left out."""
+def plain_table(columns: Sequence[Column], cells: Iterable[Sequence[str]] = ()) -> Table:
+    """A table without borders."""
     heads = any(column.header for column in columns)
     table = Table(*columns, box=None, pad_edge=False, show_header=heads)
     for row in cells:
-        shown = row[: len(columns)]
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in shown))
+        table.add_row(*map(Text, row))
     return table
 
 
@@ -148,14 +147,14 @@ def failure_line(calibration: CalibrationDocument) -> str:
     return f"the calibration failed at {rows.check_line(first_failed(calibration.checks))}"
 
 
-def tally_line(tally: Tally) -> str:
-    unfit, unknown = tally.answers["no"], tally.answers["unknown"]
-    parts = [f"{text.number(tally.answers['fits'])} of {text.number(tally.checked)} fit"]
+def tally_line(found: Summary) -> str:
+    unfit, unknown = found.no, found.unknown
+    parts = [f"{text.number(found.fits)} of {text.number(found.checked)} fit"]
     parts += [f"{text.number(unfit)} {'does' if unfit == 1 else 'do'} not"] if unfit else []
     parts += [f"{text.number(unknown)} unknown"] if unknown else []
-    parts += [f"{text.number(tally.skipped)} not media"] if tally.skipped else []
-    given = f"{text.number(tally.given)} given by size: {UNKNOWN_CONTENT}"
-    parts += [given] if tally.given else []
+    parts += [f"{text.number(found.skipped)} not media"] if found.skipped else []
+    given = f"{text.number(found.given)} given by size: {UNKNOWN_CONTENT}"
+    parts += [given] if found.given else []
     return ", ".join(parts)
 
 

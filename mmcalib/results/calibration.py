@@ -8,20 +8,27 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.model import VARIABLES, Quantile, Retention, Server
+from mmcalib.domain.shapes import MODALITIES
 from mmcalib.errors import MmcalibError, UsageError
 from mmcalib.files import read_json
-from mmcalib.gate.admission import ChatLimit, Gate
-from mmcalib.releases.constants import PROCESSOR_CACHES, PROMPT_ARGUMENTS
-from mmcalib.results.costs import Costs, build_gate
+from mmcalib.gate.admission import AudioLimits, ChatLimit, Gate, ShapeCost
+from mmcalib.gate.bounds import Ladder
+from mmcalib.releases.constants import (
+    AUDIO_RATE_HZ,
+    CRASHING_AUDIO_SAMPLES,
+    PROCESSOR_CACHES,
+    PROMPT_ARGUMENTS,
+)
+from mmcalib.results.costs import Costs
 from mmcalib.results.memory import Budgets, Memories, Memory, Rehearsal, ServedTraffic, Startup
-from mmcalib.results.part import CheckResult, DocumentPart, error_text, first_failed
+from mmcalib.results.part import CheckResult, DocumentPart, error_text, first_error, first_failed
 from mmcalib.text import GIB
 
 
@@ -160,6 +167,8 @@ MADE_BY: Final = "create it with mmcalib run --model MODEL --data DIR --out OUT"
 
 # Surrogates: how Python decodes bytes of a file name that are not UTF-8.
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# About a million lines.
+_MAX_BYTES: Final = 1 << 28
 _PACKAGES: Final = frozenset({"mmcalib", "vllm", "transformers", "torch", "python"})
 
 
@@ -219,6 +228,17 @@ class YourConfiguration(DocumentPart):
     refused: str = Field(default="", description="vLLM's error, if it rejects the configuration")
 
 
+class _Counted(BaseModel):
+    count: int
+
+
+class _Served(BaseModel):
+    """The parts of an engine's configuration that decide which items it accepts."""
+
+    limit_mm_per_prompt: dict[str, int | _Counted]
+    max_model_len: int
+
+
 class CalibrationDocument(DocumentPart):
     """The result of `mmcalib run` and `mmcalib.calibrate`."""
 
@@ -257,9 +277,41 @@ class CalibrationDocument(DocumentPart):
     @cached_property
     def gate(self) -> Gate:
         """The rules that accept or reject items. Raises UsageError if the limits are missing."""
-        budget = self.budget.calibrated.encoder_budget_tokens
-        args = self.costs, self.engine_config, budget, self.server, self.model.architecture
-        return build_gate(*args)
+        try:
+            served = _Served.model_validate(self.engine_config)
+        except ValidationError as error:
+            raise UsageError(
+                f"the calibration's engine_config is not usable: {first_error(error)}",
+                hint="mmcalib run writes a usable one",
+            ) from error
+        limits = served.limit_mm_per_prompt.items()
+        limited = {m: one if isinstance(one, int) else one.count for m, one in limits}
+        costs = self.costs
+        parts = [(m, costs.modalities[m]) for m in MODALITIES if m in costs.modalities]
+        rules = {m: part.rule for m, part in parts if part.rule is not None}
+        audio, dies_of = rules.get("audio"), CRASHING_AUDIO_SAMPLES.get(self.model.architecture)
+        # For encoder-decoder models (transcription), FFmpeg resamples
+        # (`load_audio_soundfile`, vllm/multimodal/media/audio.py:227, 0.32).
+        rate_hz = audio.rate_hz if isinstance(audio, Ladder) else AUDIO_RATE_HZ
+        hearing = AudioLimits(rate_hz, dies_of or range(0))
+        return Gate(
+            budget_tokens=self.budget.calibrated.encoder_budget_tokens,
+            max_model_len=served.max_model_len,
+            text_reserve_tokens=costs.text_reserve_tokens,
+            counts={m: limited[m] for m in MODALITIES if m in limited},
+            known_costs={
+                entry.shape: ShapeCost(entry.tokens, entry.embeds, entry.basis)
+                for _, part in parts
+                for entry in part.known
+            },
+            refusals=dict(refused for _, part in parts for refused in part.refused),
+            rules=rules,
+            server=self.server,
+            text=costs.text,
+            text_counts=dict(costs.counted),
+            encoder_decoder=costs.encoder_decoder,
+            audio_limits=AudioLimits(None) if costs.encoder_decoder else hearing,
+        )
 
     def __copy__(self) -> Self:
         """Drop cached values: the copy may get other fields."""
@@ -289,36 +341,31 @@ class CalibrationDocument(DocumentPart):
         text = json.dumps(self.model_dump(), indent=2, ensure_ascii=False)
         return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
-
-C = TypeVar("C", bound=CalibrationDocument)
-
-# About a million lines.
-_MAX_BYTES: Final = 1 << 28
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a saved calibration, or the one in a results folder. Raises UsageError."""
+        file = find_calibration(Path(path))
+        try:
+            document = read_json(file, _MAX_BYTES)
+            version = document.get("schema_version") if isinstance(document, dict) else None
+            if isinstance(version, int) and version != SCHEMA_VERSION:
+                age = "an older" if version < SCHEMA_VERSION else "a newer"
+                raise UsageError(
+                    f"{file} was written by {age} mmcalib: its schema_version is {version}, and "
+                    f"this one reads {SCHEMA_VERSION}",
+                    hint="mmcalib run again",
+                )
+            return cls.model_validate(document)
+        except OSError as error:
+            raise UsageError(f"cannot read {file}: {error.strerror}", hint=MADE_BY) from error
+        except (ValueError, RecursionError) as error:
+            message = f"{file} is not a calibration: {error_text(error)}"
+            raise UsageError(message, hint=MADE_BY) from error
 
 
 def find_calibration(source: Path) -> Path:
     """Return the file itself, or the one in a results folder."""
     return source / "calibration.json" if source.is_dir() else source
-
-
-def read_calibration(path: str | Path, kind: type[C]) -> C:
-    """Read what `Calibration.save` wrote. Raises UsageError for anything else."""
-    try:
-        document = read_json(path, _MAX_BYTES)
-        version = document.get("schema_version") if isinstance(document, dict) else None
-        if isinstance(version, int) and version != SCHEMA_VERSION:
-            age = "an older" if version < SCHEMA_VERSION else "a newer"
-            raise UsageError(
-                f"{path} was written by {age} mmcalib: its schema_version is {version}, and this "
-                f"one reads {SCHEMA_VERSION}",
-                hint="mmcalib run again",
-            )
-        return kind.model_validate(document)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", hint=MADE_BY) from error
-    except (ValueError, RecursionError) as error:
-        message = f"{path} is not a calibration: {error_text(error)}"
-        raise UsageError(message, hint=MADE_BY) from error
 
 
 def read_rehearsal(path: Path) -> Rehearsal | None:

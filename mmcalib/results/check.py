@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Literal
 
 from pydantic import Field
 
@@ -48,19 +48,6 @@ class Sessions:
 
     def failures(self) -> list[CheckedItem]:
         return [checked for name, checked in self._first.items() if name in self._grown]
-
-
-@dataclass(slots=True)
-class Tally:
-    """Counts by answer; `skipped` of files that are not media, `given` of items without one."""
-
-    answers: dict[Answer, int] = field(default_factory=lambda: {"fits": 0, "no": 0, "unknown": 0})
-    skipped: int = 0
-    given: int = 0
-
-    @property
-    def checked(self) -> int:
-        return sum(self.answers.values())
 
 
 @dataclass(slots=True)
@@ -132,10 +119,6 @@ class Offender(DocumentPart):
     largest: Shape | None = Field(description="Largest shape that would fit")
     shapes: tuple[Shape, ...]
 
-    @classmethod
-    def of(cls, checked: CheckedItem) -> Self:
-        return cls.from_value(checked.admission, checked)
-
 
 class Summary(DocumentPart):
     """The last line of a check."""
@@ -150,7 +133,3 @@ class Summary(DocumentPart):
     unknown: int
     given: int = Field(description="Answers for items given by size, without a file")
     counted_by: str = Field(description="Processor that counted their tokens")
-
-    @classmethod
-    def of(cls, tally: Tally, **more: Any) -> Self:
-        return cls.from_value(tally, kind="summary", **more, **tally.answers)

@@ -25,10 +25,10 @@ class DocumentPart(BaseModel):
         return cls(**{name: getattr(value, name) for name, value in shared.items()}, **more)
 
 
-def first_error(error: ValidationError, *behind: str | int) -> str:
-    """Return the first error and its path; `behind` is the path of the validated part."""
+def first_error(error: ValidationError) -> str:
+    """Return the first error and its path."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    where = ".".join(str(step) for step in (*behind, *first["loc"]))
+    where = ".".join(map(str, first["loc"]))
     return ": ".join(filter(None, (where, first["msg"])))
 
 

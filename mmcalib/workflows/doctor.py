@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -53,48 +52,35 @@ SILENCE_S = 300.0
 _CONFIG = Path("out/engine.yaml")
 
 
-@dataclass(frozen=True, slots=True)
-class EngineProbe:
-    """vLLM's report on its environment, or the problem that prevents one."""
-
-    report: EnvironmentReport | None
-    problem: str
-    hint: str
-    seconds: float
-
-    def backend(self, versions: Mapping[str, str]) -> Backend:
-        vllm = next((versions[name] for name in BUILDS if name in versions), None)
-        device = self.report.device if self.report else None
-        torch, seconds = versions.get("torch"), round(self.seconds, 1)
-        return Backend(device=device, vllm=vllm, torch=torch, seconds=seconds)
-
-
-def probe_engine() -> EngineProbe:
-    """Start the engine process and let it import vLLM."""
-    started = time.monotonic()
+def probe_engine() -> EnvironmentReport | EngineError:
+    """Let the engine process import vLLM and report its environment."""
     try:
         with EngineHost(silence_s=SILENCE_S) as host:
-            report = host.ask(ProbeEnvironment(), "importing it")
+            return host.ask(ProbeEnvironment(), "importing it")
     except EngineError as error:
-        return EngineProbe(None, error.message, error.hint, time.monotonic() - started)
-    return EngineProbe(report, "", "", time.monotonic() - started)
+        return error
 
 
 def check_engine(
-    probe: EngineProbe, versions: Mapping[str, str], gpu: Gpu | None
+    answer: EnvironmentReport | EngineError | None,
+    seconds: float,
+    versions: Mapping[str, str],
+    gpu: Gpu | None,
 ) -> Iterator[Check]:
     """Check the backend, the torch libraries, serving, and the GPU's free memory."""
-    if probe.report is None:
-        yield Check(ids.ENGINE, "fail", probe.problem, probe.hint)
-        return
-    yield _backend_check(probe.report, probe.seconds, gpu)
-    yield _torch_check(probe.report, versions)
-    command = serve_command(_CONFIG)
-    if probe.report.device:
-        yield Check(ids.SERVING, "pass", f"serve here with: {command}")
+    if answer is None:
+        yield Check(ids.ENGINE, "skip", "skipped: see vLLM")
+    elif isinstance(answer, EngineError):
+        yield Check(ids.ENGINE, "fail", answer.message, answer.hint)
     else:
-        yield Check(ids.SERVING, "skip", f"needs a machine with the GPU: {command}")
-    yield _gpu_check(probe.report, gpu)
+        yield _backend_check(answer, seconds, gpu)
+        yield _torch_check(answer, versions)
+        command = serve_command(_CONFIG)
+        if answer.device:
+            yield Check(ids.SERVING, "pass", f"serve here with: {command}")
+        else:
+            yield Check(ids.SERVING, "skip", f"needs a machine with the GPU: {command}")
+        yield _gpu_check(answer, gpu)
 
 
 def _backend_check(report: EnvironmentReport, seconds: float, gpu: Gpu | None) -> Check:
@@ -375,25 +361,22 @@ def diagnose(progress: Progress) -> Diagnosis:
         gpu = gpus.detect_gpu()
     build = check_build(gpu=gpu is not None)
     # vLLM's import takes as long as the hub's timeout, so wait for both at once.
+    started = time.monotonic()
     with ThreadPoolExecutor(1) as background, progress.step("checking vLLM and the hub"):
         hub_answer = background.submit(probe_hub, os.environ)
-        probe = EngineProbe(None, "", "", 0.0) if build.status == "fail" else probe_engine()
+        answer = None if build.status == "fail" else probe_engine()
+        seconds = time.monotonic() - started
         hub = hub_answer.result()
+    report = answer if isinstance(answer, EnvironmentReport) else None
     machine, probed = probe_host(), probe_folders()
-    engine = [Check(ids.ENGINE, "skip", "skipped: see vLLM", "")]
-    if build.status != "fail":
-        engine = list(check_engine(probe, installs, gpu))
     present = None
     if gpu is not None:
-        present = PresentGpu.from_value(
-            gpu,
-            free_bytes=probe.report.free_bytes if probe.report else None,
-            capability=gpu.compute_capability,
-        )
+        free = report.free_bytes if report else None
+        present = PresentGpu.from_value(gpu, free_bytes=free, capability=gpu.compute_capability)
     checks = [
         check_media_libraries(),
         build,
-        *engine,
+        *check_engine(answer, seconds, installs, gpu),
         check_hub(hub, os.environ),
         *check_machine(machine, wanted_bytes=WANTED_RAM_BYTES),
         *check_folders(probed, wanted_bytes=WANTED_DISK_BYTES),
@@ -401,7 +384,12 @@ def diagnose(progress: Progress) -> Diagnosis:
     return Diagnosis(
         mmcalib=__version__,
         packages=every,
-        backend=probe.backend(installs),
+        backend=Backend(
+            device=report.device if report else None,
+            vllm=next((installs[name] for name in BUILDS if name in installs), None),
+            torch=installs.get("torch"),
+            seconds=round(seconds, 1),
+        ),
         gpu=present,
         hub=hub,
         host=machine,

@@ -14,13 +14,13 @@ import av
 import pytest
 
 from mmcalib.engine.messages import EnvironmentReport
+from mmcalib.errors import EngineError
 from mmcalib.models import gpus
 from mmcalib.releases import constants
 from mmcalib.results.doctor import Folder, Host
 from mmcalib.workflows import doctor
 from mmcalib.workflows.doctor import (
     TIMEOUT_S,
-    EngineProbe,
     check_engine,
     check_folders,
     check_hub,
@@ -134,11 +134,9 @@ CUDA = {"torch": "2.13.0", "torchvision": "0.28.0", "torchaudio": "2.13.0"}
 L4 = gpus.find_gpu("L4")
 
 
-def looked(device: str, free: float | None = None, **failing: str) -> EngineProbe:
+def looked(device: str, free: float | None = None, **failing: str) -> EnvironmentReport:
     total = int(22 * GIB) if free is not None else None
-    return EngineProbe(
-        EnvironmentReport(device, int(free * GIB) if free else None, total, failing), "", "", 5.0
-    )
+    return EnvironmentReport(device, int(free * GIB) if free else None, total, failing)
 
 
 @pytest.mark.parametrize(
@@ -163,11 +161,12 @@ def looked(device: str, free: float | None = None, **failing: str) -> EngineProb
         (looked("cuda", 21.5), CUDA, L4, "GPU", "pass", "21.50 GiB of 22.00 GiB free", ""),
         (looked("cuda", 11.0), CUDA, L4, "GPU", "warn", "would not start", "utilization 0.50"),
         (looked("cpu"), CPU, None, "GPU", "skip", "this machine has no GPU", "--gpu L4"),
-        (EngineProbe(None, "it died", "its log: x", 1.0), CPU, L4, "engine", "fail", "died", "log"),
+        (EngineError("it died", hint="its log: x"), CPU, L4, "engine", "fail", "died", "log"),
+        (None, {}, None, "engine", "skip", "see vLLM", ""),
     ],
 )
 def test_vllm_s_answer_becomes_a_finding(asked, versions, gpu, check, status, says, remedy) -> None:
-    (found,) = [one for one in check_engine(asked, versions, gpu) if one.name == check]
+    (found,) = [one for one in check_engine(asked, 5.0, versions, gpu) if one.name == check]
     assert found.status == status
     assert says in found.detail
     assert remedy in found.remedy

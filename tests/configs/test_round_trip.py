@@ -14,7 +14,7 @@ import yaml
 from mmcalib.configs.read import WrittenConfiguration, read_configuration
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ListServeOptions, ParseServeConfig
-from mmcalib.results.engine_yaml import serve_arguments
+from mmcalib.results.engine_yaml import serve_arguments, serve_words
 from mmcalib.text import serve_option
 
 pytestmark = pytest.mark.engine
@@ -48,10 +48,6 @@ def random_value(rng: random.Random, like: Any, depth: int = 0) -> Any:
     return " ".join(rng.sample(WORDS, rng.randint(1, 3)))
 
 
-def words_of(config: Config) -> list[str]:
-    return [word for option in serve_arguments(config) for word in option]
-
-
 def escaped(value: Any) -> Any:
     return json.loads(json.dumps(value).replace("$", "$$"))
 
@@ -67,7 +63,7 @@ def write_yaml(rng: random.Random, config: Config) -> tuple[str, str]:
 
 
 def write_kubernetes(rng: random.Random, config: Config) -> tuple[str, str]:
-    return pod(args=["--model", *words_of(config)])
+    return pod(args=["--model", *serve_words(config)])
 
 
 def write_shell_in_kubernetes(rng: random.Random, config: Config) -> tuple[str, str]:
@@ -77,7 +73,7 @@ def write_shell_in_kubernetes(rng: random.Random, config: Config) -> tuple[str, 
 
 
 def write_compose(rng: random.Random, config: Config) -> tuple[str, str]:
-    words = ["--model", *words_of(config)]
+    words = ["--model", *serve_words(config)]
     command = escaped(words if rng.random() < 0.5 else shlex.join(words))
     service = {"image": "vllm/vllm-openai", "command": command}
     return "compose.yaml", yaml.safe_dump({"services": {"v": service}, "x-a": "--b"})
@@ -86,7 +82,7 @@ def write_compose(rng: random.Random, config: Config) -> tuple[str, str]:
 def write_chart(rng: random.Random, config: Config) -> tuple[str, str]:
     fields = {CHART[name]: value for name, value in config.items() if name in CHART}
     rest = {n: v for n, v in config.items() if n not in CHART and n != "model"}
-    vllm = {**fields, "extraArgs": escaped(words_of(rest))}
+    vllm = {**fields, "extraArgs": escaped(serve_words(rest))}
     engine = {"name": "q", "modelURL": config["model"], "vllmConfig": vllm}
     return "values.yaml", yaml.safe_dump({"servingEngineSpec": {"modelSpec": [engine]}})
 
@@ -119,7 +115,7 @@ def write_bash(rng: random.Random, config: Config) -> tuple[str, str]:
 
 def write_docker(rng: random.Random, config: Config) -> tuple[str, str]:
     image = "--gpus all -v ~/x:/y --rm vllm/vllm-openai:v0.32.0"
-    return "run.sh", f"docker run {image} --model {shlex.join(words_of(config))}\n"
+    return "run.sh", f"docker run {image} --model {shlex.join(serve_words(config))}\n"
 
 
 def write_python(rng: random.Random, config: Config) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from mmcalib.admission.calibration import Calibration
 from mmcalib.domain.model import Server
 from mmcalib.errors import OutputError
 from mmcalib.report.configurations import CONFIGURATIONS
-from mmcalib.results.engine_yaml import engine_yaml, serve_arguments
+from mmcalib.results.engine_yaml import engine_yaml, serve_words
 from mmcalib.results.part import CheckResult
 from tests.programs import run_program
 from tests.report.example import SERVE, calibration
@@ -47,10 +47,6 @@ def variable(text: str) -> str:
     return value
 
 
-def flat(config: dict[str, Any]) -> list[str]:
-    return [word for option in serve_arguments(config) for word in option]
-
-
 def kubernetes(text: str) -> dict[str, Any]:
     (document,) = yaml.safe_load_all(text)
     return document
@@ -74,7 +70,7 @@ def test_golden(form: str) -> None:
 
 
 def test_what_looks_like_an_option_is_tied_to_its_own() -> None:
-    assert flat({"model": "m", "a_b": "-x.y", "n": -1}) == ["m", "--a-b=-x.y", "--n=-1"]
+    assert serve_words({"model": "m", "a_b": "-x.y", "n": -1}) == ["m", "--a-b=-x.y", "--n=-1"]
 
 
 def docker(made: Calibration, *more: str) -> list[str]:
@@ -87,7 +83,7 @@ def test_docker_starts_vllm_with_the_same_words() -> None:
     words = docker(calibration(), "--port", "9000")
     at = words.index("serve")
     assert words[at - 3 : at] == ["--entrypoint", "vllm", "vllm/vllm-openai:v0.32.0"]
-    assert words[at + 1 :] == [*flat(calibration().engine_config), "--port", "9000"]
+    assert words[at + 1 :] == [*serve_words(calibration().engine_config), "--port", "9000"]
     assert "/home/me/.cache/huggingface:/hub" in words
 
 
@@ -191,7 +187,7 @@ WRITABLE = st.text(st.characters(codec="utf-8"), min_size=1).filter(str.isprinta
 @given(st.dictionaries(st.text(), VALUES, max_size=4), WRITABLE.filter(lambda m: m[0] != "-"))
 def test_any_mapping_comes_through_every_form(kwargs: dict[str, Any], model: str) -> None:
     made = with_config({"model": model, "mm_processor_kwargs": kwargs})
-    words = flat(made.engine_config)
+    words = serve_words(made.engine_config)
     assert words[0] == model
     assert json.loads(words[2]) == kwargs
     assert shell(f"words {CONFIGURATIONS['args'].render(made)}") == words

@@ -21,7 +21,6 @@ from mmcalib.admission.calibration import Calibration
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.errors import MmcalibError, OutputError, UsageError
 from mmcalib.report.configurations import CONFIGURATIONS
-from mmcalib.report.html.items import Roots
 from mmcalib.report.report import Report, html, md
 from mmcalib.report.summary import summary
 from tests.cli.conftest import Cli
@@ -136,7 +135,7 @@ def everything_made_of(found: Calibration, *, page: bool) -> tuple[str, str]:
     """Reports, and plain text (summary, forms, code blocks). Any non-MmcalibError propagates."""
     terminal = io.StringIO()
     console = Console(file=terminal, width=100)
-    report = Report(found, "vllm serve", roots=Roots())
+    report = Report(found, "vllm serve", roots=())
     shapes = (ImageShape(10, 10), VideoShape(10, 1.0, 10.0, 300, 300), AudioShape(100, 16000))
     tried: list[Callable[[], object]] = [
         lambda: md(report),

@@ -212,7 +212,9 @@ _CONFIG: Layer = {
 
 @dataclass(frozen=True, slots=True)
 class PageFigure:
-    """`key` is unique in the page; `legend` pairs colours with meanings, `rows` are its data."""
+    """`key` is unique in the page; `legend` pairs colours with meanings, `rows` are its data. The
+    page and the drawing show control characters of foreign words.
+    """
 
     key: str
     title: str

@@ -8,7 +8,7 @@ from mmcalib.domain.knobs import Label
 from mmcalib.report.html import canvas as chart
 from mmcalib.results.calibration import CalibrationDocument, FrontierPoint
 from mmcalib.results.memory import Memory
-from mmcalib.text import number, printable, ratio, remaining, share
+from mmcalib.text import number, ratio, remaining, share
 
 # Shape and colour of an option's points; options beyond these share the last.
 _SHAPES = ("circle", "square", "triangle-up", "diamond")
@@ -81,7 +81,7 @@ def _names(spots: Sequence[_Spot], *, log: bool) -> Iterator[chart.Layer]:
 
 def _tip(point: FrontierPoint) -> str:
     parts = [
-        f"{printable(point.knob)} = {number(point.value)}",
+        f"{point.knob} = {number(point.value)}",
         f"keeps {share(point.mean_retention)}, worst item {share(point.worst_retention)}"
         if point.mean_enlargement <= 1
         else f"{ratio(point.mean_enlargement)} × the tokens, {point.items_gaining:,} items gain",
@@ -165,9 +165,7 @@ def _figure(
     if by_memory and low < least < high:
         layers = [*_closed(low, least), *layers]
     chosen = [point for point in points if point.choice == "chosen"]
-    kept = "; ".join(
-        f"{printable(p.knob)} {number(p.value)} keeps {share(p.mean_retention)}" for p in chosen
-    )
+    kept = "; ".join(f"{p.knob} {number(p.value)} keeps {share(p.mean_retention)}" for p in chosen)
     summary = f"{len(points)} values tried. " + (f"Chosen: {kept}." if chosen else "None chosen.")
     labels: list[Label] = sorted({point.label for point in points}, reverse=True)
     return chart.PageFigure(
@@ -179,10 +177,7 @@ def _figure(
         head=tuple(head for head, _ in _COLUMNS),
         rows=[tuple(spoken(point) for _, spoken in _COLUMNS) for point in points],
         legend=[
-            *(
-                (f"{_SHAPES[min(n, 3)]} knob-{min(n, 3)}", printable(k))
-                for n, k in enumerate(knobs)
-            ),
+            *((f"{_SHAPES[min(n, 3)]} knob-{min(n, 3)}", k) for n, k in enumerate(knobs)),
             *([("beaten", "no better than another value in any column")] if beaten else []),
         ],
         notes=list(_notes(calibration, points, by_memory=by_memory)),
@@ -194,7 +189,7 @@ def _axis(values: Sequence[float], gpu: str | None, *, by_memory: bool) -> chart
         low, high = min(values) / 1.3, max(values) * 1.3
         return chart.log_axis(low, high, title="encoder budget, tokens: less is better")
     high = max(0.0, *values) * 1.06 or 1.0
-    where = f" on {printable(gpu)}" if gpu else ""
+    where = f" on {gpu}" if gpu else ""
     axis = {
         "title": f"KV cache{where}, tokens",
         "labelExpr": chart.SHORT,
@@ -205,7 +200,7 @@ def _axis(values: Sequence[float], gpu: str | None, *, by_memory: bool) -> chart
 
 
 _COLUMNS: tuple[tuple[str, Callable[[FrontierPoint], str]], ...] = (
-    ("option", lambda point: printable(point.knob)),
+    ("option", lambda point: point.knob),
     ("value", lambda point: number(point.value)),
     ("largest item", lambda point: number(point.max_tokens)),
     ("downscaled", lambda point: share(point.share_downscaled)),
@@ -230,9 +225,9 @@ def _notes(
         yield "Items that the model's default shrinks gain detail above 100%: --prefer detail."
     shut = sum(p.kv_cache_bytes is not None and p.kv_cache_tokens is None for p in points)
     if shut:
-        gpu = printable(calibration.memory.calibrated.gpu or "this GPU")
+        gpu = calibration.memory.calibrated.gpu or "this GPU"
         yield f"vLLM does not start on {gpu} with {shut} of these values."
     if not by_memory:
         yield "--gpu NAME replaces the encoder budget by the KV cache of that GPU."
     for knob, others in {p.knob: p.bleeds for p in points if p.bleeds}.items():
-        yield f"{printable(knob)} also changes {' and '.join(others)} items."
+        yield f"{knob} also changes {' and '.join(others)} items."

@@ -5,8 +5,9 @@ from __future__ import annotations
 import heapq
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from mmcalib.census.executor import FunctionRef, ProbeTask
 from mmcalib.census.pool import LocalPool
@@ -48,24 +49,15 @@ def size_px(shape: Shape) -> tuple[int, int] | None:
     return None if isinstance(shape, AudioShape) else (shape.width_px, shape.height_px)
 
 
-@dataclass(frozen=True, slots=True)
-class Roots:
-    """Folders and files whose pictures a report may show, without links on their way."""
-
-    paths: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, named: Iterable[str | os.PathLike[str]]) -> Roots:
-        return cls(tuple(os.path.realpath(path) for path in named))
-
-    def hold(self, exemplar: str) -> bool:
-        """True if the item's file or archive, links resolved, is in one of the paths."""
-        try:
-            real = os.path.realpath(Location.of(exemplar).archive or exemplar)
-            return any(os.path.commonpath((real, root)) == root for root in self.paths)
-        except (OSError, ValueError):
-            # Not a valid file name.
-            return False
+def is_below(exemplar: str, roots: Collection[Path]) -> bool:
+    """Return whether the item's file or archive, links resolved, is in a root or is one."""
+    try:
+        file = os.path.realpath(Location.of(exemplar).archive or exemplar)
+        folders = map(os.path.realpath, roots)
+        return any(os.path.commonpath((file, folder)) == folder for folder in folders)
+    except (OSError, ValueError):
+        # Not a valid file name.
+        return False
 
 
 # Items on the page.
@@ -93,7 +85,7 @@ def costliest_items(
     *,
     thumbnails: bool,
     names: Mapping[str, str] | None,
-    roots: Roots | None = None,
+    roots: Collection[Path] | None = None,
 ) -> list[CostlyItem]:
     """Return the costliest shapes first. `thumbnails` reads their files, limited to `roots` if
     given; `names` replaces file names.
@@ -101,7 +93,7 @@ def costliest_items(
     found = [one for m in calibration.corpus.modalities for one in known_costs(calibration, m)]
     most = heapq.nlargest(_MOST, found, key=lambda one: one.tokens)
     items = [Item(one.exemplar, one.shape.modality) for one in most if thumbnails and one.exemplar]
-    outside = {item for item in items if roots is not None and not roots.hold(item.path)}
+    outside = {item for item in items if roots is not None and not is_below(item.path, roots)}
     drawn = pictures([item for item in items if item not in outside])
     return [_item(one, drawn, outside, names) for one in most]
 

@@ -11,7 +11,7 @@ from mmcalib.report import rows
 from mmcalib.report.html import canvas as chart
 from mmcalib.results.calibration import CalibrationDocument, ProcessorCache
 from mmcalib.results.memory import Memory, ServedTraffic, TimelineStep, TrafficFigures
-from mmcalib.text import GIB, gib, number, printable, share
+from mmcalib.text import GIB, gib, number, share
 
 _BAR_ROW_PX, _MEMORY_BAR_PX = 58, 26
 # Two rows of words above the first bar, one above each.
@@ -136,11 +136,11 @@ def _memory_notes(calibration: CalibrationDocument) -> Iterator[str]:
         yield "mmcalib run --gpu NAME predicts the memory of a GPU that you don't have."
     for one in rows.columns(calibration):
         # vLLM's messages go on with advice; the first sentence is the cause.
-        if cause := printable(one.memory.note).split(". ")[0].rstrip("."):
+        if cause := one.memory.note.split(". ")[0].rstrip("."):
             yield f"{one.name}: {cause}."
     for check in calibration.checks:
         if check.name == PREDICTION.name:
-            yield f"Measured at the engine start on this machine: {printable(check.detail)}."
+            yield f"Measured at the engine start on this machine: {check.detail}."
 
 
 # (words, field of a step, colour): each is above the next.
@@ -202,7 +202,7 @@ def _traffic_notes(served: ServedTraffic) -> Iterator[str]:
             f"peak {gib(default.peak_bytes)} of {gib(default.reserved_bytes)} reserved "
             f"({gib(found.peak_bytes)} of {gib(found.reserved_bytes)})."
         )
-    if problem := printable(served.default_problem).rstrip("."):
+    if problem := served.default_problem.rstrip("."):
         yield f"vLLM's defaults cannot serve: {problem.split('. ')[0]}."
     if found.highest:
         yield f"{rows.highest_line(found)}."
@@ -232,7 +232,7 @@ def _highest(found: TrafficFigures, highest: HighestStep) -> chart.Layer:
         f"step {number(highest.number)}: {gib(found.peak_bytes)}, the highest peak",
         *(f"{size} {made}" for size, _, _, made in alive),
     ]
-    at = {"x": highest.number, "y": found.peak_bytes / GIB, "tip": printable(" · ".join(tip))}
+    at = {"x": highest.number, "y": found.peak_bytes / GIB, "tip": " · ".join(tip)}
     return chart.marks([at], {"size": 60, "fill": "var(--accent)"})
 
 

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from mmcalib.checks.catalogue import SIZE_HINT
 from mmcalib.gate.bounds import Area, Frames
@@ -226,7 +227,7 @@ _POINTS = 250
 _CLASSES = 5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Spot:
     """A size or a cell of sizes; `tokens` is the most that one of its `shapes` takes."""
 
@@ -243,22 +244,19 @@ class Spot:
 
 def _spots_of(known: Sequence[KnownCost], others: Sequence[SizeCell]) -> tuple[list[Spot], bool]:
     """Return one spot for each size, or for each cell of many sizes; True if they are sizes."""
-    pairs: dict[tuple[float, float], tuple[int, int]] = {}
     of_sizes = [(size, one.tokens) for one in known if (size := size_px(one.shape))]
     exact = not others and len({size for size, _ in of_sizes}) <= _POINTS
     every = [(size, tokens, 1) for size, tokens in of_sizes]
     every += [((c.shape.width_px, c.shape.height_px), c.tokens, c.shapes) for c in others]
+    spots: dict[tuple[float, float], Spot] = {}
     for size, tokens, more in every:
         # The middle of a cell a third of an octave wide.
-        at = (
-            size
-            if exact
-            else (bin_edge(bin_index(size[0]) + 0.5), bin_edge(bin_index(size[1]) + 0.5))
-        )
-        shapes, most = pairs.get(at, (0, 0))
-        pairs[at] = shapes + more, max(most, tokens)
-    found = [Spot(w, h, most, shapes) for (w, h), (shapes, most) in pairs.items()]
-    return sorted(found, key=lambda spot: (spot.tokens, spot.width_px, spot.height_px)), exact
+        width, height = size if exact else (bin_edge(bin_index(px) + 0.5) for px in size)
+        spot = spots.setdefault((width, height), Spot(width, height, tokens, 0))
+        spot.shapes += more
+        spot.tokens = max(spot.tokens, tokens)
+    order = attrgetter("tokens", "width_px", "height_px")
+    return sorted(spots.values(), key=order), exact
 
 
 def _class_edges(tokens: Sequence[int]) -> list[int]:

@@ -27,10 +27,8 @@ def thumbnail(item: Item) -> str:
     """Return a JPEG of at most 240 px a side (a video's first frame); empty if there is none."""
     try:
         with open_item(item) as opened, reading_by_pillow():
-            picture = _image(opened) if item.declared == "image" else _frame(item, opened)
-            if picture is None:
-                return ""
-            picture = _plain(picture)
+            found = _image(opened) if item.declared == "image" else _frame(item, opened)
+            picture = _plain(found)
             picture.thumbnail((_SIDE_PX, _SIDE_PX))
             if "A" in picture.getbands():
                 white = Image.new("RGBA", picture.size, "white")
@@ -55,14 +53,14 @@ def _image(opened: Opened) -> Image.Image:
     return ImageOps.exif_transpose(image)
 
 
-def _frame(item: Item, opened: Opened) -> Image.Image | None:
+def _frame(item: Item, opened: Opened) -> Image.Image:
     with open_container(opened.path or limited(item, opened)) as container:
         stream = video_stream(container)
         if stream is None or stream.codec_context.width * stream.codec_context.height > MAX_PIXELS:
-            return None
+            raise Unreadable("no stream for a thumbnail")
         frame = next(container.decode(stream), None)
         if frame is None:
-            return None
+            raise Unreadable("no frame for a thumbnail")
         picture = cast("Image.Image", frame.to_image())  # type: ignore[no-untyped-call]
         return picture.rotate(frame.rotation, expand=True)
 
