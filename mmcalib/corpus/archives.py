@@ -13,6 +13,7 @@ from mmcalib.corpus.source import Source, is_hidden
 from mmcalib.corpus.tables import MOST_SENT_BYTES, guess_modality
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.errors import MmcalibError
+from mmcalib.media.failure import error_reason
 from mmcalib.media.sniff import HEAD_BYTES, MEDIA_EXTENSIONS, is_media
 from mmcalib.processes import Worker
 from mmcalib.storage.archive import ARCHIVES, Archive, Member
@@ -177,9 +178,6 @@ class ArchiveSource:
                             yield sample
                         sample = _Sample(file.key, [file])
         except (OSError, ValueError) as error:
-            # Imports Pillow, which only readers of media need.
-            from mmcalib.media.failure import error_reason
-
             if sample:
                 sample.is_whole = False
                 yield sample

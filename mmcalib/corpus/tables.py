@@ -12,6 +12,7 @@ from mmcalib.corpus.chat import PART_OF, ChatRequest, Prompt, text_part, url_par
 from mmcalib.domain.items import ByteSource, Item, Skipped, drop_data
 from mmcalib.domain.shapes import Modality, is_size, parse_size, with_tag
 from mmcalib.errors import CorpusError
+from mmcalib.media.failure import error_reason
 from mmcalib.media.sniff import (
     AUDIO_EXTENSIONS,
     HEAD_BYTES,
@@ -178,8 +179,6 @@ class ParquetSource(_TableSource):
                         waiting.popleft()
                         number += 1
         except (OSError, ValueError) as error:
-            from mmcalib.media.failure import error_reason  # imports Pillow
-
             yield Skipped(self.path, error_reason(error))
 
     def _resolve_path(self, path: str) -> Item | Skipped:
@@ -246,8 +245,6 @@ class HfDatasetSource(_TableSource):
                         return
                 yield number, row, table, texts
         except (OSError, ValueError) as error:
-            from mmcalib.media.failure import error_reason  # imports Pillow
-
             yield Skipped(self.url, error_reason(error))
             return
         if texts is None and not prompts_only:
