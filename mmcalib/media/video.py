@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import re
@@ -10,7 +9,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 import av
 from av.container import InputContainer
@@ -305,14 +304,10 @@ def clip_of(sizes: Sequence[ImageShape], *, all_frames: bool = False) -> Encoded
     return EncodedItem(shape, Encoding(sent_frames=True, all_frames=all_frames))
 
 
-def read_frame_clip(medium: Medium) -> list[bytes] | None:
+def read_frame_clip(file: BinaryIO) -> list[bytes] | None:
     """Return the images of a clip that was sent as frames; None for others. Raises `Unreadable`."""
-    with contextlib.ExitStack() as opened:
-        file = medium if not isinstance(medium, str) else opened.enter_context(open(medium, "rb"))
-        file.seek(0)
-        if file.read(len(FRAMES)) != FRAMES:
-            return None
-        return list(_pictures(cast("BinaryIO", file)))
+    file.seek(0)
+    return list(_pictures(file)) if file.read(len(FRAMES)) == FRAMES else None
 
 
 def _pictures(file: BinaryIO) -> Iterator[bytes]:
