@@ -150,7 +150,7 @@ def _stream(
         if kind == "audio":
             from mmcalib.media.audio import audio_shape
 
-            return audio_shape(medium)
+            return audio_shape(medium, file)
         if kind == "frames":
             from mmcalib.media.video import frames_shape
 

@@ -155,7 +155,7 @@ def container_shape(
             return _video_shape(container, stream, _rotation(container, stream, file))
         if not container.streams.audio:
             raise Unreadable("file contains no video or audio stream")
-    return audio_shape(medium)
+    return audio_shape(medium, file)
 
 
 def video_stream(container: InputContainer) -> VideoStream | None:
