@@ -16,6 +16,7 @@ from mmcalib.corpus.source import Folders, Source, is_listed_file, walk
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import is_size, with_tag
 from mmcalib.errors import CorpusError, OutputError
+from mmcalib.files import cut_lines
 from mmcalib.storage.location import Location
 from mmcalib.text import one_line
 
@@ -197,7 +198,7 @@ class ListFile:
 
     def __iter__(self) -> Iterator[bytes]:
         with open(self.path, "rb") as file:
-            yield from _lines(file)
+            yield from cut_lines(file, _MAX_LINE_BYTES)
 
 
 class StreamLines:
@@ -213,7 +214,8 @@ class StreamLines:
     def __iter__(self) -> Iterator[bytes]:
         if self._copy is None:
             self._copy = tempfile.SpooledTemporaryFile(_MAX_IN_MEMORY_BYTES)  # noqa: SIM115
-            lines = (line.rstrip(b"\r\n") + b"\n" for line in _lines(self._stream))
+            cut = cut_lines(self._stream, _MAX_LINE_BYTES)
+            lines = (line.rstrip(b"\r\n") + b"\n" for line in cut)
             try:
                 self._copy.writelines(lines)
             except OSError as error:
@@ -222,13 +224,4 @@ class StreamLines:
                     hint="pass a file (--data @paths.txt), or set TMPDIR=DIR to a larger disk",
                 ) from error
         self._copy.seek(0)
-        yield from _lines(self._copy)
-
-
-def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield lines; one that exceeds the limit is cut one byte past it."""
-    while line := file.readline(_MAX_LINE_BYTES + 1):
-        end = line
-        while end and not end.endswith(b"\n"):
-            end = file.readline(_MAX_LINE_BYTES)
-        yield line
+        yield from cut_lines(self._copy, _MAX_LINE_BYTES)
