@@ -260,8 +260,6 @@ def item_version(item: Item) -> str:
 
 def is_utf8(path: str) -> bool:
     """True if the path is UTF-8, as results and requests must be."""
-    if path.isascii():
-        return True
     try:
         path.encode()
     except UnicodeEncodeError:
