@@ -47,7 +47,7 @@ class _Batch(NamedTuple):
 class Prober:
     """Probes items. Decodes the first `whole` items completely too."""
 
-    executor: Executor[Any]
+    executor: Executor
     cache: Cache | None = None
     whole: int = 0
     progress: Progress = field(default_factory=Silent)
@@ -345,7 +345,7 @@ def _read_new_items(counter: CorpusCounter, source: Source) -> Iterator[_Read[It
 
 
 def _group(
-    entries: Iterable[_Read[T]], executor: Executor[Any]
+    entries: Iterable[_Read[T]], executor: Executor
 ) -> Iterator[tuple[tuple[list[T], list[Item]], list[Item]]]:
     group: list[T] = []
     items: list[Item] = []

@@ -19,11 +19,9 @@ class Source(Protocol):
 
     def items(self) -> Iterator[Item | Skipped]:
         """Yield every media file once, and `Skipped` for files that cannot be media."""
-        ...
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
         """Yield every request; `Skipped.path` is the request's origin."""
-        ...
 
 
 def walk(root: str, folders: Folders | None = None) -> Iterator[str | Skipped]:
