@@ -79,9 +79,7 @@ class _TableSource:
         raise NotImplementedError
 
     def _resolve_path(self, path: str) -> Item | Skipped:
-        """Find the file that a cell without bytes names; an untrusted table must not name others
-        than its own.
-        """
+        """Find the file that a cell without bytes names."""
         raise NotImplementedError
 
     def _prompt(self, number: int, row: Row, texts: Sequence[str]) -> Prompt | Skipped:
