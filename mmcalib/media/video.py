@@ -20,6 +20,7 @@ from mmcalib.domain.shapes import EncodedItem, Encoding, ImageShape, Modality, V
 from mmcalib.media.audio import audio_shape
 from mmcalib.media.bounded import Medium, read_at
 from mmcalib.media.container import (
+    PACKET_LIMIT,
     FrameTime,
     count_frames_as_opencv,
     duration_s,
@@ -125,9 +126,6 @@ def _boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, i
         yield kind, start + begins, start + size
         start += size
 
-
-# Most packets read to count frames that are not in the header; two hours at 30 fps.
-PACKET_LIMIT = 216_000
 
 # A plain number: operators of flags take microseconds, a tenth of opening a small file.
 _COVER = Disposition.attached_pic.value
