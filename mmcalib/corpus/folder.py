@@ -107,7 +107,8 @@ class GlobSource(Files[str]):
         steps = os.path.normpath(os.path.abspath(pattern)).split("/")
         fixed = next((n for n, step in enumerate(steps) if is_pattern(step)), len(steps) - 1)
         self._root = "/".join(steps[:fixed]) or "/"
-        self._steps = [_step(step) for step in steps[fixed:]]
+        # How each step matches a name, and whether it may match several in turn.
+        self._steps = [(_step(step), step == _ANY_FOLDERS) for step in steps[fixed:]]
 
     def _paths(self) -> Iterator[str | Skipped]:
         """Walk the pattern. Each path carries the pattern steps that its next name may match."""
@@ -132,24 +133,20 @@ class GlobSource(Files[str]):
     def _after(self, places: frozenset[int], name: str) -> frozenset[int]:
         after: frozenset[int] = frozenset()
         for place in places:
-            step = self._steps[place]
-            if step is None:
-                after |= frozenset() if name.startswith(".") else self._from(place)
-            elif step(name):
-                after |= self._from(place + 1)
+            matches, again = self._steps[place]
+            if matches(name):
+                after |= self._from(place if again else place + 1)
         return after
 
     def _from(self, place: int) -> frozenset[int]:
         """The place, and the next one after `**`, which also matches zero folders."""
-        if place < len(self._steps) and self._steps[place] is None:
+        if place < len(self._steps) and self._steps[place][1]:
             return frozenset((place,)) | self._from(place + 1)
         return frozenset((place,))
 
 
-def _step(words: str) -> Callable[[str], bool] | None:
-    """Return a function that matches one name of the pattern; None for `**`."""
-    if words == _ANY_FOLDERS:
-        return None
+def _step(words: str) -> Callable[[str], bool]:
+    """Return a function that matches one name of the pattern."""
     matches, hidden = re.compile(fnmatch.translate(words)).match, words.startswith(".")
     return lambda name: (hidden or not name.startswith(".")) and matches(name) is not None
 
