@@ -10,7 +10,7 @@ from typing import IO, Literal, cast
 
 from mmcalib.corpus.chat import PART_OF, ChatRequest, Prompt, text_part, url_part
 from mmcalib.corpus.source import Source, is_hidden
-from mmcalib.corpus.tables import MOST_SENT_BYTES, guess_modality
+from mmcalib.corpus.tables import MOST_SENT_BYTES, ParquetSource, guess_modality
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.errors import MmcalibError
 from mmcalib.media.failure import error_reason
@@ -122,11 +122,8 @@ def archive_source(path: str) -> Source | None:
     kind = next((_KINDS[ending] for ending in _KINDS if name.endswith(ending)), None)
     if kind is None:
         return None
-    if kind != "parquet":
-        return SubprocessSource(ArchiveSource(kind, path), path)
-    from mmcalib.corpus.tables import ParquetSource
-
-    return SubprocessSource(ParquetSource(path), path)
+    source = ParquetSource(path) if kind == "parquet" else ArchiveSource(kind, path)
+    return SubprocessSource(source, path)
 
 
 class ArchiveSource:

@@ -26,6 +26,7 @@ from mmcalib.domain.shapes import (
     parse_size,
 )
 from mmcalib.media.audio import open_audio
+from mmcalib.media.blank import write_blank
 from mmcalib.media.bounded import Medium
 from mmcalib.media.container import open_container
 from mmcalib.media.failure import Unreadable, error_reason, media_errors
@@ -64,8 +65,6 @@ def decode_check(item: Item, modality: Modality) -> str | None:
 
 def check_library(shape: Shape, folder: Path) -> str:
     """Return why mmcalib cannot read back a file of this shape that it writes; empty if it can."""
-    from mmcalib.media.blank import write_blank
-
     try:
         item = Item(str(write_blank(shape, 0, folder)))
         result = probe(item)
@@ -168,8 +167,6 @@ def decode_for_vllm(item: Item, folder: str, known: str) -> str:
     """
     try:
         if is_size(item.path):
-            from mmcalib.media.blank import write_blank
-
             number = crc32(item.path.encode()) % (1 << 16)
             return str(write_blank(parse_size(item.path).shape, number, Path(folder)))
         path = local_copy(item.path, Path(folder))
