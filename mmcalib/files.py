@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from mmcalib.errors import OutputError
 from mmcalib.processes import Closing
@@ -94,6 +94,15 @@ def read_document(path: str | Path, most_bytes: int) -> bytes:
             if len(data) > most_bytes:
                 raise OSError(errno.EFBIG, f"it is larger than {most_bytes:,} bytes")
     return bytes(data)
+
+
+def cut_lines(file: IO[bytes], most_bytes: int) -> Iterator[bytes]:
+    """Yield lines; one that exceeds the limit is cut one byte past it."""
+    while line := file.readline(most_bytes + 1):
+        end = line
+        while end and not end.endswith(b"\n"):
+            end = file.readline(MIB)
+        yield line
 
 
 def encoding_of(head: bytes) -> str:

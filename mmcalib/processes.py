@@ -140,9 +140,6 @@ def _allowed(cgroup: Path) -> int | None:
 @contextmanager
 def own_priority() -> Iterator[None]:
     """Restore this thread's scheduling policy: SVT-AV1 leaves root's with a real-time priority."""
-    if not hasattr(os, "sched_getscheduler"):
-        yield
-        return
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         yield

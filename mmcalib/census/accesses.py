@@ -82,10 +82,8 @@ class AccessLog:
     def add(self, prompt: Prompt, shapes: Iterable[Shape]) -> None:
         """Record a request, whose items have these shapes."""
         items = prompt.items
+        self._complete &= len(self._accesses) + len(items) <= self.most
         if not self._complete:
-            return
-        if len(self._accesses) + len(items) > self.most:
-            self._complete = False
             return
         for item, shape in zip(items, shapes, strict=True):
             index = self._indices.setdefault(item, len(self._indices))

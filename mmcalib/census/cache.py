@@ -117,7 +117,6 @@ class Cache(Closing):
         self.path = path
         self._pending: list[_Row] = []
         self._committed = time.monotonic()
-        self._folders: dict[str, bytes] = {}
         try:
             self._db = _connect(path)
         except OSError as error:
@@ -167,10 +166,7 @@ class Cache(Closing):
         # For a member of an archive, the archive is the folder.
         within = MEMBER_MARK in path and not path.startswith("/")
         folder = path.partition(MEMBER_MARK)[2] if within else path.rpartition("/")[0]
-        first = self._folders.get(folder)
-        if first is None:
-            first = blake2b(folder.encode(), digest_size=_FOLDER_BYTES).digest()
-            self._folders[folder] = first
+        first = blake2b(folder.encode(), digest_size=_FOLDER_BYTES).digest()
         return first + blake2b(f"{how}\0{path}".encode(), digest_size=_ITEM_BYTES).digest()
 
     @contextlib.contextmanager

@@ -69,8 +69,9 @@ class _Tally:
     count: int
     exemplars: list[str]
 
-    def offer(self, paths: Iterable[str]) -> None:
-        self.exemplars = sorted({*self.exemplars, *paths})[:MAX_EXEMPLARS]
+    def offer(self, paths: Sequence[str]) -> None:
+        if len(self.exemplars) < MAX_EXEMPLARS or min(paths) < self.exemplars[-1]:
+            self.exemplars = sorted({*self.exemplars, *paths})[:MAX_EXEMPLARS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +108,7 @@ class Census:
 
     def add(self, shape: Shape, path: str, count: int = 1, encoding: Encoding = PLAIN) -> None:
         """Count an item, `count` times; `path` may become an exemplar."""
-        tally = self._recent.get((shape, encoding))
-        if tally is None:
-            self._take((shape, encoding), count, (path,))
-            return
-        tally.count += count
-        if len(tally.exemplars) < MAX_EXEMPLARS or path < tally.exemplars[-1]:
-            tally.offer([path])
+        self._take((shape, encoding), count, (path,))
 
     def encoded_counts(self) -> Iterator[tuple[EncodedItem, ShapeCount]]:
         """Yield the distinct pairs of shape and encoding with their counts, in a fixed order."""
@@ -158,11 +153,13 @@ class Census:
         for modality in self.modalities():
             yield from self.counts(modality)
 
-    def _take(self, key: tuple[Shape, Encoding], count: int, paths: Iterable[str]) -> None:
-        if len(self._recent) >= _RECENT:
-            self._fold()
-        self._whole.clear()
-        tally = self._recent.setdefault(key, _Tally(0, []))
+    def _take(self, key: tuple[Shape, Encoding], count: int, paths: Sequence[str]) -> None:
+        tally = self._recent.get(key)
+        if tally is None:
+            if len(self._recent) >= _RECENT:
+                self._fold()
+            self._whole.clear()
+            tally = self._recent[key] = _Tally(0, [])
         tally.count += count
         tally.offer(paths)
 

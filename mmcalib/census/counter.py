@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from mmcalib.census.accesses import Accesses, AccessLog, find_first_equal
 from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.census import Census
-from mmcalib.census.executor import Executor, ProbeResult, ProbeTask
+from mmcalib.census.executor import Executor, ProbeTask
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.source import Source
@@ -37,10 +36,10 @@ T = TypeVar("T")
 
 
 class _Batch(NamedTuple):
-    """Orders, their cached lines, and the ticket of those that an executor probes."""
+    """Cached lines, the orders for the others, and their ticket at the executor, if any."""
 
-    orders: Sequence[ProbeTask]
     known: list[str | None]
+    missing: Sequence[ProbeTask]
     ticket: Any | None
 
 
@@ -48,7 +47,7 @@ class _Batch(NamedTuple):
 class Prober:
     """Probes items. Decodes the first `whole` items completely too."""
 
-    executor: Executor[Any]
+    executor: Executor
     cache: Cache | None = None
     whole: int = 0
     progress: Progress = field(default_factory=Silent)
@@ -70,9 +69,7 @@ class Prober:
 
     def close(self) -> None:
         self.executor.close()
-        with self._dropping_broken_cache():
-            if self.cache is not None:
-                self.cache.close()
+        self._ask_cache(Cache.close)
         self.cache = None
 
     def _begin(self, items: Sequence[Item]) -> _Batch:
@@ -82,40 +79,24 @@ class Prober:
             ProbeTask(item, n < whole, item_version(item) if self.cache else None)
             for n, item in enumerate(items)
         ]
-        known: list[str | None] = [None] * len(orders)
-        with self._dropping_broken_cache():
-            if self.cache is not None:
-                known = self.cache.find(orders)
-        if None not in known:
-            return _Batch(orders, known, None)
+        known = self._ask_cache(lambda cache: cache.find(orders)) or [None] * len(orders)
         missing = [order for order, line in zip(orders, known, strict=True) if line is None]
-        return _Batch(orders, known, self.executor.submit(missing))
+        return _Batch(known, missing, self.executor.submit(missing) if missing else None)
 
     def _end(self, batch: _Batch) -> list[str]:
-        orders, known, ticket = batch
-        if ticket is None:
-            return [line for line in known if line is not None]
-        answers = iter(self.executor.result(ticket))
-        lines: list[str] = []
-        fresh: list[tuple[ProbeTask, ProbeResult]] = []
-        for order, line in zip(orders, known, strict=True):
-            if line is None:
-                answer = next(answers)
-                fresh.append((order, answer))
-                line = answer.line
-            lines.append(line)
-        with self._dropping_broken_cache():
-            if self.cache is not None:
-                self.cache.store(fresh)
-        return lines
+        results = self.executor.result(batch.ticket) if batch.missing else []
+        self._ask_cache(lambda cache: cache.store(zip(batch.missing, results, strict=True)))
+        lines = (result.line for result in results)
+        return [next(lines) if line is None else line for line in batch.known]
 
-    @contextmanager
-    def _dropping_broken_cache(self) -> Iterator[None]:
+    def _ask_cache(self, ask: Callable[[Cache], T]) -> T | None:
+        """Return the cache's answer; None without a cache, and from now on if it is broken."""
         try:
-            yield
+            return ask(self.cache) if self.cache is not None else None
         except CacheBroken as error:
             self.cache = None
             self.progress.note(f"the cache of probed files is off: {error}")
+            return None
 
 
 _Known = EncodedItem | Skipped
@@ -364,7 +345,7 @@ def _read_new_items(counter: CorpusCounter, source: Source) -> Iterator[_Read[It
 
 
 def _group(
-    entries: Iterable[_Read[T]], executor: Executor[Any]
+    entries: Iterable[_Read[T]], executor: Executor
 ) -> Iterator[tuple[tuple[list[T], list[Item]], list[Item]]]:
     group: list[T] = []
     items: list[Item] = []

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 from mmcalib.domain.items import Item, ProbedMedia
 
@@ -47,16 +47,12 @@ class ProbeResult(NamedTuple):
     version: str = ""
 
 
-Ticket = TypeVar("Ticket")
-"""An executor's handle of a submitted chunk."""
-
-
 def count_fitting(items: int, took_s: float, chunk_s: float) -> int:
     """Return how many items take `chunk_s`, given that `items` took `took_s`; at least one."""
     return max(1, int(items * chunk_s / max(took_s, 1e-6)))
 
 
-class Executor(Protocol[Ticket]):
+class Executor(Protocol):
     """Probes items in chunks. Submit several chunks before you ask for the first result."""
 
     chunks_ahead: int
@@ -64,17 +60,14 @@ class Executor(Protocol[Ticket]):
     chunk_items: int
     """Items per chunk: a short wait, but long compared with sending. Changes with their speed."""
 
-    def submit(self, orders: Sequence[ProbeTask]) -> Ticket:
-        """Submit a chunk. Raises MmcalibError if no worker can take it."""
-        ...
+    def submit(self, orders: Sequence[ProbeTask]) -> Any:
+        """Submit a chunk, and return its ticket. Raises MmcalibError if no worker can take it."""
 
-    def result(self, ticket: Ticket) -> list[ProbeResult]:
+    def result(self, ticket: Any) -> list[ProbeResult]:
         """Wait for a chunk, and return one result per order, in order."""
-        ...
 
     def close(self) -> None:
         """Stop everything that was started. Safe to call twice."""
-        ...
 
 
 # Covers the slowest real file: a two-hour video without an index, on a network drive.

@@ -210,24 +210,13 @@ class PromptCensus:
             count = self._counts[self._places[code]]
             yield PromptCount(decode_signature(code), count, self._exemplar(code))
 
-    def items_per_prompt(self, modality: Modality, quantile: float = 1.0) -> int:
-        """Return the smallest n such that a share `quantile` of prompts has at most n items."""
-        if not 0 < quantile <= 1:
-            raise ValueError(f"quantile {quantile} is not in (0, 1]")
-        per_prompt = self.histogram(modality)
-        needed = covering_count(quantile, per_prompt.total())
-        covered = 0
-        for items, prompts in sorted(per_prompt.items()):
-            covered += prompts
-            if covered >= needed:
-                return items
-        return 0
-
     def items_covering(self, modalities: Sequence[Modality], share: float) -> dict[Modality, int]:
         """Return the items per modality that admit at least `share` of the prompts.
 
         Covers prompts with the fewest items first, so that a larger share never lowers a count.
         """
+        if not 0 < share <= 1:
+            raise ValueError(f"share {share} is not in (0, 1]")
         places = [MODALITIES.index(modality) for modality in modalities]
         per_prompt = sorted(
             (tuple(carried[place] for place in places), count)
@@ -241,14 +230,6 @@ class PromptCensus:
             most = tuple(map(max, most, items))
             covered += prompts
         return dict(zip(modalities, most, strict=True))
-
-    def histogram(self, modality: Modality) -> Counter[int]:
-        """Map the number of items of `modality` in a prompt to the number of such prompts."""
-        place = MODALITIES.index(modality)
-        per_prompt: Counter[int] = Counter()
-        for carried, count in self._carrying.items():
-            per_prompt[carried[place]] += count
-        return per_prompt
 
     def _count(self, shapes: Sequence[Shape], code: bytes, count: int, exemplar: Prompt) -> None:
         modalities = [shape.modality for shape in shapes]

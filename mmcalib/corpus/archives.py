@@ -10,9 +10,10 @@ from typing import IO, Literal, cast
 
 from mmcalib.corpus.chat import PART_OF, ChatRequest, Prompt, text_part, url_part
 from mmcalib.corpus.source import Source, is_hidden
-from mmcalib.corpus.tables import MOST_SENT_BYTES, guess_modality
+from mmcalib.corpus.tables import MOST_SENT_BYTES, ParquetSource, guess_modality
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.errors import MmcalibError
+from mmcalib.media.failure import error_reason
 from mmcalib.media.sniff import HEAD_BYTES, MEDIA_EXTENSIONS, is_media
 from mmcalib.processes import Worker
 from mmcalib.storage.archive import ARCHIVES, Archive, Member
@@ -61,13 +62,13 @@ class SubprocessSource:
             while isinstance(message := reader.receive(self._silence_s), list):
                 yield from message
             if not message:
-                _IDLE.append(reader)
+                _IDLE.append((self._memory_bytes, reader))
         except TimeoutError:
             message = f"the decoder took more than {self._silence_s:g} s"
         except EOFError:
             message = f"the decoder {reader.how_it_ended()}"
         finally:
-            if reader not in _IDLE:
+            if (self._memory_bytes, reader) not in _IDLE:
                 reader.close()
         if isinstance(message, MmcalibError):
             raise message
@@ -75,31 +76,24 @@ class SubprocessSource:
             yield Skipped(self.path, message)
 
 
-# A corpus of a thousand tables needs only one process, which reads them in turn.
-_IDLE: list[_Reader] = []
+# Idle processes with their limits: a thousand tables need only one, which reads them in turn.
+_IDLE: list[tuple[int, Worker]] = []
 
 
-class _Reader(Worker):
-    """Child process that reads one source after another."""
-
-    def __init__(self, memory_bytes: int) -> None:
-        self.memory_bytes = memory_bytes
-        super().__init__("mmcalib.corpus.reader", memory_bytes, send_s=SILENCE_S)
-
-
-def _take_reader(memory_bytes: int) -> _Reader:
+def _take_reader(memory_bytes: int) -> Worker:
     """Return an idle reader, or start one."""
-    for reader in [one for one in _IDLE if one.memory_bytes == memory_bytes]:
-        _IDLE.remove(reader)
+    for limit, reader in [one for one in _IDLE if one[0] == memory_bytes]:
+        _IDLE.remove((limit, reader))
         if reader.exit_code() is None:
             return reader
         reader.close()
-    return _Reader(memory_bytes)
+    return Worker("mmcalib.corpus.reader", memory_bytes, send_s=SILENCE_S)
 
 
 def stop_readers() -> None:
     while _IDLE:
-        _IDLE.pop().close()
+        _, reader = _IDLE.pop()
+        reader.close()
 
 
 _KINDS: Mapping[str, str] = {
@@ -128,11 +122,8 @@ def archive_source(path: str) -> Source | None:
     kind = next((_KINDS[ending] for ending in _KINDS if name.endswith(ending)), None)
     if kind is None:
         return None
-    if kind != "parquet":
-        return SubprocessSource(ArchiveSource(kind, path), path)
-    from mmcalib.corpus.tables import ParquetSource
-
-    return SubprocessSource(ParquetSource(path), path)
+    source = ParquetSource(path) if kind == "parquet" else ArchiveSource(kind, path)
+    return SubprocessSource(source, path)
 
 
 class ArchiveSource:
@@ -177,9 +168,6 @@ class ArchiveSource:
                             yield sample
                         sample = _Sample(file.key, [file])
         except (OSError, ValueError) as error:
-            # Imports Pillow, which only readers of media need.
-            from mmcalib.media.failure import error_reason
-
             if sample:
                 sample.is_whole = False
                 yield sample

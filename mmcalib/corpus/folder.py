@@ -16,6 +16,7 @@ from mmcalib.corpus.source import Folders, Source, is_listed_file, walk
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import is_size, with_tag
 from mmcalib.errors import CorpusError, OutputError
+from mmcalib.files import cut_lines
 from mmcalib.storage.location import Location
 from mmcalib.text import one_line
 
@@ -106,7 +107,8 @@ class GlobSource(Files[str]):
         steps = os.path.normpath(os.path.abspath(pattern)).split("/")
         fixed = next((n for n, step in enumerate(steps) if is_pattern(step)), len(steps) - 1)
         self._root = "/".join(steps[:fixed]) or "/"
-        self._steps = [_step(step) for step in steps[fixed:]]
+        # How each step matches a name, and whether it may match several in turn.
+        self._steps = [(_step(step), step == _ANY_FOLDERS) for step in steps[fixed:]]
 
     def _paths(self) -> Iterator[str | Skipped]:
         """Walk the pattern. Each path carries the pattern steps that its next name may match."""
@@ -131,24 +133,20 @@ class GlobSource(Files[str]):
     def _after(self, places: frozenset[int], name: str) -> frozenset[int]:
         after: frozenset[int] = frozenset()
         for place in places:
-            step = self._steps[place]
-            if step is None:
-                after |= frozenset() if name.startswith(".") else self._from(place)
-            elif step(name):
-                after |= self._from(place + 1)
+            matches, again = self._steps[place]
+            if matches(name):
+                after |= self._from(place if again else place + 1)
         return after
 
     def _from(self, place: int) -> frozenset[int]:
         """The place, and the next one after `**`, which also matches zero folders."""
-        if place < len(self._steps) and self._steps[place] is None:
+        if place < len(self._steps) and self._steps[place][1]:
             return frozenset((place,)) | self._from(place + 1)
         return frozenset((place,))
 
 
-def _step(words: str) -> Callable[[str], bool] | None:
-    """Return a function that matches one name of the pattern; None for `**`."""
-    if words == _ANY_FOLDERS:
-        return None
+def _step(words: str) -> Callable[[str], bool]:
+    """Return a function that matches one name of the pattern."""
     matches, hidden = re.compile(fnmatch.translate(words)).match, words.startswith(".")
     return lambda name: (hidden or not name.startswith(".")) and matches(name) is not None
 
@@ -197,7 +195,7 @@ class ListFile:
 
     def __iter__(self) -> Iterator[bytes]:
         with open(self.path, "rb") as file:
-            yield from _lines(file)
+            yield from cut_lines(file, _MAX_LINE_BYTES)
 
 
 class StreamLines:
@@ -213,7 +211,8 @@ class StreamLines:
     def __iter__(self) -> Iterator[bytes]:
         if self._copy is None:
             self._copy = tempfile.SpooledTemporaryFile(_MAX_IN_MEMORY_BYTES)  # noqa: SIM115
-            lines = (line.rstrip(b"\r\n") + b"\n" for line in _lines(self._stream))
+            cut = cut_lines(self._stream, _MAX_LINE_BYTES)
+            lines = (line.rstrip(b"\r\n") + b"\n" for line in cut)
             try:
                 self._copy.writelines(lines)
             except OSError as error:
@@ -222,13 +221,4 @@ class StreamLines:
                     hint="pass a file (--data @paths.txt), or set TMPDIR=DIR to a larger disk",
                 ) from error
         self._copy.seek(0)
-        yield from _lines(self._copy)
-
-
-def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield lines; one that exceeds the limit is cut one byte past it."""
-    while line := file.readline(_MAX_LINE_BYTES + 1):
-        end = line
-        while end and not end.endswith(b"\n"):
-            end = file.readline(_MAX_LINE_BYTES)
-        yield line
+        yield from cut_lines(self._copy, _MAX_LINE_BYTES)

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from mmcalib.corpus.chat import TEXT_FIELDS, ChatRequest, medium_of
 from mmcalib.corpus.lines import MESSAGES_FIELDS, OPENAI_ROLES, BadRequest, UnknownPart
 from mmcalib.domain.model import EMBEDS_BYTES, Server, describe_excess
+from mmcalib.media.failure import media_errors
 from mmcalib.text import MIB, decode_base64
 
 # Fields that affect only the answer, if the schema accepts them.
@@ -410,8 +411,6 @@ def dense_bytes(encoded: bytes) -> int:
     """Bytes of a tensor of embeddings once dense, by the shape that it declares: `safe_to_dense`
     compares them (vllm/utils/sparse_utils.py, since 0.30). 0 if mmcalib cannot tell.
     """
-    from mmcalib.media.failure import media_errors
-
     storage, shape, numbers, awaited = "", list[int](), list[int](), False
     damaged: tuple[type[Exception], ...] = (*media_errors(), zipfile.BadZipFile)
     try:

@@ -14,6 +14,7 @@ from mmcalib.corpus.archives import Record, RecordKind
 from mmcalib.corpus.source import Source
 from mmcalib.domain.items import Item, loaded_bytes
 from mmcalib.errors import MmcalibError
+from mmcalib.media.failure import error_reason
 from mmcalib.processes import confine, serve_parent
 from mmcalib.storage.location import allow_hosts
 from mmcalib.text import MIB
@@ -50,8 +51,6 @@ def _read(source: Source, what: RecordKind) -> Iterator[list[Record] | str | Mmc
     except MmcalibError as error:
         end = error
     except Exception as error:  # noqa: BLE001 - any error of a library costs only this archive
-        from mmcalib.media.failure import error_reason
-
         end = error_reason(error)
     yield records
     yield end

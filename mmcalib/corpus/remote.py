@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from mmcalib.corpus.archives import archive_source
-from mmcalib.corpus.folder import Files
+from mmcalib.corpus.folder import Files, is_pattern
 from mmcalib.corpus.source import Source
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.errors import CorpusError, UsageError
@@ -162,8 +162,7 @@ class RemoteSource(Files[Entry]):
         root = self._root
         try:
             with translate_errors(extra_of(self.url)):
-                has_magic = import_optional("fsspec.core", "remote").has_magic
-                if has_magic(root) and not self._fs.exists(root):
+                if is_pattern(root) and not self._fs.exists(root):
                     root = self._narrow(root)
                 start = Entry.of(self._fs.info(root)) or Entry(root, "other")
                 return replace(start, type="directory") if self._fs.isdir(root) else start
@@ -180,8 +179,7 @@ class RemoteSource(Files[Entry]):
     def _narrow(self, pattern: str) -> str:
         """Return the folder in which a pattern starts, and match names against it from now on."""
         parts = pattern.split("/")
-        has_magic = import_optional("fsspec.core", "remote").has_magic
-        plain = next(n for n, part in enumerate(parts) if has_magic(part))
+        plain = next(n for n, part in enumerate(parts) if is_pattern(part))
         regex = import_optional("fsspec.utils", "remote").glob_translate(pattern.rstrip("/"))
         self._matches = re.compile(regex)
         if _ANY_LEVELS not in pattern:

@@ -23,6 +23,7 @@ from mmcalib.corpus.lines import LONGEST_LINE_BYTES, BadRequest, UnknownPart, pa
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import is_size, with_tag
 from mmcalib.errors import CorpusError, UsageError
+from mmcalib.files import cut_lines
 from mmcalib.storage.location import Location, is_allowed, url_of
 from mmcalib.text import NO_FILE, one_line
 
@@ -278,12 +279,8 @@ class RequestsSource:
             yield from (_Line(n, text) for n, text in enumerate(self._drawn.lines(), 1))
             return
         with self.path.open("rb") as file:
-            lines = iter(lambda: file.readline(LONGEST_LINE_BYTES + 1), b"")
-            for number, text in enumerate(lines, 1):
-                # `parse_line` rejects a line that is too long, so skip the rest of it.
-                end = text
-                while end and not end.endswith(b"\n"):
-                    end = file.readline(_BLOCK_BYTES)
+            # `parse_line` rejects a line that is too long.
+            for number, text in enumerate(cut_lines(file, LONGEST_LINE_BYTES), 1):
                 text = text.removeprefix(codecs.BOM_UTF8) if number == 1 else text
                 if text and not text.isspace():
                     many = 1  # Also for a wrong line.

@@ -10,7 +10,9 @@ from urllib.parse import urlsplit
 
 from mmcalib.corpus import folder
 from mmcalib.corpus.archives import SubprocessSource, archive_source
+from mmcalib.corpus.remote import RemoteSource
 from mmcalib.corpus.source import Source
+from mmcalib.corpus.tables import HfDatasetSource
 from mmcalib.domain.shapes import is_size
 from mmcalib.errors import UsageError
 from mmcalib.storage.location import NOT_ALLOWED, Location, is_allowed, is_http
@@ -18,7 +20,6 @@ from mmcalib.text import one_line
 
 STDIN = "-"
 _LIST = "@"
-_HF = "hf-dataset"
 # An unset shell variable leaves these. Libraries would read the working folder.
 _EMPTY = ("", "file://", "local://")
 
@@ -49,15 +50,11 @@ def _resolve_name(data: str, given_as: str) -> Source:
     location = Location.of(data)
     if data in _EMPTY:
         raise UsageError(f"--data {data!r} is empty", hint="--data . reads the working folder")
-    if location.scheme == _HF:
-        from mmcalib.corpus.tables import HfDatasetSource
-
+    if location.scheme == HfDatasetSource.scheme:
         return SubprocessSource(HfDatasetSource(data), data)
     if is_size(data) and not os.path.lexists(data):
         return folder.PathsSource([data.encode()], tag="")
     if not location.is_file:
-        from mmcalib.corpus.remote import RemoteSource
-
         if is_http(data) and not is_allowed(data):
             host = urlsplit(data).hostname or "HOST"
             raise UsageError(

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from mmcalib.corpus.chat import Prompt
 from mmcalib.domain.items import Item, Skipped
+from mmcalib.media.failure import error_reason
 from mmcalib.storage.location import NOT_REGULAR
 
 
@@ -18,11 +19,9 @@ class Source(Protocol):
 
     def items(self) -> Iterator[Item | Skipped]:
         """Yield every media file once, and `Skipped` for files that cannot be media."""
-        ...
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
         """Yield every request; `Skipped.path` is the request's origin."""
-        ...
 
 
 def walk(root: str, folders: Folders | None = None) -> Iterator[str | Skipped]:
@@ -69,9 +68,6 @@ class Folders:
             with os.scandir(path) as scan:
                 entries = sorted(scan, key=lambda entry: entry.name)
         except OSError as error:
-            # Imports Pillow, which only readers of media need.
-            from mmcalib.media.failure import error_reason
-
             is_broken = isinstance(error, FileNotFoundError) and os.path.islink(path)
             why = "broken link" if is_broken else error_reason(error)
             return Skipped(path, "circular link" if error.errno == errno.ELOOP else why)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mmcalib.corpus.chat import PART_OF, ChatRequest, Prompt, text_part, url_part
 from mmcalib.domain.items import ByteSource, Item, Skipped, drop_data
 from mmcalib.domain.shapes import Modality, is_size, parse_size, with_tag
 from mmcalib.errors import CorpusError
+from mmcalib.media.failure import error_reason
 from mmcalib.media.sniff import (
     AUDIO_EXTENSIONS,
     HEAD_BYTES,
@@ -37,26 +37,52 @@ Row = Mapping[str, object]
 # One medium of a row: the item to count, and the modality of its content part.
 _Medium = tuple[Item | Skipped, Modality]
 
+# A row's number, the row, and the names of its text columns.
+_TableRow = tuple[int, Row, Sequence[str]]
 
-@dataclass(slots=True)
-class Table:
-    """Reads rows of the table at `path`; `scheme` opens its cells.
+
+class _TableSource:
+    """The rows of the table at `path` as items and prompts; `scheme` opens its cells.
 
     Media are cells of `{bytes, path}` as `datasets` writes them, lists of such cells, and plain
     binary columns whose first value starts like a media file.
     """
 
     scheme: str
-    path: str
-    version: str
-    # Finds the file that a cell without bytes names.
-    resolve_path: Callable[[str], Item | Skipped]
+    version = ""
     # Those that may contain media, if known.
     columns: Sequence[str] = ()
-    # Plain binary columns seen so far -> whether they contain media.
-    _binary: dict[str, bool] = field(default_factory=dict)
 
-    def prompt(self, number: int, row: Row, texts: Sequence[str]) -> Prompt | Skipped:
+    def __init__(self, path: str) -> None:
+        self.path = path
+        # Plain binary columns seen so far -> whether they contain media.
+        self._binary: dict[str, bool] = {}
+
+    def items(self) -> Iterator[Item | Skipped]:
+        """Yield all media; in a table of prompts without bytes, which came with the prompts."""
+        for entry in self._rows():
+            if isinstance(entry, Skipped):
+                yield entry
+                continue
+            yield from self._items(*entry)
+            # Free this row before the next one is unpacked.
+            del entry
+
+    def prompts(self) -> Iterator[Prompt | Skipped]:
+        for entry in self._rows(prompts_only=True):
+            if not isinstance(entry, Skipped):
+                yield self._prompt(*entry)
+                del entry
+
+    def _rows(self, *, prompts_only: bool = False) -> Iterator[_TableRow | Skipped]:
+        """Yield all rows; with `prompts_only`, none if the table has no text column."""
+        raise NotImplementedError
+
+    def _resolve_path(self, path: str) -> Item | Skipped:
+        """Find the file that a cell without bytes names."""
+        raise NotImplementedError
+
+    def _prompt(self, number: int, row: Row, texts: Sequence[str]) -> Prompt | Skipped:
         """Build a request: media in column order, without bytes to save memory, then the text."""
         origin = f"{self.path}:{number}"
         items, parts = [], []
@@ -69,8 +95,8 @@ class Table:
         parts += [text_part(text) for text in words if isinstance(text, str)]
         return Prompt(origin, tuple(items), ChatRequest.of_user(parts))
 
-    def items(self, number: int, row: Row, texts: Sequence[str]) -> Iterator[Item | Skipped]:
-        """Yield the media of a row, without bytes if `prompt` uses them too."""
+    def _items(self, number: int, row: Row, texts: Sequence[str]) -> Iterator[Item | Skipped]:
+        """Yield the media of a row, without bytes if `prompts` uses them too."""
         item = None
         for item, _ in self._media(number, row):
             yield drop_data(item) if texts and isinstance(item, Item) else item
@@ -97,7 +123,7 @@ class Table:
                 except ValueError as error:
                     yield Skipped(item.path, str(error)), "image"
             case {"path": str() as path}:
-                yield self.resolve_path(path), guess_modality(b"", extension_of(path))
+                yield self._resolve_path(path), guess_modality(b"", extension_of(path))
             case bytes() if self._binary.setdefault(cell.column, is_media(value)):
                 yield self._cell_medium(location, value, "")
 
@@ -116,34 +142,6 @@ def guess_modality(data: bytes, ending: str) -> Modality:
     return "video" if video else "image"
 
 
-# A row's number, the row, its reader, and the names of its text columns.
-_TableRow = tuple[int, Row, Table, list[str]]
-
-
-class _TableSource:
-    def items(self) -> Iterator[Item | Skipped]:
-        """Yield all media; in a table of prompts without bytes, which came with the prompts."""
-        for entry in self._rows():
-            if isinstance(entry, Skipped):
-                yield entry
-                continue
-            number, row, table, texts = entry
-            yield from table.items(number, row, texts)
-            # Free this row before the next one is unpacked.
-            del entry, row
-
-    def prompts(self) -> Iterator[Prompt | Skipped]:
-        for entry in self._rows(prompts_only=True):
-            if not isinstance(entry, Skipped):
-                number, row, table, texts = entry
-                yield table.prompt(number, row, texts)
-                del entry, row
-
-    def _rows(self, *, prompts_only: bool = False) -> Iterator[_TableRow | Skipped]:
-        """Yield all rows; with `prompts_only`, none if the table has no text column."""
-        raise NotImplementedError
-
-
 class ParquetSource(_TableSource):
     """The media of the table at `path`, a file or URL, row by row.
 
@@ -152,34 +150,30 @@ class ParquetSource(_TableSource):
     installed.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    scheme = "parquet"
 
     def _rows(self, *, prompts_only: bool = False) -> Iterator[_TableRow | Skipped]:
         try:
-            with open_table(self.path) as (version, opened):
-                media, texts = _columns(opened.schema_arrow)
+            with open_table(self.path) as (self.version, opened):
+                self.columns, texts = _columns(opened.schema_arrow)
                 if prompts_only and not texts:
                     return
-                if not media:
+                if not self.columns:
                     yield Skipped(self.path, "the table has no media column")
                     return
-                table = Table("parquet", self.path, version, self._resolve_path, media)
                 number = 0
                 rows = batch_rows(opened.metadata)
-                for batch in opened.iter_batches(rows, columns=media + texts):
+                for batch in opened.iter_batches(rows, columns=[*self.columns, *texts]):
                     waiting = deque(_rows_of(batch))
                     del batch
                     while waiting:
                         if waiting[0] is None:
                             yield Skipped(f"{self.path}:{number}", "text is not UTF-8")
                         else:
-                            yield number, waiting[0], table, texts
+                            yield number, waiting[0], texts
                         waiting.popleft()
                         number += 1
         except (OSError, ValueError) as error:
-            from mmcalib.media.failure import error_reason  # imports Pillow
-
             yield Skipped(self.path, error_reason(error))
 
     def _resolve_path(self, path: str) -> Item | Skipped:
@@ -223,18 +217,20 @@ class HfDatasetSource(_TableSource):
     for other URLs, or if `datasets` is not installed.
     """
 
+    scheme = "hf-dataset"
+
     def __init__(self, url: str) -> None:
-        self.url = url
+        super().__init__(url)
         self._query = Query.of(url)
 
     def _rows(self, *, prompts_only: bool = False) -> Iterator[_TableRow | Skipped]:
         """Raises CorpusError if the data set cannot be opened or has no rows."""
-        table, texts = Table("hf-dataset", self.url, "", self._resolve_path), None
+        texts: list[str] | None = None
         try:
             rows = open_dataset(self._query)
         except (OSError, ValueError) as error:
             raise CorpusError(
-                f"cannot open {one_line(self.url)}: {one_line(str(error))}",
+                f"cannot open {one_line(self.path)}: {one_line(str(error))}",
                 hint="hf-dataset://NAME?name=CONFIG&split=SPLIT&data_dir=DIR",
             ) from error
         try:
@@ -244,25 +240,23 @@ class HfDatasetSource(_TableSource):
                     texts = [name for name in words if name.lower() in TEXT_COLUMNS]
                     if prompts_only and not texts:
                         return
-                yield number, row, table, texts
+                yield number, row, texts
         except (OSError, ValueError) as error:
-            from mmcalib.media.failure import error_reason  # imports Pillow
-
-            yield Skipped(self.url, error_reason(error))
+            yield Skipped(self.path, error_reason(error))
             return
         if texts is None and not prompts_only:
             raise CorpusError(
-                f"{one_line(self.url)} has no rows", hint="hf-dataset://NAME?split=SPLIT"
+                f"{one_line(self.path)} has no rows", hint="hf-dataset://NAME?split=SPLIT"
             )
 
     def _resolve_path(self, path: str) -> Item | Skipped:
         """Return a file of the data set; untrusted rows may name other files of this machine."""
         if "\0" in path:
-            return Skipped(path, f"not a path: named in {self.url}")
+            return Skipped(path, f"not a path: named in {self.path}")
         if not Location.of(path).is_file:
             known = path.rpartition(MEMBER_MARK)[2].startswith((_HUB, *self._query.hosts))
-            return Item(path) if known else Skipped(path, f"on another host: named in {self.url}")
+            return Item(path) if known else Skipped(path, f"on another host: named in {self.path}")
         file = os.path.realpath(path)
         if not any(file == root or file.startswith(root + "/") for root in self._query.folders):
-            return Skipped(path, f"outside the data set's folder: named in {self.url}")
+            return Skipped(path, f"outside the data set's folder: named in {self.path}")
         return Item(os.path.abspath(path)) if os.path.exists(file) else Skipped(path, NO_FILE)

@@ -269,12 +269,10 @@ def _count(
     if not prompts.prompts():
         reason = "no requests given; set --requests or --count"
         return Count(1, f"one per prompt: {reason}", "assumed")
-    if isinstance(policy.coverage, Mapping):
-        share = policy.coverage.get(modality, 1.0)
-        value = prompts.items_per_prompt(modality, share)
-    else:
-        share = policy.coverage
-        value = prompts.items_covering(tuple(opened.modalities), share)[modality]
+    share, together = policy.coverage, tuple(opened.modalities)
+    if isinstance(share, Mapping):
+        share, together = share.get(modality, 1.0), (modality,)
+    value = prompts.items_covering(together, share)[modality]
     if value == 0:
         reason = f"no covered request has one, but the corpus holds {modality} items"
         return Count(1, f"one per prompt: {reason}", "assumed")

@@ -37,7 +37,7 @@ from mmcalib.domain.shapes import (
     as_encoded_item,
     resize_picture,
 )
-from mmcalib.gate.bounds import Bound, Frames, Rule, ShapeRejection
+from mmcalib.gate.bounds import Bound, BoundResult, Frames, Rule, ShapeRejection
 from mmcalib.gate.fit import ContextNeeds, TokenRange, bound_text, judge_fit
 from mmcalib.releases.constants import AUDIO_RATE_HZ, MIN_ANSWER_TOKENS
 from mmcalib.text import GIB, MIB
@@ -373,17 +373,12 @@ def admit_with_reserve(gate: Gate, item: ItemLike, reserve_tokens: int) -> Admis
         return leave_unknown(_STREAMED, "remux it to MP4")
     if file.encoding.fault == "cut_short":
         return leave_unknown(_CUT_SHORT, "export it again")
-    rule = gate.rules.get(modality)
-    if _is_odd(file.encoding):
-        return _apply_rule(gate, rule, file, reserve_tokens)
-    file = count_packed_samples(file, gate.server)
-    shape = file.shape
-    if shape in gate.refusals:
-        return reject(f"vLLM: {gate.refusals[shape]}")
-    if known := gate.known_costs.get(shape):
-        cost = Bound(known.tokens, known.embeds, known.tokens, known.embeds)
-        return _judge_cost(gate, cost, known.basis, reserve_tokens, exact=True)
-    return _apply_rule(gate, rule, file, reserve_tokens)
+    cost, basis, exact = _find_cost(gate, file)
+    if isinstance(cost, Bound):
+        return _judge_cost(gate, cost, basis, reserve_tokens, exact=exact)
+    if isinstance(cost, ShapeRejection):
+        return reject(cost.reason, cost.remedy, exact=exact)
+    return leave_unknown(f"no {modality} of this shape was measured, and no rule limits its cost")
 
 
 _CUT_SHORT = "the file is truncated: the server rejects it, or decodes only a part"
@@ -414,14 +409,19 @@ def _is_odd(encoding: Encoding) -> bool:
     return encoding.sent_frames or encoding.unpromised or encoding.promised_frames > 0
 
 
-def _apply_rule(gate: Gate, rule: Rule | None, file: EncodedItem, reserve_tokens: int) -> Admission:
-    bound = rule.bound(file.shape, file.encoding) if rule else None
-    if rule and isinstance(bound, Bound):
-        return _judge_cost(gate, bound, rule.basis, reserve_tokens, exact=False)
-    if isinstance(bound, ShapeRejection):
-        return reject(bound.reason, bound.remedy, exact=False)
-    words = f"no {file.modality} of this shape was measured, and no rule limits its cost"
-    return leave_unknown(words)
+def _find_cost(gate: Gate, file: EncodedItem) -> tuple[BoundResult, Basis, bool]:
+    """The file's cost if known, what it is known by, and whether it is exact."""
+    if not _is_odd(file.encoding):
+        file = count_packed_samples(file, gate.server)
+        if file.shape in gate.refusals:
+            return ShapeRejection(f"vLLM: {gate.refusals[file.shape]}"), "refused", True
+        if known := gate.known_costs.get(file.shape):
+            cost = Bound(known.tokens, known.embeds, known.tokens, known.embeds)
+            return cost, known.basis, True
+    rule = gate.rules.get(file.modality)
+    if rule is None:
+        return None, "none", False
+    return rule.bound(file.shape, file.encoding), rule.basis, False
 
 
 def _judge_cost(
@@ -491,7 +491,7 @@ def admit_prompt(
     if refusal := find_request_refusal(files, decoded, gate.server):
         answer: Answer = "no" if refusal.sure else "unknown"
         return costs.to_admission(answer, refusal.reason, refusal.remedy)
-    media = TokenRange(sum(_least_tokens(gate, shape) for shape in shapes), costs.tokens)
+    media = TokenRange(sum(_least_tokens(gate, file) for file in files), costs.tokens)
     words = text or bound_text(gate.text, request, kinds)
     in_context = TokenRange.exactly(0) if gate.encoder_decoder else media
     answers = request.answer_tokens, request.least_answer_tokens
@@ -528,14 +528,10 @@ def _judge_prompt(gate: Gate, costs: _Costs, needs: ContextNeeds) -> Admission:
     return costs.to_admission(answer, reason)
 
 
-def _least_tokens(gate: Gate, item: ItemLike) -> int:
+def _least_tokens(gate: Gate, file: EncodedItem) -> int:
     """The least tokens of an item that fits."""
-    file = count_packed_samples(as_encoded_item(item), gate.server)
-    rule, known = gate.rules.get(file.modality), gate.known_costs.get(file.shape)
-    if known and not _is_odd(file.encoding):
-        return known.tokens
-    bound = rule.bound(file.shape, file.encoding) if rule else None
-    return bound.least_tokens if isinstance(bound, Bound) else 0
+    cost, _, _ = _find_cost(gate, file)
+    return cost.least_tokens if isinstance(cost, Bound) else 0
 
 
 @dataclass(frozen=True, slots=True)

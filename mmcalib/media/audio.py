@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO
 
 import soundfile
 
@@ -93,8 +93,10 @@ _MPEG_PADDING_SAMPLES = 4 * 1152
 PACKET_LIMIT = 1_000_000
 
 
-def audio_shape(medium: Medium) -> EncodedItem:
-    """Return samples per channel, rate and encoding. Raises `Unreadable` or `read_errors`."""
+def audio_shape(medium: Medium, file: BinaryIO) -> EncodedItem:
+    """Return samples per channel, rate and encoding. `file` has the medium's bytes. Raises
+    `Unreadable` or `read_errors`.
+    """
     try:
         with open_audio(medium) as sound:
             num_samples, rate_hz, form = sound.frames, sound.samplerate, sound.format
@@ -109,7 +111,7 @@ def audio_shape(medium: Medium) -> EncodedItem:
     if form == "OGG" and num_samples < 1:
         return _read_by_ffmpeg(medium, refusal="no samples")  # tells whether it is truncated
     if num_samples >= OPEN_LENGTH_SAMPLES or (
-        form == "MP3" and _is_guessed(medium, num_samples, rate_hz)
+        form == "MP3" and _is_guessed(file, num_samples, rate_hz)
     ):
         refusal = "length in the header is wrong"
         counted = _read_by_ffmpeg(medium, refusal=refusal, trust_header=False)
@@ -165,15 +167,11 @@ def _ends_whole(medium: Medium) -> bool:
     return True
 
 
-def _is_guessed(medium: Medium | BinaryIO, num_samples: int, rate_hz: int) -> bool:
+def _is_guessed(file: BinaryIO, num_samples: int, rate_hz: int) -> bool:
     """True if an MP3's first frame has no length, or an impossible one."""
-    if isinstance(medium, str):
-        with open(medium, "rb") as file:
-            return _is_guessed(file, num_samples, rate_hz)
-    size_bytes, source = medium.seek(0, os.SEEK_END), cast("BinaryIO", medium)
-    head = read_at(source, 0, 10)
+    size_bytes, head = file.seek(0, os.SEEK_END), read_at(file, 0, 10)
     tag_bytes = sum(byte << 7 * n for n, byte in enumerate(reversed(head[6:])))
-    frame = read_at(source, 10 + tag_bytes if head[:3] == b"ID3" else 0, _MPEG_FRAME_BYTES)
+    frame = read_at(file, 10 + tag_bytes if head[:3] == b"ID3" else 0, _MPEG_FRAME_BYTES)
     has_table = any(mark in frame for mark in (b"Xing", b"Info", b"VBRI"))
     return not has_table or num_samples * _MPEG_BYTES_PER_S > size_bytes * rate_hz
 

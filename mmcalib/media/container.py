@@ -71,8 +71,8 @@ _END_FRAMES = 1000
 # Times are rounded to milliseconds: up to a fifth of a frame at 240 fps, and less on average.
 _GAP_FRAMES, _MEAN_FRAMES = 1.3, 1.02
 
-# The same as `video.PACKET_LIMIT`.
-_MOST_PACKETS = 216_000
+# Most packets read to count frames that are not in the header; two hours at 30 fps.
+PACKET_LIMIT = 216_000
 
 # OpenCV seeks this far before the last frame to find it (CvCapture_FFMPEG::seek, 4.x).
 _BACK_FRAMES = 16
@@ -120,10 +120,10 @@ def irregular_times(
             if _is_regular(_times(islice(container.demux(stream), _END_FRAMES), tick_s), fps):
                 return None
         container.seek(0)
-        shown = _times(islice(container.demux(stream), _MOST_PACKETS), tick_s)
+        shown = _times(islice(container.demux(stream), PACKET_LIMIT), tick_s)
     except read_errors():
         return None
-    return shown if len(shown) < _MOST_PACKETS else None
+    return shown if len(shown) < PACKET_LIMIT else None
 
 
 def count_frames_as_opencv(shown: Sequence[FrameTime], promised: int, fps: float) -> int:

@@ -26,11 +26,12 @@ from mmcalib.domain.shapes import (
     parse_size,
 )
 from mmcalib.media.audio import open_audio
+from mmcalib.media.blank import write_blank
 from mmcalib.media.bounded import Medium
 from mmcalib.media.container import open_container
 from mmcalib.media.failure import Unreadable, error_reason, media_errors
 from mmcalib.media.image import load_picture
-from mmcalib.media.probe import examine, is_plain_file, limited, probe
+from mmcalib.media.probe import examine, limited, probe
 from mmcalib.media.video import read_frame_clip, video_stream
 from mmcalib.storage.location import local_copy, open_item
 from mmcalib.text import one_line
@@ -54,11 +55,9 @@ def decode_check(item: Item, modality: Modality) -> str | None:
     if isinstance(seen, Skipped):
         return seen.reason
     try:
-        if is_plain_file(item):
-            _decode(item.path, seen)
-        else:
-            with open_item(item) as opened:
-                _decode(limited(item, opened, whole=True), seen)
+        with open_item(item) as opened:
+            medium = opened.path or limited(item, opened, whole=True)
+            _decode(medium, opened.file if opened.path else cast("BinaryIO", medium), seen)
     except media_errors() as error:
         return error_reason(error)
     return None
@@ -66,8 +65,6 @@ def decode_check(item: Item, modality: Modality) -> str | None:
 
 def check_library(shape: Shape, folder: Path) -> str:
     """Return why mmcalib cannot read back a file of this shape that it writes; empty if it can."""
-    from mmcalib.media.blank import write_blank
-
     try:
         item = Item(str(write_blank(shape, 0, folder)))
         result = probe(item)
@@ -80,24 +77,22 @@ def check_library(shape: Shape, folder: Path) -> str:
         return one_line(f"{type(error).__name__}: {error}")
 
 
-def _decode(medium: Medium, file: EncodedItem) -> None:
-    shape = file.shape
+def _decode(medium: Medium, file: BinaryIO, seen: EncodedItem) -> None:
+    """Decode a medium; `file` has its bytes."""
+    shape = seen.shape
     match shape:
-        case ImageShape() if isinstance(medium, str):
-            with open(medium, "rb") as picture:
-                load_picture(picture)
         case ImageShape():
-            load_picture(cast("BinaryIO", medium))
+            load_picture(file)
         case VideoShape():
             # The server's limits decide about larger frames; do not decode them here.
             if shape.width_px * shape.height_px <= MAX_PIXELS:
-                _decode_video(medium)
-        case AudioShape() if file.encoding.fault != "unseekable":
-            _decode_audio(medium, shape, file.encoding)
+                _decode_video(medium, file)
+        case AudioShape() if seen.encoding.fault != "unseekable":
+            _decode_audio(medium, shape, seen.encoding)
 
 
-def _decode_video(medium: Medium) -> None:
-    if frames := read_frame_clip(medium):
+def _decode_video(medium: Medium, file: BinaryIO) -> None:
+    if frames := read_frame_clip(file):
         for picture in frames:
             load_picture(io.BytesIO(picture))
         return
@@ -172,8 +167,6 @@ def decode_for_vllm(item: Item, folder: str, known: str) -> str:
     """
     try:
         if is_size(item.path):
-            from mmcalib.media.blank import write_blank
-
             number = crc32(item.path.encode()) % (1 << 16)
             return str(write_blank(parse_size(item.path).shape, number, Path(folder)))
         path = local_copy(item.path, Path(folder))

@@ -8,8 +8,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from PIL import Image
-
 from mmcalib.text import NO_ACCESS, NO_ANSWER, NO_FILE, NO_PERMISSION, one_line
 
 # vLLM accepts such audio; whether the model does depends on the model.
@@ -28,12 +26,16 @@ class NotMedia(Unreadable):
 # `reading_by_pillow` handles the two types that a bug in mmcalib could raise too.
 _READ_ERRORS: tuple[type[Exception], ...] = (
     *(OSError, ValueError, EOFError, SyntaxError, LookupError, ArithmeticError, RuntimeError),
-    *(MemoryError, struct.error, zlib.error, Image.DecompressionBombError),
+    *(MemoryError, struct.error, zlib.error),
 )
 
-# Errors of PyAV and libsndfile.
+# Errors of PyAV, libsndfile and Pillow.
 _FFMPEG = "av.error"
-_THEIRS = ((_FFMPEG, "FFmpegError"), ("soundfile", "SoundFileError"))
+_THEIRS = (
+    (_FFMPEG, "FFmpegError"),
+    ("soundfile", "SoundFileError"),
+    ("PIL.Image", "DecompressionBombError"),
+)
 
 _WORDS: dict[type[Exception], str] = {
     FileNotFoundError: NO_FILE,

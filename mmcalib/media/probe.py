@@ -70,11 +70,6 @@ def probe(item: Item) -> Shape | Skipped:
     return seen if isinstance(seen, Skipped) else seen.shape
 
 
-def is_plain_file(item: Item) -> bool:
-    """True if C libraries can open the item by its path."""
-    return item.path[:1] == "/" or Location.of(item.path).is_file
-
-
 def _read_header(item: Item, sound: bool) -> EncodedItem:
     if is_size(item.path):
         try:
@@ -82,7 +77,7 @@ def _read_header(item: Item, sound: bool) -> EncodedItem:
         except ValueError as error:
             raise Unreadable(str(error)) from error
     # Opening a FIFO would wait for a writer.
-    if is_plain_file(item) and not stat.S_ISREG(os.stat(item.path).st_mode):
+    if Location.of(item.path).is_file and not stat.S_ISREG(os.stat(item.path).st_mode):
         raise Unreadable(NOT_REGULAR)
     with open_item(item) as opened:
         kind, has_signature = _kind(opened.file.read(HEAD_BYTES), item)
@@ -155,7 +150,7 @@ def _stream(
         if kind == "audio":
             from mmcalib.media.audio import audio_shape
 
-            return audio_shape(medium)
+            return audio_shape(medium, file)
         if kind == "frames":
             from mmcalib.media.video import frames_shape
 
@@ -195,8 +190,8 @@ def examine_whole(item: Item, *, sound: bool = False) -> EncodedItem | Skipped:
             else:
                 from mmcalib.media.audio import is_audio_truncated
 
-                where = item.path if is_plain_file(item) else limited(item, opened)
-                short = is_audio_truncated(where, seen, opened.file)
+                medium = opened.path or limited(item, opened)
+                short = is_audio_truncated(medium, seen, opened.file)
     except media_errors():
         return seen
     return replace(seen, encoding=replace(seen.encoding, fault="cut_short")) if short else seen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import re
@@ -10,7 +9,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 import av
 from av.container import InputContainer
@@ -21,6 +20,7 @@ from mmcalib.domain.shapes import EncodedItem, Encoding, ImageShape, Modality, V
 from mmcalib.media.audio import audio_shape
 from mmcalib.media.bounded import Medium, read_at
 from mmcalib.media.container import (
+    PACKET_LIMIT,
     FrameTime,
     count_frames_as_opencv,
     duration_s,
@@ -127,9 +127,6 @@ def _boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, i
         start += size
 
 
-# Most packets read to count frames that are not in the header; two hours at 30 fps.
-PACKET_LIMIT = 216_000
-
 # A plain number: operators of flags take microseconds, a tenth of opening a small file.
 _COVER = Disposition.attached_pic.value
 
@@ -156,7 +153,7 @@ def container_shape(
             return _video_shape(container, stream, _rotation(container, stream, file))
         if not container.streams.audio:
             raise Unreadable("file contains no video or audio stream")
-    return audio_shape(medium)
+    return audio_shape(medium, file)
 
 
 def video_stream(container: InputContainer) -> VideoStream | None:
@@ -305,14 +302,10 @@ def clip_of(sizes: Sequence[ImageShape], *, all_frames: bool = False) -> Encoded
     return EncodedItem(shape, Encoding(sent_frames=True, all_frames=all_frames))
 
 
-def read_frame_clip(medium: Medium) -> list[bytes] | None:
+def read_frame_clip(file: BinaryIO) -> list[bytes] | None:
     """Return the images of a clip that was sent as frames; None for others. Raises `Unreadable`."""
-    with contextlib.ExitStack() as opened:
-        file = medium if not isinstance(medium, str) else opened.enter_context(open(medium, "rb"))
-        file.seek(0)
-        if file.read(len(FRAMES)) != FRAMES:
-            return None
-        return list(_pictures(cast("BinaryIO", file)))
+    file.seek(0)
+    return list(_pictures(file)) if file.read(len(FRAMES)) == FRAMES else None
 
 
 def _pictures(file: BinaryIO) -> Iterator[bytes]:

@@ -40,9 +40,10 @@ class Archive(Closing):
     compressed = False
 
     def __init__(self, path: str) -> None:
-        self.version, self._file, self.size_bytes = open_whole(path)
+        self.version, self._opened = open_whole(path)
+        self.size_bytes = self._opened.size_bytes
         with translate_errors():
-            self.open_archive(self._file)
+            self.open_archive(self._opened.file)
 
     def open_archive(self, file: BinaryIO) -> None:
         raise NotImplementedError
@@ -56,10 +57,10 @@ class Archive(Closing):
         raise NotImplementedError
 
     def close(self) -> None:
-        self._file.close()
+        self._opened.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_file"):
+        if hasattr(self, "_opened"):
             self.close()
 
 

@@ -208,15 +208,9 @@ def open_item(item: Item) -> Opened:
     return opened
 
 
-def open_whole(path: str) -> tuple[str, BinaryIO, int]:
-    """Return version, bytes and size of a file or object. Raises as `open_item` does."""
-    version = path_version(path)
-    if Location.of(path).is_file:
-        file = cast("BinaryIO", open(path, "rb"))  # noqa: SIM115 - closed by the caller
-        return version, file, os.fstat(file.fileno()).st_size
-    from mmcalib.storage.remote import open_url
-
-    return version, *open_url(path)
+def open_whole(path: str) -> tuple[str, Opened]:
+    """Open a regular file or object, and return its version too. Raises as `open_item` does."""
+    return path_version(path), open_item(Item(path))
 
 
 def path_version(path: str) -> str:
@@ -266,8 +260,6 @@ def item_version(item: Item) -> str:
 
 def is_utf8(path: str) -> bool:
     """True if the path is UTF-8, as results and requests must be."""
-    if path.isascii():
-        return True
     try:
         path.encode()
     except UnicodeEncodeError:

@@ -146,23 +146,18 @@ _TAGS = (
 )
 
 
-def open_item(item: Item, _: Location) -> Opened:
-    """Open an object. Raises OSError or ValueError, UsageError if a package is not installed."""
-    file, size_bytes = open_url(item.path)
-    return Opened(file, size_bytes)
-
-
-def open_url(url: str) -> tuple[BinaryIO, int]:
-    """Return a seekable file and its size. Raises as `file_system` does."""
+def open_item(item: Item, location: Location) -> Opened:
+    """Open an object. Raises as `file_system` does."""
+    url = item.path
     fs, path = file_system(url)
-    is_local = Location.of(url).scheme in _ON_DISK
+    is_local = location.scheme in _ON_DISK
     with translate_errors(extra_of(url)):
         if is_local and not os.path.isfile(path):
             # Opening a pipe would wait for a writer.
             raise OSError(errno.EINVAL, NOT_REGULAR)
         file = fs.open(path, "rb", block_size=_BLOCK_BYTES, cache_type="readahead")
         if not file.seekable() or (is_http(url) and file.size is None):
-            return _whole(file)
+            return Opened(*_whole(file))
         size = getattr(file, "size", None)
         if not isinstance(size, int):
             size = file.seek(0, io.SEEK_END)
@@ -170,7 +165,7 @@ def open_url(url: str) -> tuple[BinaryIO, int]:
         if not isinstance(size, int) or size < 0:
             raise OSError(errno.EIO, "the server does not send its size")
     read_whole = (lambda: _whole(fs.open(path, "rb", block_size=0))[0]) if is_http(url) else None
-    return wrap_file(file, read_whole), size
+    return Opened(wrap_file(file, read_whole), size)
 
 
 def _whole(file: BinaryIO) -> tuple[BinaryIO, int]:
@@ -251,7 +246,7 @@ def listed_source(info: Mapping[str, Any]) -> ByteSource | None:
 
 
 def version_of(url: str) -> str:
-    """Fetch the version of an object; empty if it has none. Raises as `open_url` does."""
+    """Fetch the version of an object; empty if it has none. Raises as `file_system` does."""
     fs, path = file_system(url)
     with translate_errors(extra_of(url)):
         source = listed_source(fs.info(path))

@@ -106,10 +106,10 @@ def open_table(path: str) -> Iterator[tuple[str, Any]]:
     """Open a parquet file, and yield its version and the file. Raises as `open_cell` does."""
     parquet = import_optional("pyarrow.parquet", "parquet")
     with translate_errors("parquet"):
-        version, file, _ = open_whole(path)
+        version, opened = open_whole(path)
         try:
             with (
-                file,
+                opened.file as file,
                 parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False) as table,
             ):
                 yield version, table

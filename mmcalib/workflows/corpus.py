@@ -100,7 +100,7 @@ def open_prober(
         stop_readers()
 
 
-def _open_executor(how: ProbeOptions, probe: FunctionRef) -> Executor[Any]:
+def _open_executor(how: ProbeOptions, probe: FunctionRef) -> Executor:
     if how.executor == "ray":
         from mmcalib.census.ray import RayExecutor
 

@@ -73,7 +73,7 @@ def test_items_of_requests_weigh_as_often_as_they_are_named(folder, requests_fir
     taken = count_corpus(sources if requests_first else sources[::-1])
     assert counts(taken) == {A: 3, B: 1, C: 1, D: 1}
     assert taken.prompts.prompts() == 3
-    assert taken.prompts.items_per_prompt("image") == 3
+    assert taken.prompts.items_covering(("image",), 1.0) == {"image": 3}
     assert taken.files == 4
 
 

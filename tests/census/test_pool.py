@@ -1,7 +1,6 @@
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,7 +24,7 @@ def orders(folder: Path, *names: str) -> list[ProbeTask]:
     return [ProbeTask(item, version=item_version(item)) for item in items]
 
 
-def seen(pool: Executor[Any], chunk: list[ProbeTask]) -> list[ProbedMedia]:
+def seen(pool: Executor, chunk: list[ProbeTask]) -> list[ProbedMedia]:
     answers = pool.result(pool.submit(chunk))
     return [decode_line(o.item.path, a.line) for o, a in zip(chunk, answers, strict=True)]
 

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -65,9 +65,7 @@ def orders(folder: Path, *names: str) -> list[ProbeTask]:
     return [ProbeTask(item, version=item_version(item)) for item in items]
 
 
-def answered(
-    executor: Executor[Any], chunks: Sequence[Sequence[ProbeTask]]
-) -> list[list[ProbeResult]]:
+def answered(executor: Executor, chunks: Sequence[Sequence[ProbeTask]]) -> list[list[ProbeResult]]:
     with closing(executor):
         tickets = [executor.submit(chunk) for chunk in chunks]
         return [executor.result(ticket) for ticket in tickets]

@@ -79,7 +79,7 @@ def test_no_more_is_read_than_allowed(tmp_path: Path, capfd: pytest.CaptureFixtu
     with (tmp_path / "a.wav").open("rb") as file:
         medium = LimitedFile(file, 96044, what="medium", most_bytes=20)
         with pytest.raises(Unreadable, match="takes more than"):
-            audio_shape(medium)
+            audio_shape(medium, file)
     assert capfd.readouterr().err == ""
 
 

@@ -15,7 +15,7 @@ from mmcalib.corpus.remote import RemoteSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import CorpusError
-from mmcalib.storage.remote import open_url
+from mmcalib.storage.location import open_item
 from tests.census.looking import prober
 from tests.corpus.media import png
 
@@ -149,4 +149,4 @@ def test_a_listing_without_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_that_does_not_know_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fsspec.implementations.memory.MemoryFile, "size", -5, raising=False)
     with pytest.raises(OSError, match="does not send its size"):
-        open_url("evil://bucket/a.png")
+        open_item(Item("evil://bucket/a.png"))
