@@ -11,6 +11,7 @@ import importlib.machinery
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -368,21 +369,14 @@ class Products:
 Simulated = Mapping[str, Mapping[str, Any]]
 
 
-class _Member(str):
-    """A member of a stub class, as if it were an enum."""
-
-    @property
-    def value(self) -> str:
-        return self
-
-
 class _StubClass(type):
-    """A stub class; any public name is a text, as if it were an enum."""
+    """A stub class; any public name is a member, as if it were an enum of texts."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return _Member(f"{cls.__name__}.{name}")
+        text = f"{cls.__name__}.{name}"
+        return Enum(cls.__name__, {name: text}, type=str)[name]  # type: ignore[index] # it is one
 
 
 class _StubModule(types.ModuleType):
