@@ -137,6 +137,7 @@ def run_cli() -> None:
 
 
 def end_groups() -> None:
+    """End vLLM's process groups, so that the next rehearsal can use another number of ranks."""
     from vllm.distributed import destroy_distributed_environment, destroy_model_parallel
 
     destroy_model_parallel()

@@ -41,10 +41,6 @@ class GpuMemory:
         self.clear()
 
     @property
-    def capability(self) -> tuple[int, int]:
-        return self.gpu.capability
-
-    @property
     def outside_bytes(self) -> int:
         """Bytes outside torch."""
         return self.other_bytes + self.local_bytes

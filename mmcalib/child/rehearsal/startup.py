@@ -51,7 +51,7 @@ class ImaginaryMachine:
         major, minor = torch.__version__.split(".")[:2]
         workspaces = Workspaces(
             self.machine.allocator,
-            self.machine.capability,
+            self.gpu.capability,
             (int(major), int(minor)),
             config=os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
             lt_size_config=os.environ.get("CUBLASLT_WORKSPACE_SIZE"),
@@ -170,7 +170,7 @@ def use_gpu(machine: ImaginaryMachine) -> Iterator[None]:
         with torch.inference_mode(), machine.device:
             yield
     finally:
-        cuda.destroy_groups()
+        platform.end_groups()
         models.clear_model_tables()
         machine.collect_garbage()
 

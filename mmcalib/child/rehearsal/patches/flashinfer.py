@@ -481,7 +481,7 @@ def install_deep_gemm(machine: ImaginaryMachine) -> None:
     """Replace DeepGEMM before vLLM looks for it; FP8 scales as in csrc/apis/layout.hpp."""
     if not targets.HAS_DEEP_GEMM:
         return
-    major = machine.machine.capability[0]
+    major = machine.gpu.capability[0]
 
     def do_nothing(*args: Any, **kwargs: Any) -> None:
         return None
