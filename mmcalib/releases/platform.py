@@ -25,22 +25,15 @@ def borrow_cpu() -> None:
 
     # The oldest releases do not have `is_unspecified`.
     if vllm.platforms.current_platform._enum is PlatformEnum.UNSPECIFIED:
-        vllm.platforms._current_platform = _borrowed_cpu()()
+        from vllm.platforms.cpu import CpuPlatform
+
+        vllm.platforms._current_platform = CpuPlatform()
+        vllm.platforms._current_platform.is_borrowed = True
 
 
 def starts_engines() -> bool:
     """Return True if this build of vLLM has kernels for this machine."""
-    return not isinstance(current(), _borrowed_cpu())
-
-
-@cache
-def _borrowed_cpu() -> Any:
-    from vllm.platforms.cpu import CpuPlatform
-
-    class BorrowedCpu(CpuPlatform):  # type: ignore[misc] # vLLM has no stubs
-        """The CPU platform in a build without CPU kernels."""
-
-    return BorrowedCpu
+    return "is_borrowed" not in vars(current())
 
 
 def fit_block_size(config: Any) -> None:
