@@ -93,7 +93,7 @@ class HostWithHelpers(EngineHost):
         super().close()
 
     def _converse(self, request: m.Request[Any], doing: str) -> Iterator[Any]:
-        if isinstance(request, m.StartEngine) or request.sets_state:
+        if isinstance(request, m.OpenModel | m.StartEngine | m.UseImaginaryGpu):
             self._dismiss()
         # A file may crash a child, and a request has few of them.
         if (
