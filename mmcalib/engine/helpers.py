@@ -72,20 +72,15 @@ _JOIN_S = 10.0
 
 
 class HostWithHelpers(EngineHost):
-    """Starts at most `most` helpers, which stay, for a request that would exceed `worth_s`."""
+    """Starts helpers, which stay, for a request that would exceed `worth_s`."""
 
-    def __init__(self, *, worth_s: float = WORTH_S, most: int | None = None, **how: Any) -> None:
-        self._worth_s, self._most = worth_s, most
+    def __init__(self, *, worth_s: float = WORTH_S, **how: Any) -> None:
+        self._worth_s = worth_s
         # All running helpers, and those that have the model open.
         self._helpers: list[EngineHost] = []
         self._ready: set[EngineHost] = set()
         self._threads: list[Thread] = []
         super().__init__(**how)
-
-    @property
-    def helpers(self) -> int:
-        """Helpers that have the model open."""
-        return len(self._ready)
 
     def close(self) -> None:
         """End the child, its helpers and all processes they started. Safe to call twice."""
@@ -140,8 +135,7 @@ class HostWithHelpers(EngineHost):
     def _start_helpers(self, shares: WorkQueue, doing: str) -> None:
         cores, free = len(os.sched_getaffinity(0)), free_bytes()
         room = _MAX_HELPERS if free is None else max(0, free - _RESERVED_BYTES) // _HELPER_BYTES
-        most = _MAX_HELPERS if self._most is None else self._most
-        number = min(cores - 1, room, most)
+        number = min(cores - 1, room, _MAX_HELPERS)
         for _ in range(number):
             # Started in this thread: a child ends with the thread that started it.
             helper = EngineHost(python=self._python, threads=max(1, cores // (number + 1)))
