@@ -28,7 +28,7 @@ from mmcalib.errors import (
     VllmMoved,
     VllmRefused,
 )
-from mmcalib.files import Scratch
+from mmcalib.files import Scratch, link_or_copy
 from mmcalib.processes import Closing, Worker
 
 _LOG_PREFIX = "mmcalib-engine-"
@@ -53,10 +53,7 @@ class ChildLog(Closing):
             folder = Path(tempfile.mkdtemp(prefix=_LOG_PREFIX))
             _remove_old_logs(folder.parent)
             self._lasting_path = folder / self.path.name
-            try:
-                os.link(self.path, self._lasting_path)
-            except OSError:  # a file system without hard links
-                shutil.copyfile(self.path, self._lasting_path)
+            link_or_copy(self.path, self._lasting_path)
         return self._lasting_path
 
     def close(self) -> None:
