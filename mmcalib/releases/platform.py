@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from functools import cache
 from typing import Any
 
 from mmcalib.domain import model
@@ -99,8 +98,10 @@ def uses_more_non_torch(capability: tuple[int, int]) -> bool:
     return capability >= (9, 0) and release.VLLM_0_20.is_reached
 
 
-@cache
-def _raising_parser() -> Any:
+def parsers() -> tuple[Any, Any]:
+    """Return vLLM's parser and its subparser for `serve`. They raise ArgumentTypeError."""
+    from vllm.entrypoints.cli.serve import ServeSubcommand
+
     if release.VLLM_0_13.is_reached:
         from vllm.utils.argparse_utils import FlexibleArgumentParser
     else:
@@ -112,14 +113,7 @@ def _raising_parser() -> Any:
         def error(self, message: str) -> Any:
             raise argparse.ArgumentTypeError(message)
 
-    return Parser
-
-
-def parsers() -> tuple[Any, Any]:
-    """Return vLLM's parser and its subparser for `serve`. They raise ArgumentTypeError."""
-    from vllm.entrypoints.cli.serve import ServeSubcommand
-
-    parser = _raising_parser()(prog="vllm")
+    parser = Parser(prog="vllm")
     return parser, ServeSubcommand().subparser_init(parser.add_subparsers(dest="subparser"))
 
 
