@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.modules import module as hooks
 
 from mmcalib.child.rehearsal.allocator import settings_from_environment
-from mmcalib.child.rehearsal.device import ImaginaryGpu, Operation
+from mmcalib.child.rehearsal.device import ImaginaryGpu
 from mmcalib.child.rehearsal.ledger import GpuMemory, Ledger, LedgerPhase, Workspaces
 from mmcalib.child.rehearsal.patches import cuda, flashinfer, kernels, loading
 from mmcalib.child.tensors import storage_sizes
@@ -58,14 +58,14 @@ class ImaginaryMachine:
         )
         has_cudnn = False
 
-        def count_libraries(operation: Operation) -> None:
+        def count_libraries(name: str) -> None:
             nonlocal has_cudnn
-            workspaces.use(operation)
-            if operation == torch.ops.aten.convolution.default and not has_cudnn:
+            workspaces.use(name)
+            if name == "convolution" and not has_cudnn:
                 has_cudnn = True
                 self.machine.other_bytes += cudnn_bytes(self.gpu)
 
-        self.device.clear(on_matmul=count_libraries)
+        self.device.clear(on_aten=count_libraries)
         self.products.clear()
 
 
