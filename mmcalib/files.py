@@ -70,6 +70,14 @@ def _remove(name: str) -> None:
         os.unlink(name)
 
 
+def link_or_copy(source: Path, target: Path) -> None:
+    """Link a file, or copy it if the file system has no hard links. Raises OSError."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
 def open_document(path: str | Path) -> FileIO:
     """Open a file or a pipe for reading; a pipe without a writer is empty. Raises OSError."""
     try:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from mmcalib.child.processor import require_host_memory
 from mmcalib.child.service import exhausted_resource, refusal_reason
-from mmcalib.domain.memory import EngineStarted
+from mmcalib.domain.memory import Budget, EngineStarted
 from mmcalib.domain.traffic import BurstResult, PromptOutcome
 from mmcalib.engine import messages as m
 from mmcalib.models.cut import scale_to_depth
@@ -76,10 +76,12 @@ def start_engine(request: m.StartEngine, say: Callable[[str], None]) -> tuple[An
     kv_bytes_per_token = _ask(llm, "mmcalib_kv") * share
     # A decoder layer may have two caches (Whisper), or share one with another layer.
     layers = llm.llm_engine.model_config.hf_text_config.num_hidden_layers
-    budget = _ask(llm, "mmcalib_budget")
-    tokens = budget["max_tokens"] * budget["items"]
+    budget: Budget | None = _ask(llm, "mmcalib_budget")
+    modality = budget.profiled_modality if budget else None
+    items = budget.profiled_items if budget else 0
+    tokens = budget.profiled_embeds * items if budget else 0
     seconds_per_token, estimate_s, estimate_bytes = None, 0.0, 0.0
-    if traced and budget["modality"] in ("image", "video"):
+    if traced and modality in ("image", "video"):
         say("timing the encoder on small items")
         seconds_per_token, estimate_s, estimate_bytes = _estimate(llm, tokens)
     profile_s = peak = None
@@ -90,7 +92,7 @@ def start_engine(request: m.StartEngine, say: Callable[[str], None]) -> tuple[An
     within_s = request.profile_budget_s
     affordable = seconds_per_token is None if within_s is None else estimate_s <= within_s
     if traced and share == 1 and affordable and most is None:
-        say(f"profiling {budget['items']} × {budget['modality'] or 'text'}, {tokens} tokens")
+        say(f"profiling {items} × {modality or 'text'}, {tokens} tokens")
         profile_s, peak = _ask(llm, "mmcalib_profile")
     text_layers, encoder_layers = request.true_layers
     sizes = {name: round(nbytes * share) for name, nbytes in sizes.items()}
@@ -111,9 +113,9 @@ def start_engine(request: m.StartEngine, say: Callable[[str], None]) -> tuple[An
         profile_estimate_s=estimate_s,
         profile_s=profile_s,
         activation_peak_bytes=peak,
-        budget_tokens=budget["tokens"],
-        profiled_modality=budget["modality"],
-        profiled_items=budget["items"],
+        budget_tokens=budget.encoder_budget_tokens if budget and modality else 0,
+        profiled_modality=modality,
+        profiled_items=items,
         computed_in=args["dtype"] if share != 1 else None,
         most_step_tokens=most,
         gpu=gpu,

@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmcalib.child.processor import load
@@ -145,11 +144,8 @@ class TextRenderer:
         self.prompting = model.prompting
         self.renderer = processors.renderer(model.engine_config)
         self.constraints = str(model.engine_config.structured_outputs_config.backend)
+        self.tokenizer = str(model.config.tokenizer)
         self._media: dict[Modality, Any] = {}
-
-    @property
-    def folder(self) -> Path:
-        return Path(self._model.config.tokenizer)
 
     def render(self, request: ChatRequest) -> tuple[str, list[int]]:
         """Return the prompt and its tokens before placeholders expand. Raises vLLM's errors."""
@@ -237,7 +233,7 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> m.Coun
         counting = TextCounting(template=template, kwargs=dict(texts.prompting.kwargs))
         if template is None:
             counting = replace(counting, processor=processors.processor_template(texts.renderer))
-        counter = TextCounter(str(texts.folder), texts.content, counting)
+        counter = TextCounter(texts.tokenizer, texts.content, counting)
         marks = grammar.placeholders(texts.renderer.model_config, modalities)
         counting = replace(counting, marks=marks if texts.content == "string" else {})
         found = {m: _written(texts, counter, counting, m, mark) for m, mark in marks.items()}

@@ -17,7 +17,7 @@ from mmcalib.domain.memory import LiveTensor
 from mmcalib.domain.shapes import Shape
 from mmcalib.domain.traffic import Arrivals, HighestStep, Traffic, TrafficRequest, TrafficStep
 from mmcalib.engine.messages import Blank, ServeTraffic
-from mmcalib.releases.engine import PlacedItem, SteppedCore, stepped_config
+from mmcalib.releases.engine import PlacedItem, SteppedCore, serve_config
 from mmcalib.releases.processors import create_processor, process_item
 
 
@@ -115,7 +115,9 @@ _EVERY_STEPS = 50
 
 def serve(request: ServeTraffic, books: StepLedger, say: Say) -> Traffic:
     """Serve the requests in order until all have answers. Raises vLLM's exceptions."""
-    config = stepped_config(request.engine_args)
+    # Async scheduling would reschedule finished requests.
+    fixed = {"async_scheduling": False, "load_format": "dummy"}
+    config = serve_config({**request.engine_args, **fixed})
     books.prepare(config)
     core = SteppedCore(config, run=books.run, profile=books.profile)
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from mmcalib.child.tensors import trace_memory
-from mmcalib.domain.memory import WorkerMemory
+from mmcalib.domain.memory import Budget, WorkerMemory
 from mmcalib.engine.environment import CARD_VARIABLE
 from mmcalib.releases import runner
 
@@ -62,22 +62,16 @@ class WorkerMethods:
     """Methods that `collective_rpc` calls; `self` is vLLM's worker."""
 
     model_runner: Any
+    vllm_config: Any
 
     def mmcalib_kv(self) -> float:
         """Return KV cache bytes per token over all layers of this worker."""
         return runner.bytes_per_token(self.model_runner.get_kv_cache_spec().values())
 
-    def mmcalib_budget(self) -> dict[str, Any]:
+    def mmcalib_budget(self) -> Budget | None:
+        """Return vLLM's encoder budget; None for a text-only model."""
         budget = runner.worker_budget(self)
-        if budget is None or not budget.mm_max_toks_per_item:
-            return {"tokens": 0, "modality": None, "items": 0, "max_tokens": 0}
-        modality = budget.get_modality_with_max_tokens()
-        return {
-            "tokens": budget.get_encoder_budget(),
-            "modality": modality,
-            "items": budget.mm_max_items_per_batch[modality],
-            "max_tokens": budget.mm_max_toks_per_item[modality],
-        }
+        return budget and runner.to_budget(self.vllm_config, budget, lambda *_: None)
 
     def mmcalib_memory(self) -> WorkerMemory:
         memory = runner.read_worker_memory(self, subtracts_graphs=runner.subtracts_graphs(self))

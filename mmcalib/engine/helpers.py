@@ -72,30 +72,23 @@ _JOIN_S = 10.0
 
 
 class HostWithHelpers(EngineHost):
-    """Starts at most `most` helpers, which stay, for a request that would exceed `worth_s`."""
+    """Starts helpers, which stay, for a request that would exceed `worth_s`."""
 
-    def __init__(self, *, worth_s: float = WORTH_S, most: int | None = None, **how: Any) -> None:
-        self._worth_s, self._most = worth_s, most
+    def __init__(self, *, worth_s: float = WORTH_S, **how: Any) -> None:
+        self._worth_s = worth_s
         # All running helpers, and those that have the model open.
         self._helpers: list[EngineHost] = []
         self._ready: set[EngineHost] = set()
         self._threads: list[Thread] = []
         super().__init__(**how)
 
-    @property
-    def helpers(self) -> int:
-        """Helpers that have the model open."""
-        return len(self._ready)
-
     def close(self) -> None:
         """End the child, its helpers and all processes they started. Safe to call twice."""
         self._dismiss()
         super().close()
 
-    def _converse(
-        self, request: m.Request[Any], doing: str, silence_s: float | None = None
-    ) -> Iterator[Any]:
-        if isinstance(request, m.StartEngine) or request.sets_state:
+    def _converse(self, request: m.Request[Any], doing: str) -> Iterator[Any]:
+        if isinstance(request, m.OpenModel | m.StartEngine | m.UseImaginaryGpu):
             self._dismiss()
         # A file may crash a child, and a request has few of them.
         if (
@@ -103,13 +96,11 @@ class HostWithHelpers(EngineHost):
             and not request.has_files
             and len(request.subjects) > 2 * SHARE
         ):
-            yield from self._converse_with_helpers(request, doing, silence_s)
+            yield from self._converse_with_helpers(request, doing)
         else:
-            yield from super()._converse(request, doing, silence_s)
+            yield from super()._converse(request, doing)
 
-    def _converse_with_helpers(
-        self, request: m.Measure, doing: str, silence_s: float | None
-    ) -> Iterator[Any]:
+    def _converse_with_helpers(self, request: m.Measure, doing: str) -> Iterator[Any]:
         shares = WorkQueue(request)
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         start_s, own_subjects = time.monotonic(), 0
@@ -120,7 +111,7 @@ class HostWithHelpers(EngineHost):
             for start in range(0, len(request.subjects), SHARE):
                 while (answers := shares.collect(start)) is None:
                     if (own := shares.take()) is not None:
-                        replies = super()._converse(shares.request_at(own), doing, silence_s)
+                        replies = super()._converse(shares.request_at(own), doing)
                         shares.done.put((own, [a for a in replies if isinstance(a, m.Measured)]))
                         own_subjects += SHARE
                     subject_s = (time.monotonic() - start_s) / max(own_subjects, 1)
@@ -132,7 +123,7 @@ class HostWithHelpers(EngineHost):
                         # Ending the helpers frees memory.
                         self._dismiss()
                         again = replace(request, subjects=(request.subjects[answer.index],))
-                        for reply in super()._converse(again, doing, silence_s):
+                        for reply in super()._converse(again, doing):
                             if isinstance(reply, m.Measured):
                                 yield replace(reply, index=answer.index)
                     else:
@@ -144,8 +135,7 @@ class HostWithHelpers(EngineHost):
     def _start_helpers(self, shares: WorkQueue, doing: str) -> None:
         cores, free = len(os.sched_getaffinity(0)), free_bytes()
         room = _MAX_HELPERS if free is None else max(0, free - _RESERVED_BYTES) // _HELPER_BYTES
-        most = _MAX_HELPERS if self._most is None else self._most
-        number = min(cores - 1, room, most)
+        number = min(cores - 1, room, _MAX_HELPERS)
         for _ in range(number):
             # Started in this thread: a child ends with the thread that started it.
             helper = EngineHost(python=self._python, threads=max(1, cores // (number + 1)))
@@ -193,18 +183,16 @@ class CachingHost(HostWithHelpers):
         self._cache: dict[bytes, list[object]] = {}
         super().__init__(**how)
 
-    def _converse(
-        self, request: m.Request[Any], doing: str, silence_s: float | None = None
-    ) -> Iterator[Any]:
+    def _converse(self, request: m.Request[Any], doing: str) -> Iterator[Any]:
         if not request.cacheable:
-            yield from super()._converse(request, doing, silence_s)
+            yield from super()._converse(request, doing)
             return
         key = m.encode(request)
         if key in self._cache:
             yield from self._cache[key]
             return
         answers: list[object] = []
-        for answer in super()._converse(request, doing, silence_s):
+        for answer in super()._converse(request, doing):
             answers.append(answer)
             # The machine may have more free memory later, so a failure for memory is not cached.
             if not isinstance(answer, m.Interim) and not any(

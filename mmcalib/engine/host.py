@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from mmcalib.engine import messages as m
 from mmcalib.engine.environment import child_environment
@@ -28,7 +28,7 @@ from mmcalib.errors import (
     VllmMoved,
     VllmRefused,
 )
-from mmcalib.files import Scratch
+from mmcalib.files import Scratch, link_or_copy
 from mmcalib.processes import Closing, Worker
 
 _LOG_PREFIX = "mmcalib-engine-"
@@ -53,10 +53,7 @@ class ChildLog(Closing):
             folder = Path(tempfile.mkdtemp(prefix=_LOG_PREFIX))
             _remove_old_logs(folder.parent)
             self._lasting_path = folder / self.path.name
-            try:
-                os.link(self.path, self._lasting_path)
-            except OSError:  # a file system without hard links
-                shutil.copyfile(self.path, self._lasting_path)
+            link_or_copy(self.path, self._lasting_path)
         return self._lasting_path
 
     def close(self) -> None:
@@ -106,8 +103,6 @@ def last_line(log: Path) -> str:
     texts = [line.strip() for line in lines if line.strip()]
     return texts[-1][:300] if texts else ""
 
-
-R = TypeVar("R")
 
 # An engine start compiles kernels and loads tens of gigabytes. A longer silence is a hang.
 SILENCE_S = 900.0
@@ -180,7 +175,7 @@ class EngineHost(Closing):
     def pid(self) -> int:
         return self._child.pid
 
-    def ask(self, request: m.Request[R], doing: str) -> R:
+    def ask(self, request: m.Request[m.R], doing: str) -> m.R:
         """Send one request and wait for its closing reply.
 
         Raises `VllmRefused` with vLLM's error, `VllmMoved` if mmcalib does not fit this release,
@@ -196,14 +191,12 @@ class EngineHost(Closing):
 
     def measure(self, request: m.Measure, doing: str) -> Iterator[m.Measured]:
         """Yield one `Measured` per subject, in order. Files have a shorter time limit."""
-        silence_s = min(self._silence_s, FILE_SILENCE_S) if request.has_files else self._silence_s
-        answers = self._converse(request, doing, silence_s)
+        answers = self._converse(request, doing)
         yield from (answer for answer in answers if isinstance(answer, m.Measured))
 
-    def _converse(
-        self, request: m.Request[Any], doing: str, silence_s: float | None = None
-    ) -> Iterator[Any]:
-        silence_s = silence_s or self._silence_s
+    def _converse(self, request: m.Request[Any], doing: str) -> Iterator[Any]:
+        has_files = isinstance(request, m.Measure) and request.has_files
+        silence_s = min(self._silence_s, FILE_SILENCE_S) if has_files else self._silence_s
         if self._child.pipe.closed:
             hint = f"its log: {self._log.path}" if self._log.path.exists() else ""
             raise EngineDied(f"the engine process ended before {doing}", hint=hint)

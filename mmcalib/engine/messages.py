@@ -43,14 +43,13 @@ R = TypeVar("R")
 
 
 class Request(Message, Generic[R]):
-    """Ends with one reply R; `sets_state` changes later answers, `cacheable` answers stay valid."""
+    """Ends with one reply R; `cacheable` answers stay valid."""
 
-    sets_state: ClassVar[bool]
     cacheable: ClassVar[bool]
 
-    def __init_subclass__(cls, *, sets_state: bool = False, cacheable: bool = False) -> None:
+    def __init_subclass__(cls, *, cacheable: bool = False) -> None:
         super().__init_subclass__()
-        cls.sets_state, cls.cacheable = sets_state, cacheable
+        cls.cacheable = cacheable
         Message.by_name.setdefault(cls.reply().__name__, cls.reply())
 
     @classmethod
@@ -122,7 +121,7 @@ class ProbeEnvironment(Request[EnvironmentReport]):
     """Import vLLM and mmcalib's adapters, and find the device that vLLM would use."""
 
 
-class OpenModel(Request[ModelInfo], sets_state=True):
+class OpenModel(Request[ModelInfo]):
     """Open a checkpoint folder or cached hub model; `search_knobs` also finds knobs and tiles."""
 
     path: str
@@ -204,7 +203,7 @@ class CompareDevices(Request[DeviceComparison]):
     warm: bool = False
 
 
-class UseImaginaryGpu(Request[Done], sets_state=True):
+class UseImaginaryGpu(Request[Done]):
     """Put the child on an imaginary GPU for good. It must be the first request."""
 
     gpu: Gpu

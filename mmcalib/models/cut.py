@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from mmcalib.errors import ModelError
-from mmcalib.files import whole_folder
+from mmcalib.files import link_or_copy, whole_folder
 from mmcalib.text import one_line
 
 Config: TypeAlias = dict[str, Any]
@@ -219,7 +217,7 @@ def cut_checkpoint(source: Path, target: Path, layers: int = CUT_LAYERS) -> Path
             if path.is_file() and not weight:
                 copy = scratch / path.relative_to(source)
                 copy.parent.mkdir(parents=True, exist_ok=True)
-                _link_or_copy(path.resolve(), copy)
+                link_or_copy(path.resolve(), copy)
         config = scratch / "config.json"
         config.unlink()
         config.write_text(json.dumps(cut, indent=1) + "\n", encoding="utf-8")
@@ -241,13 +239,6 @@ def read_config(folder: Path) -> dict[str, object]:
     if not isinstance(config, dict):
         raise ModelError(f"{folder}/config.json is not a mapping")
     return config
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 # Parameters of a repeated block: `language_model.model.layers.3.mlp.…`, `visual.blocks.0.attn.…`.

@@ -273,23 +273,30 @@ class CudaDriver:
     def count(self) -> int:
         return self._number("cuDeviceGetCount")
 
-    def name(self, device: int) -> str:
+    def read_gpu(self) -> Gpu:
+        """Read the first GPU."""
+        device = ctypes.c_int(self._number("cuDeviceGet", 0))
         text = ctypes.create_string_buffer(NAME_BYTES)
-        self._call("cuDeviceGetName", text, NAME_BYTES, self._handle(device))
-        return text.value.decode("utf-8", errors="replace")
+        self._call("cuDeviceGetName", text, NAME_BYTES, device)
+        name = text.value.decode("utf-8", errors="replace")
 
-    def total_bytes(self, device: int) -> int:
-        # Equals cudaDeviceProp.totalGlobalMem (torch's total_memory) and, on Linux, the total of
-        # cudaMemGetInfo, which vLLM divides: in public logs an L4 has 22563 MiB by the first and
-        # 22.03 GiB by the second, an H100 81089 MiB and 79.19 GiB, a GB10 124610 MiB and
-        # 121.69 GiB. nvidia-smi's total also includes the driver's reserve.
-        return self._number("cuDeviceTotalMem_v2", self._handle(device), kind=ctypes.c_size_t)
+        def attribute(code: int) -> int:
+            return self._number("cuDeviceGetAttribute", code, device)
 
-    def attribute(self, code: int, device: int) -> int:
-        return self._number("cuDeviceGetAttribute", code, self._handle(device))
-
-    def _handle(self, device: int) -> ctypes.c_int:
-        return ctypes.c_int(self._number("cuDeviceGet", device))
+        return Gpu(
+            name=name,
+            torch_name=name,
+            # Equals cudaDeviceProp.totalGlobalMem (torch's total_memory) and, on Linux, the total
+            # of cudaMemGetInfo, which vLLM divides: in public logs an L4 has 22563 MiB by the first
+            # and 22.03 GiB by the second, an H100 81089 MiB and 79.19 GiB, a GB10 124610 MiB and
+            # 121.69 GiB. nvidia-smi's total also includes the driver's reserve.
+            total_bytes=self._number("cuDeviceTotalMem_v2", device, kind=ctypes.c_size_t),
+            total_status="read",
+            source="the CUDA driver of this machine",
+            capability=(attribute(CAPABILITY_MAJOR), attribute(CAPABILITY_MINOR)),
+            sm_count=attribute(MULTIPROCESSOR_COUNT),
+            unified=bool(attribute(INTEGRATED)),
+        )
 
     def _number(self, function: str, *arguments: object, kind: Any = ctypes.c_int) -> int:
         """Return what a function writes to the pointer in its first argument."""
@@ -321,17 +328,7 @@ def detect_gpu(driver: Callable[[], CudaDriver] = open_driver) -> Gpu:
     cuda = driver()
     if cuda.count() == 0:
         raise UsageError("CUDA finds no GPU on this machine", hint=NAME_GPU_HINT)
-    name = cuda.name(0)
-    return Gpu(
-        name=name,
-        torch_name=name,
-        total_bytes=cuda.total_bytes(0),
-        total_status="read",
-        source="the CUDA driver of this machine",
-        capability=(cuda.attribute(CAPABILITY_MAJOR, 0), cuda.attribute(CAPABILITY_MINOR, 0)),
-        sm_count=cuda.attribute(MULTIPROCESSOR_COUNT, 0),
-        unified=bool(cuda.attribute(INTEGRATED, 0)),
-    )
+    return cuda.read_gpu()
 
 
 def resolve_gpu(name: str) -> Gpu:

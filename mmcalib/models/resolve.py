@@ -55,19 +55,19 @@ class HuggingFaceHub:
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._cache = str(cache_folder(env))
-        self._endpoint = env.get("HF_ENDPOINT", DEFAULT_ENDPOINT).rstrip("/")
-        self._offline = env.get("HF_HUB_OFFLINE", "").lower() in TRUE_WORDS
+        self.endpoint = env.get("HF_ENDPOINT", DEFAULT_ENDPOINT).rstrip("/")
+        self.is_offline = env.get("HF_HUB_OFFLINE", "").lower() in TRUE_WORDS
 
     def fetch(self, model_id: str) -> Path:
         """Return a folder with the model's small files. Raises HubUnavailable."""
-        if self._offline:
+        if self.is_offline:
             raise HubUnavailable("HF_HUB_OFFLINE is set")
         if importlib.util.find_spec("huggingface_hub") is None:
             raise HubUnavailable("huggingface_hub is not installed")
-        if not is_reachable(self._endpoint, REACH_TIMEOUT_S):
-            raise HubUnavailable(f"{self._endpoint} did not answer within {REACH_TIMEOUT_S:g} s")
+        if not is_reachable(self.endpoint, REACH_TIMEOUT_S):
+            raise HubUnavailable(f"{self.endpoint} did not answer within {REACH_TIMEOUT_S:g} s")
         order = FetchRequest(
-            model_id, self._endpoint, self._cache, list(SMALL_FILES), REACH_TIMEOUT_S
+            model_id, self.endpoint, self._cache, list(SMALL_FILES), REACH_TIMEOUT_S
         )
         own = {"HF_HUB_DISABLE_XET": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         env = safe_environment(os.environ, sys.path) | own
@@ -81,7 +81,7 @@ class HuggingFaceHub:
             except EOFError:
                 folder, why = "", f"the client process {client.how_it_ended()}"
         if not folder:
-            raise HubUnavailable(one_line(f"{self._endpoint}: {why.splitlines()[0]}"))
+            raise HubUnavailable(one_line(f"{self.endpoint}: {why.splitlines()[0]}"))
         return Path(folder)
 
 
@@ -134,10 +134,9 @@ def require_weights(model: str, env: Mapping[str, str]) -> None:
         return
     if folders[0].is_dir():
         raise ModelError(f"{model} has no weights", hint=f"ls {model}: *.safetensors is missing")
-    endpoint = env.get("HF_ENDPOINT", DEFAULT_ENDPOINT).rstrip("/")
-    offline = env.get("HF_HUB_OFFLINE", "").lower() in TRUE_WORDS
-    if offline or not is_reachable(endpoint, REACH_TIMEOUT_S):
-        why = "HF_HUB_OFFLINE is set" if offline else f"{endpoint} does not answer"
+    hub = HuggingFaceHub(env)
+    if hub.is_offline or not is_reachable(hub.endpoint, REACH_TIMEOUT_S):
+        why = "HF_HUB_OFFLINE is set" if hub.is_offline else f"{hub.endpoint} does not answer"
         raise ModelError(
             f"no weights of {model} on this machine, and {why}",
             hint="-- ./folder of the checkpoint; or -- --load-format dummy, to try requests",

@@ -160,11 +160,6 @@ RunProfile = Callable[[Any, Callable[[], Any]], Any]
 RunStep = Callable[[Any, Callable[[], None]], None]
 
 
-def stepped_config(engine_args: Mapping[str, Any]) -> Any:
-    """Return the server's config without async scheduling, which reschedules finished requests."""
-    return serve_config({**engine_args, "async_scheduling": False, "load_format": "dummy"})
-
-
 @dataclass(frozen=True, slots=True)
 class PlacedItem:
     """One processed item and its placeholders; equal `content` means the same item."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from functools import cache
 from typing import Any
 
 from mmcalib.domain import model
@@ -25,22 +24,15 @@ def borrow_cpu() -> None:
 
     # The oldest releases do not have `is_unspecified`.
     if vllm.platforms.current_platform._enum is PlatformEnum.UNSPECIFIED:
-        vllm.platforms._current_platform = _borrowed_cpu()()
+        from vllm.platforms.cpu import CpuPlatform
+
+        vllm.platforms._current_platform = CpuPlatform()
+        vllm.platforms._current_platform.is_borrowed = True
 
 
 def starts_engines() -> bool:
     """Return True if this build of vLLM has kernels for this machine."""
-    return not isinstance(current(), _borrowed_cpu())
-
-
-@cache
-def _borrowed_cpu() -> Any:
-    from vllm.platforms.cpu import CpuPlatform
-
-    class BorrowedCpu(CpuPlatform):  # type: ignore[misc] # vLLM has no stubs
-        """The CPU platform in a build without CPU kernels."""
-
-    return BorrowedCpu
+    return "is_borrowed" not in vars(current())
 
 
 def fit_block_size(config: Any) -> None:
@@ -106,8 +98,10 @@ def uses_more_non_torch(capability: tuple[int, int]) -> bool:
     return capability >= (9, 0) and release.VLLM_0_20.is_reached
 
 
-@cache
-def _raising_parser() -> Any:
+def parsers() -> tuple[Any, Any]:
+    """Return vLLM's parser and its subparser for `serve`. They raise ArgumentTypeError."""
+    from vllm.entrypoints.cli.serve import ServeSubcommand
+
     if release.VLLM_0_13.is_reached:
         from vllm.utils.argparse_utils import FlexibleArgumentParser
     else:
@@ -119,14 +113,7 @@ def _raising_parser() -> Any:
         def error(self, message: str) -> Any:
             raise argparse.ArgumentTypeError(message)
 
-    return Parser
-
-
-def parsers() -> tuple[Any, Any]:
-    """Return vLLM's parser and its subparser for `serve`. They raise ArgumentTypeError."""
-    from vllm.entrypoints.cli.serve import ServeSubcommand
-
-    parser = _raising_parser()(prog="vllm")
+    parser = Parser(prog="vllm")
     return parser, ServeSubcommand().subparser_init(parser.add_subparsers(dest="subparser"))
 
 
@@ -137,6 +124,7 @@ def run_cli() -> None:
 
 
 def end_groups() -> None:
+    """End vLLM's process groups, so that the next rehearsal can use another number of ranks."""
     from vllm.distributed import destroy_distributed_environment, destroy_model_parallel
 
     destroy_model_parallel()

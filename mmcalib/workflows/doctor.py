@@ -189,11 +189,11 @@ TIMEOUT_S = 3.0
 
 def probe_hub(env: Mapping[str, str]) -> Hub:
     """Probe the hub at HF_ENDPOINT, unless HF_HUB_OFFLINE is set."""
-    endpoint = env.get("HF_ENDPOINT", resolve.DEFAULT_ENDPOINT).rstrip("/")
-    if env.get("HF_HUB_OFFLINE", "").lower() in resolve.TRUE_WORDS:
-        return Hub(endpoint=endpoint, state="offline")
-    answers = resolve.is_reachable(endpoint, TIMEOUT_S)
-    return Hub(endpoint=endpoint, state="reachable" if answers else "unreachable")
+    hub = resolve.HuggingFaceHub(env)
+    if hub.is_offline:
+        return Hub(endpoint=hub.endpoint, state="offline")
+    answers = resolve.is_reachable(hub.endpoint, TIMEOUT_S)
+    return Hub(endpoint=hub.endpoint, state="reachable" if answers else "unreachable")
 
 
 def check_hub(hub: Hub, env: Mapping[str, str]) -> Check:

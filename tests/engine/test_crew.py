@@ -27,10 +27,10 @@ VAST = Blank(VideoShape(32, 8.0, 4.0, 200_000, 200_000))
 
 
 @contextmanager
-def crew(folder: Path, worth_s: float = 0.0, most: int | None = None) -> Iterator[HostWithHelpers]:
+def crew(folder: Path, worth_s: float = 0.0) -> Iterator[HostWithHelpers]:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core: nobody could help")
-    with HostWithHelpers(worth_s=worth_s, most=most) as host:
+    with HostWithHelpers(worth_s=worth_s) as host:
         host.ask(OpenModel(str(folder), search_knobs=False), "opening")
         yield host
 
@@ -59,13 +59,13 @@ def test_helpers_answer_as_the_child_itself(lab: Callable[[str], Lab], engine_ca
     ]
     with crew(folder_of(QWEN, engine_cache)) as host:
         assert told(answered(host)) == expected
-        wait_until(lambda: host.helpers > 0, 120)
+        wait_until(lambda: bool(host._ready), 120)
         first = pids(host)
         assert told(answered(host)) == expected, "they help from the start"
         assert pids(host) == first
         (vast,) = [a for a in answered(host, (*IMAGES, VAST)) if a.refused_by == "host_memory"]
         assert vast.index == len(IMAGES)
-        assert host.helpers == 0, "without them there was more room, and too little all the same"
+        assert not host._ready, "without them there was more room, and too little all the same"
         assert not any(map(is_alive, first))
 
 
@@ -73,7 +73,7 @@ def test_helpers_answer_as_the_child_itself(lab: Callable[[str], Lab], engine_ca
 def test_what_a_helper_leaves_undone_others_do(engine_cache: Path) -> None:
     with crew(folder_of(QWEN, engine_cache)) as host:
         expected = told(answered(host))
-        wait_until(lambda: host.helpers > 0, 120)
+        wait_until(lambda: bool(host._ready), 120)
         helper = pids(host)[0]
         Timer(0.3, os.kill, (helper, signal.SIGKILL)).start()
         assert told(answered(host)) == expected
@@ -84,7 +84,7 @@ def test_what_a_helper_leaves_undone_others_do(engine_cache: Path) -> None:
 def test_nobody_is_begun_for_what_is_soon_done(engine_cache: Path) -> None:
     with crew(folder_of(QWEN, engine_cache), worth_s=10_000.0) as host:
         assert [answer.index for answer in answered(host)] == list(range(len(IMAGES)))
-        assert host.helpers == 0
+        assert not host._ready
 
 
 @pytest.mark.slow
@@ -92,14 +92,14 @@ def test_another_model_ends_them(engine_cache: Path) -> None:
     folder = folder_of(QWEN, engine_cache)
     with crew(folder) as host:
         answered(host)
-        wait_until(lambda: host.helpers > 0, 120)
+        wait_until(lambda: bool(host._ready), 120)
         before = pids(host)
         host.ask(OpenModel(str(folder), search_knobs=False), "opening")
-        assert host.helpers == 0
+        assert not host._ready
         assert not any(map(is_alive, before))
         # One that is only beginning when the host ends, ends too.
         answered(host)
-    assert host.helpers == 0
+    assert not host._ready
 
 
 def test_what_was_heard_once_needs_no_child(engine_cache, tmp_path: Path, with_vllm: None) -> None:

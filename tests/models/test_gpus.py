@@ -241,28 +241,11 @@ FIRST_HANDLE = 7
 ATTRIBUTES = {75: 8, 76: 9, 16: 58, 18: 0}
 
 
-class Pretended(gpus.CudaDriver):
-    def __init__(self, number: int = 1) -> None:
-        self.number = number
-
-    def count(self) -> int:
-        return self.number
-
-    def name(self, device: int) -> str:
-        return "NVIDIA L4"
-
-    def total_bytes(self, device: int) -> int:
-        return L4_BYTES
-
-    def attribute(self, code: int, device: int) -> int:
-        return ATTRIBUTES[code]
-
-
 class Libcuda:
     """Writes through the pointers it is given, as libcuda does; `refused` answers with a code."""
 
-    def __init__(self, **refused: int) -> None:
-        self.refused = refused
+    def __init__(self, number: int = 2, **refused: int) -> None:
+        self.number, self.refused = number, refused
 
     def __getattr__(self, function: str) -> Any:
         return lambda *arguments: self.refused.get(function) or self.answer(function, *arguments)
@@ -277,7 +260,7 @@ class Libcuda:
     def value(self, function: str, *asked: Any) -> int:
         match function, asked:
             case "cuDeviceGetCount", ():
-                return 2
+                return self.number
             case "cuDeviceGet", (ordinal,):
                 return int(ordinal) + FIRST_HANDLE
             case "cuDeviceTotalMem_v2", (handle,):
@@ -298,21 +281,20 @@ L4 = Gpu(
 )
 
 
-def test_the_first_gpu_is_read() -> None:
-    assert gpus.detect_gpu(Pretended) == L4
-    assert gpus.has_gpu(Pretended)
+def pretended(number: int = 2, **refused: int) -> gpus.CudaDriver:
+    return gpus.CudaDriver(Libcuda(number, **refused))
+
+
+def test_the_first_gpu_is_read_by_pointers_and_its_handle() -> None:
+    assert gpus.detect_gpu(pretended) == L4
+    assert gpus.has_gpu(pretended)
 
 
 def test_a_machine_without_gpus_says_so() -> None:
     with pytest.raises(UsageError, match="no GPU") as caught:
-        gpus.detect_gpu(lambda: Pretended(0))
+        gpus.detect_gpu(lambda: pretended(0))
     assert "--gpu NAME" in caught.value.hint
-    assert not gpus.has_gpu(lambda: Pretended(0))
-
-
-def test_libcuda_is_asked_with_pointers_and_handles() -> None:
-    assert gpus.detect_gpu(lambda: gpus.CudaDriver(Libcuda())) == L4
-    assert gpus.CudaDriver(Libcuda()).total_bytes(1) == L4_BYTES + 1, "not by the ordinal"
+    assert not gpus.has_gpu(lambda: pretended(0))
 
 
 @pytest.mark.parametrize(
@@ -325,7 +307,7 @@ def test_libcuda_is_asked_with_pointers_and_handles() -> None:
 )
 def test_what_the_driver_refuses_is_told(refused: dict[str, int], said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
-        gpus.detect_gpu(lambda: gpus.CudaDriver(Libcuda(**refused)))
+        gpus.detect_gpu(lambda: pretended(**refused))
     assert "--gpu NAME" in caught.value.hint
 
 

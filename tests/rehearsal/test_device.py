@@ -294,7 +294,7 @@ def test_a_value_that_nobody_knows_is_zero_and_counted(gpu: ImaginaryGpu) -> Non
 
 def test_clearing_forgets_guesses_and_values(gpu: ImaginaryGpu) -> None:
     t = cuda(1, 2)
-    gpu.clear(on_matmul=lambda operation: None)
+    gpu.clear(on_aten=lambda name: None)
     assert (t[0].item(), gpu.guesses) == (0, {"item": 1})
 
 
@@ -340,7 +340,7 @@ def test_a_kernel_s_scratch_raises_the_peak_and_is_gone(gpu: ImaginaryGpu) -> No
 
 def test_the_first_product_brings_a_workspace_that_stays(gpu: ImaginaryGpu) -> None:
     allocator = machine(gpu).allocator
-    gpu.clear(on_matmul=Workspaces(allocator, (9, 0), (2, 13)).use)
+    gpu.clear(on_aten=Workspaces(allocator, (9, 0), (2, 13)).use)
     x = activation(512, 512)
     before = allocator.allocated_bytes
     x.add(1)

@@ -25,11 +25,18 @@ config = EngineArgs(
     max_num_seqs=64,
 ).create_engine_config()
 with start_worker(stage, config) as started:
+    budget = WorkerMethods.mmcalib_budget(started.worker)
+    assert budget is not None
     found = {
         "memory": asdict(
             read_worker_memory(started.worker, subtracts_graphs=subtracts_graphs(started.worker))
         ),
-        "budget": WorkerMethods.mmcalib_budget(started.worker),
+        "budget": {
+            "tokens": budget.encoder_budget_tokens,
+            "modality": budget.profiled_modality,
+            "items": budget.profiled_items,
+            "max_tokens": budget.profiled_embeds,
+        },
         "again": phase_peaks(started.worker.model_runner),
         "phases": {one.name: one.peak_bytes - one.start_bytes for one in started.phases},
         "available_bytes": started.available_bytes,

@@ -121,13 +121,10 @@ class CachingAllocator:
         return self._live[address].size
 
     def empty_cache(self) -> None:
-        """Return every completely free segment to the device, as torch.cuda.empty_cache does."""
+        """Return what the device can take back, as torch.cuda.empty_cache does."""
         for pool in (self._small, self._large):
             for _, address in list(pool.free):
-                block = self._idle[address]
-                if block.before is None and block.after is None:
-                    self._take(block)
-                    self.reserved_bytes -= block.size
+                self._give_back(self._idle[address])
 
     def reset_peak(self) -> None:
         self.allocated_peak_bytes = self.allocated_bytes
@@ -161,6 +158,12 @@ class CachingAllocator:
         self.reserved_bytes += nbytes
         self.reserved_peak_bytes = max(self.reserved_peak_bytes, self.reserved_bytes)
         return block
+
+    def _give_back(self, block: Block) -> None:
+        """Return a free block if it is a whole segment."""
+        if block.before is None and block.after is None:
+            self._take(block)
+            self.reserved_bytes -= block.size
 
     def _should_split(self, block: Block, size: int) -> bool:
         rest = block.size - size
@@ -206,12 +209,6 @@ class ExpandingAllocator(CachingAllocator):
 
     # Unmapped blocks of each pool, by address.
     _unmapped: dict[Pool, list[tuple[int, Block]]] = field(default_factory=dict, init=False)
-
-    def empty_cache(self) -> None:
-        """Return the pages that only free blocks use."""
-        for pool in (self._small, self._large):
-            for _, address in list(pool.free):
-                self._unmap(self._idle[address])
 
     def _index(self, pool: Pool, size: int) -> int:
         """Return the index of the best fitting free block; a block counts with its growth."""
@@ -278,7 +275,8 @@ class ExpandingAllocator(CachingAllocator):
         self.reserved_bytes += nbytes
         self.reserved_peak_bytes = max(self.reserved_peak_bytes, self.reserved_bytes)
 
-    def _unmap(self, block: Block) -> None:
+    def _give_back(self, block: Block) -> None:
+        """Return the pages that only this free block uses."""
         page = _page_bytes(block.pool)
         first = round_up(block.address, page)
         last = (block.address + block.size) // page * page

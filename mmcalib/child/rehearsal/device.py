@@ -235,7 +235,6 @@ _WHOLE = {aten.scaled_dot_product_attention.default}
 # Code may not rely on the values of fresh memory, so they are zeros here.
 _EMPTIES = ("aten::empty", "aten::new_empty")
 _FRESH_BYTES = MIB
-_MATMULS = {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_addmm_activation", "convolution"}
 _HOST_BUFFERS = {aten.zeros.default, aten.empty.memory_format}
 _TORCH = ("aten", "prims", "prim")
 _COMPOSITE = (torch._C.DispatchKey.CompositeImplicitAutograd,)
@@ -326,17 +325,17 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
         self.ledger = ledger
         self.guesses: Counter[str] = Counter()
-        self.clear(lambda operation: None)
+        self.clear(lambda name: None)
         self._meta_kernels = MetaKernels(self.fake)
         self._kernels: dict[Operation, Any] = {}
         self._lift_before: list[bool] = []
 
-    def clear(self, on_matmul: Callable[[Operation], None]) -> None:
-        """Forget values and guesses, and report matrix products to `on_matmul` from now on."""
+    def clear(self, on_aten: Callable[[str], None]) -> None:
+        """Forget values and guesses, and report the names of aten's operations from now on."""
         self.values = Values()
         self.guesses.clear()
         self.whole_masks = 0
-        self._on_matmul = on_matmul
+        self._on_aten = on_aten
 
     def __enter__(self) -> ImaginaryGpu:
         ensure_device_guard()
@@ -438,8 +437,8 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
 
     def _book(self, func: Operation, args: Any, kwargs: Any, out: Any) -> None:
         name = func._schema.name.rpartition("::")[2]
-        if name in _MATMULS:
-            self._on_matmul(func)
+        if func.namespace == "aten":
+            self._on_aten(name)
         fakes = [leaf for leaf in tree_leaves(out) if isinstance(leaf, FakeTensor)]
         on_device = [fake for fake in fakes if fake.device.type == "cuda"]
         for fake in on_device:

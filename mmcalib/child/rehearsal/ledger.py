@@ -41,10 +41,6 @@ class GpuMemory:
         self.clear()
 
     @property
-    def capability(self) -> tuple[int, int]:
-        return self.gpu.capability
-
-    @property
     def outside_bytes(self) -> int:
         """Bytes outside torch."""
         return self.other_bytes + self.local_bytes
@@ -231,7 +227,7 @@ _LARGE_SINCE = {9: (2, 0), 10: (2, 12), 11: (2, 14), 12: (2, 12)}
 _UNIFIED = (2, 12)
 # addmm with a bias and scaled products go to cuBLASLt, other products to cuBLAS.
 _LT_OPERATIONS = {"addmm", "_addmm_activation", "_scaled_mm"}
-_CUBLAS_OPERATIONS = {"mm", "bmm", "baddbmm"}
+_OPERATIONS = {"mm", "bmm", "baddbmm", *_LT_OPERATIONS}
 
 Capability = tuple[int, int]
 Version = tuple[int, int]
@@ -280,11 +276,10 @@ class Workspaces:
             "cublaslt": cublaslt_workspace_bytes(torch_version, lt_size_config),
         }
 
-    def use(self, operation: object) -> None:
-        """Record that an aten operation (by name, or `aten.mm.default`) runs."""
-        name = str(operation).removeprefix("aten.").removeprefix("aten::").partition(".")[0]
+    def use(self, name: str) -> None:
+        """Record that one of aten's operations runs, such as `mm`."""
         # cuBLASLt shares cuBLAS's handle: getCurrentCUDABlasLtHandle also makes its workspace.
-        if name in _LT_OPERATIONS | _CUBLAS_OPERATIONS:
+        if name in _OPERATIONS:
             self._allocator.allocate(self._missing_bytes.pop("cublas", 0))
         if name in _LT_OPERATIONS:
             self._allocator.allocate(self._missing_bytes.pop("cublaslt", 0))

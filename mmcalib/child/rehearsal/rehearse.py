@@ -321,12 +321,9 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
             is_shared = machine.gpu.free_bytes is not None
             is_shared &= request.engine_args.get(UTILIZATION) is None
             refusal = f"other processes use the GPU, and {UTILIZATION} is not set" * is_shared
-        kv = plan_kv_cache(config, started.worker, available)
-        if graphs.short_bytes:
-            problem = _too_many_sequences(config, graphs, captured)
-            kv = KvCache(kv.bytes_per_token, None, None, problem)
+        problem = _too_many_sequences(config, graphs, captured) if graphs.short_bytes else ""
         # Last, because a profile needs this memory.
-        kv = fill_cache(started, kv, mode)
+        kv = plan_kv_cache(started, available, mode, problem)
         if set_bytes is not None:
             # vLLM uses the user's size regardless of other memory.
             loaded = machine.machine.allocator.allocated_bytes + machine.machine.local_bytes
@@ -477,34 +474,28 @@ class KvCache:
     """The KV cache; `tokens` and `concurrency` are None if vLLM would not start (`problem`)."""
 
     bytes_per_token: int
-    tokens: int | None
-    concurrency: float | None
+    tokens: int | None = None
+    concurrency: float | None = None
     problem: str = ""
     layout: Any = None
 
 
-def plan_kv_cache(config: Any, worker: Any, available_bytes: int) -> KvCache:
+def plan_kv_cache(started: StartedWorker, available_bytes: int, mode: str, problem: str) -> KvCache:
+    """Divide the KV cache unless there is a `problem`; give it to a hybrid for graph `mode`."""
+    config, worker = started.config, started.worker
     specs = worker.get_kv_cache_spec()
     per_token = round(runner.bytes_per_token(specs.values()))
+    if problem:
+        return KvCache(per_token, problem=problem)
     if not specs:
-        return KvCache(0, 0, None, "this model does not use a KV cache")
+        return KvCache(0, 0, problem="this model does not use a KV cache")
     runner.resolve_layout(config, worker, list(specs.values()))
     try:
         layout = runner.kv_cache_config(config, specs, available_bytes)
+        tokens, concurrency = runner.kv_cache_tokens(config, layout)
+        if config.model_config.is_hybrid:
+            with models.check_graph_mode(config, mode):
+                worker.initialize_from_config(layout)
     except ValueError as error:
-        return KvCache(per_token, None, None, " ".join(str(error).split()))
-    tokens, concurrency = runner.kv_cache_tokens(config, layout)
+        return KvCache(per_token, problem=" ".join(str(error).split()))
     return KvCache(per_token, tokens, concurrency, layout=layout)
-
-
-def fill_cache(started: StartedWorker, kv: KvCache, mode: str) -> KvCache:
-    """Give a hybrid model's worker its KV cache for graph `mode`; no layout if vLLM refuses it."""
-    config = started.config
-    if not config.model_config.is_hybrid or kv.layout is None:
-        return kv
-    try:
-        with models.check_graph_mode(config, mode):
-            started.worker.initialize_from_config(kv.layout)
-    except ValueError as error:
-        return KvCache(kv.bytes_per_token, None, None, " ".join(str(error).split()))
-    return kv

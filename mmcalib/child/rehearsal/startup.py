@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.modules import module as hooks
 
 from mmcalib.child.rehearsal.allocator import settings_from_environment
-from mmcalib.child.rehearsal.device import ImaginaryGpu, Operation
+from mmcalib.child.rehearsal.device import ImaginaryGpu
 from mmcalib.child.rehearsal.ledger import GpuMemory, Ledger, LedgerPhase, Workspaces
 from mmcalib.child.rehearsal.patches import cuda, flashinfer, kernels, loading
 from mmcalib.child.tensors import storage_sizes
@@ -51,21 +51,21 @@ class ImaginaryMachine:
         major, minor = torch.__version__.split(".")[:2]
         workspaces = Workspaces(
             self.machine.allocator,
-            self.machine.capability,
+            self.gpu.capability,
             (int(major), int(minor)),
             config=os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
             lt_size_config=os.environ.get("CUBLASLT_WORKSPACE_SIZE"),
         )
         has_cudnn = False
 
-        def count_libraries(operation: Operation) -> None:
+        def count_libraries(name: str) -> None:
             nonlocal has_cudnn
-            workspaces.use(operation)
-            if operation == torch.ops.aten.convolution.default and not has_cudnn:
+            workspaces.use(name)
+            if name == "convolution" and not has_cudnn:
                 has_cudnn = True
                 self.machine.other_bytes += cudnn_bytes(self.gpu)
 
-        self.device.clear(on_matmul=count_libraries)
+        self.device.clear(on_aten=count_libraries)
         self.products.clear()
 
 
@@ -170,7 +170,7 @@ def use_gpu(machine: ImaginaryMachine) -> Iterator[None]:
         with torch.inference_mode(), machine.device:
             yield
     finally:
-        cuda.destroy_groups()
+        platform.end_groups()
         models.clear_model_tables()
         machine.collect_garbage()
 

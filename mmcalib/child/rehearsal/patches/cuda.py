@@ -20,7 +20,7 @@ from torch.utils._device import _device_constructors
 
 from mmcalib.child.rehearsal.allocator import parse_settings
 from mmcalib.child.rehearsal.ledger import GPUS, GpuMemory, Ledger
-from mmcalib.releases import models, platform, targets
+from mmcalib.releases import models, targets
 from mmcalib.releases.targets import replace
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class _Device(nullcontext[None]):
 
 
 def properties(gpu_memory: GpuMemory) -> SimpleNamespace:
-    major, minor = gpu_memory.capability
+    major, minor = gpu_memory.gpu.capability
     shared = _SHARED_KIB.get((major, minor)) or _SHARED_KIB_NEWER.get(major, 99)
     return SimpleNamespace(
         name=gpu_memory.gpu.torch_name,
@@ -124,7 +124,7 @@ def install_cuda(machine: ImaginaryMachine) -> None:
         # `set_stream` ends in it. vLLM replaces `set_stream` itself to track the stream.
         "_set_stream_by_id": lambda **stream: None,
         "device": _Device,
-        "get_device_capability": lambda device=None: gpu_memory.capability,
+        "get_device_capability": lambda device=None: gpu_memory.gpu.capability,
         "get_device_name": lambda device=None: gpu_memory.gpu.torch_name,
         "get_device_properties": lambda device=None: about,
         "mem_get_info": lambda device=None: gpu_memory.memory_info(),
@@ -136,7 +136,7 @@ def install_cuda(machine: ImaginaryMachine) -> None:
         "stream": lambda stream: nullcontext(),
         "Stream": Stream,
         "Event": Stream,
-        "is_bf16_supported": lambda including_emulation=True: gpu_memory.capability >= (8, 0),
+        "is_bf16_supported": lambda including_emulation=True: gpu_memory.gpu.capability >= (8, 0),
         "memory.get_allocator_backend": lambda: "native",
     }
     accelerator: dict[str, Any] = {
@@ -461,9 +461,3 @@ def all_gather(parts: list[torch.Tensor], part: torch.Tensor, *args: Any, **kwar
 class _NoNccl:
     def __init__(self, path: str | None = None) -> None:
         raise OSError("NCCL is not available on an imaginary GPU")
-
-
-def destroy_groups() -> None:
-    """Destroy vLLM's groups, so that the next rehearsal can use another number of ranks."""
-    platform.end_groups()
-    assert not torch.distributed.is_initialized()

@@ -11,6 +11,7 @@ import importlib.machinery
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -293,58 +294,22 @@ class Products:
     def clear(self) -> None:
         self._workspaces.clear()
 
-    def _keep(self, name: str, device: torch.device) -> None:
-        if name not in self._workspaces:
-            self._workspaces[name] = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
-
-    def mm_fp4(
-        self,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        a_descale: torch.Tensor,
-        b_descale: torch.Tensor,
-        alpha: torch.Tensor | None = None,
-        out_dtype: torch.dtype = torch.bfloat16,
-        out: torch.Tensor | None = None,
-        **kwargs: Any,
-    ) -> torch.Tensor:
-        """Multiply (m, k/2) by (k/2, n), two numbers per byte."""
-        self._keep("mm_fp4_workspace", a.device)
-        return _product(a, (a.shape[0], b.shape[1]), out_dtype, out)
-
-    def mm_mxfp8(
-        self,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        a_descale: torch.Tensor,
-        b_descale: torch.Tensor,
-        out: torch.Tensor | None = None,
-        out_dtype: torch.dtype = torch.bfloat16,
-        **kwargs: Any,
-    ) -> torch.Tensor:
-        """Multiply (m, k) by (k, n)."""
-        self._keep("mm_mxfp8_workspace", a.device)
-        return _product(a, (a.shape[0], b.shape[1]), out_dtype, out)
-
-    def bmm_fp8(
-        self,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        a_scale: torch.Tensor,
-        b_scale: torch.Tensor,
-        dtype: torch.dtype,
-        out: torch.Tensor | None = None,
-        backend: str = "cublas",
-    ) -> torch.Tensor:
-        """Multiply (batch, m, k) by (batch, k, n)."""
-        self._keep("bmm_fp8_workspace", a.device)
-        return _product(a, (a.shape[0], a.shape[1], b.shape[2]), dtype, out)
+    def multiply(
+        self, kind: str, a: torch.Tensor, b: torch.Tensor, *others: Any, **named: Any
+    ) -> Any:
+        """Multiply (…, m, k) by (…, k, n), FP4 with two numbers per byte; vLLM names the dtype."""
+        if kind not in self._workspaces:
+            workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=a.device)
+            self._workspaces[kind] = workspace
+        (dtype,) = (one for one in (*others, *named.values()) if isinstance(one, torch.dtype))
+        return a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=dtype)
 
     def simulated_functions(self) -> Simulated:
-        products = {"mm_fp4": self.mm_fp4, "mm_mxfp8": self.mm_mxfp8, "bmm_fp8": self.bmm_fp8}
+        kinds = ("mm_fp4", "mm_mxfp8", "bmm_fp8")
+        products = {kind: partial(self.multiply, kind) for kind in kinds}
         experts = dict.fromkeys(_TRTLLM_EXPERTS, trtllm_moe)
-        kinds = ("BatchPrefillWithPaged", "BatchPrefillWithRagged", "BatchDecodeWithPaged")
-        wrappers = {f"{kind}KVCacheWrapper": PagedAttention for kind in kinds}
+        paged = ("BatchPrefillWithPaged", "BatchPrefillWithRagged", "BatchDecodeWithPaged")
+        wrappers = {f"{kind}KVCacheWrapper": PagedAttention for kind in paged}
         return {
             "flashinfer": {
                 **products,
@@ -404,21 +369,14 @@ class Products:
 Simulated = Mapping[str, Mapping[str, Any]]
 
 
-class _Member(str):
-    """A member of a stub class, as if it were an enum."""
-
-    @property
-    def value(self) -> str:
-        return self
-
-
 class _StubClass(type):
-    """A stub class; any public name is a text, as if it were an enum."""
+    """A stub class; any public name is a member, as if it were an enum of texts."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return _Member(f"{cls.__name__}.{name}")
+        text = f"{cls.__name__}.{name}"
+        return Enum(cls.__name__, {name: text}, type=str)[name]  # type: ignore[index] # it is one
 
 
 class _StubModule(types.ModuleType):
@@ -523,7 +481,7 @@ def install_deep_gemm(machine: ImaginaryMachine) -> None:
     """Replace DeepGEMM before vLLM looks for it; FP8 scales as in csrc/apis/layout.hpp."""
     if not targets.HAS_DEEP_GEMM:
         return
-    major = machine.machine.capability[0]
+    major = machine.gpu.capability[0]
 
     def do_nothing(*args: Any, **kwargs: Any) -> None:
         return None

@@ -123,7 +123,7 @@ _SUPPORTED = {
 
 def install_kernels(machine: ImaginaryMachine) -> None:
     """Tell vLLM which kernels work, and let the device view host memory without allocations."""
-    major, minor = machine.machine.capability
+    major, minor = machine.gpu.capability
     for name, supported in _SUPPORTED.items():
         replace(targets.custom_ops(name), lambda _, works=10 * major + minor in supported: works)
 
@@ -254,7 +254,7 @@ def apply_rotary_emb(
 
 def install_attention(machine: ImaginaryMachine) -> None:
     """Replace FlashAttention's modules; call it before vLLM imports attention backends."""
-    capability = machine.machine.capability
+    capability = machine.gpu.capability
     supported = {2: capability[0] >= 8, 3: capability[0] == 9, 4: capability[0] == 10}
 
     def module(name: str, **content: Any) -> types.ModuleType:

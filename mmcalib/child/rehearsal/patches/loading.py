@@ -156,7 +156,7 @@ def install_platform(machine: ImaginaryMachine) -> None:
     """Set vLLM's platform; call it before anything of vLLM reads the platform."""
     gpu_memory, base = machine.machine, platform.cuda_base()
     answers = {
-        "get_device_capability": platform.capability(*gpu_memory.capability),
+        "get_device_capability": platform.capability(*gpu_memory.gpu.capability),
         "get_device_name": gpu_memory.gpu.torch_name,
         "get_device_uuid": "imaginary",
         "get_device_total_memory": gpu_memory.gpu.total_bytes,
