@@ -71,6 +71,7 @@ def main() -> None:
         f"{len(rows)} logs; the slowest first answer took {slowest * 1000:.0f} ms besides imports.",
         "The proposals are computed from the quoted lines alone. They are not rehearsed here.",
         "A number is the published one if it is not above it, and at most 25 % below.",
+        "*No answer*: the line states no figure, and `plan` asks for the GPU and the model.",
         "",
         *(f"- {how}: {count}" for how, count in sorted(counts.items())),
         "",

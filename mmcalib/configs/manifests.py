@@ -14,10 +14,12 @@ from mmcalib.configs.shell import ORPHANS, Script
 from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
 from mmcalib.text import serve_option
 
+# Fields that may have the model's.
+_AROUND: Final = ("model", "modelArtifacts", "model_loading_config")
 # KServe's runtime handles these itself and passes the others on to vLLM.
 _KSERVE: Final = {"model_id": "--model", "model_name": "--served-model-name", "backend": ""}
 # Only a container of vLLM has these fields.
-_SERVERS: Final = frozenset(("modelFormat", "modelURL", "extraArgs"))
+_SERVERS: Final = frozenset(("modelFormat", "modelURL", "engine_kwargs"))
 # Kubernetes and compose reject numbers too, but only these change their meaning.
 _NO_TEXT: Final = ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:null")
 _MOST_EXTENDED: Final = 20
@@ -48,17 +50,21 @@ _VARIABLE: Final = re.compile(r"\$(?:\$|\{(\w+)(?::?-([^}]*))?\}|(\w+)|\{[^}]*\}
 _KUBERNETES: Final = _Form(
     ("command", "args"),
     _KUBELET,
-    ("storageUri", "uri", "url", "model"),
+    ("storageUri", "uri", "url", "model", "model_source", "model_id"),
     ("envFrom", "runtime", "parallelism", *_CHART),
 )
 _COMPOSE: Final = _Form(("entrypoint", "command"), _VARIABLE, (), ("env_file",))
+# SkyPilot and dstack run scripts, whose variables a shell expands.
+_TASK: Final = _Form(("run", "commands"), re.compile("(?!)"), (), ("file_mounts", "workdir"))
 _VALUES: Final = replace(
-    _KUBERNETES, keys=("command", "args", "extraArgs"), models=("modelURL", "model", "uri")
+    _KUBERNETES,
+    keys=("command", "args", "extraArgs"),
+    models=("modelURL", "model", "uri", "model_source", "model_id"),
 )
 
 
 def read_object(root: yaml.Node, text: str) -> list[Command] | None:
-    """Return the servers of a Kubernetes object, compose file or chart; None for other YAML.
+    """Return the servers of a Kubernetes object, compose file, task or chart; None for other YAML.
 
     Containers that only look like vLLM's count if no others do.
     """
@@ -70,9 +76,19 @@ def read_object(root: yaml.Node, text: str) -> list[Command] | None:
     elif "services" in top:
         form, services = _COMPOSE, fields_of(top["services"])
         names, paths = list(services), [_extended(node, services) for node in services.values()]
+    elif not top.keys().isdisjoint(_TASK.keys):
+        form, names, paths = _TASK, [""], [(root,)]
     pairs = zip(paths, names, strict=True)
     found = [one for path, name in pairs for one in _Container(form, text, path).read(name or "")]
     return [one for one in found if not one.is_guess] or found or (None if form is _VALUES else [])
+
+
+def inner_document(root: yaml.Node) -> yaml.Node | None:
+    """Return the configuration of Ray Serve that a RayService has as text. Raises YAMLError."""
+    text = fields_of(fields_of(root).get("spec")).get("serveConfigV2")
+    if text is None or _scalar(text) is None:
+        return None
+    return yaml.compose("\n" * _line(text) + text.value, yaml.SafeLoader)
 
 
 class _Container:
@@ -95,6 +111,9 @@ class _Container:
     def read(self, name: str) -> Iterator[Command]:
         """Yield the servers that it starts; the name is for a container without one."""
         own = [word for key in _CHART for word in _chart_words(key, self.chart.get(key))]
+        # Those of Ray Serve's LLMConfig.
+        engine = fields_of(self.fields.get("engine_kwargs"))
+        own += [word for key, node in engine.items() for word in _argument_words(key, node)]
         unread = [f"line {_line(node)}: {what} is not read" for what, node in self._find_unread()]
         found = self._find_servers(own)
         # Several commands of one container's script are told apart by their lines.
@@ -118,7 +137,11 @@ class _Container:
         """Find them in the command line after these words, or in the script that a shell runs."""
         notes = list[str]()
         for node in filter(None, map(self.fields.get, self.form.keys)):
-            for one in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+            parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
+            if self.form is _TASK:
+                scripts = [self._read_script(one) for one in parts if _scalar(one) is not None]
+                return [server for script in scripts for server in script.find_servers()]
+            for one in parts:
                 value, is_script = _scalar(one), words and re.fullmatch(r"-\w*c", words[-1].text)
                 if is_script and words[0].text.endswith("sh") and value is not None:
                     return self._read_script(one).find_servers()
@@ -136,6 +159,8 @@ class _Container:
         image = _scalar(self.fields.get("image") or self.fields.get("repository")) or ""
         # Without a program of its own, it starts the image's.
         is_sure = "vllm" in image and self.form.keys[0] not in self.fields
+        # The router of production-stack has arguments and an image of its own too.
+        is_sure = is_sure or (not image and "extraArgs" in self.fields)
         is_sure = is_sure or not _SERVERS.isdisjoint(self.fields)
         options = [argument_of(word.text) for word in words if word.text.startswith("--")]
         is_bare = any(word.text.startswith("--") for word in words[:1])
@@ -195,6 +220,15 @@ def _chart_words(key: str, node: yaml.Node | None) -> list[Span]:
     return [_span(word, node, "field") for word in words]
 
 
+def _argument_words(name: str, node: yaml.Node) -> list[Span]:
+    try:
+        value = yaml.SafeLoader("").construct_object(node, deep=True)
+    except (yaml.YAMLError, ValueError):
+        value = mark_unknown("it", "is no value")
+    words = [] if value is None else serve_option(name, value)
+    return [Span(word, line=_line(node)) for word in words]
+
+
 def _kserve_words(words: Sequence[Span]) -> Iterator[Span]:
     for word in words:
         name, _, value = word.text.partition("=")
@@ -205,7 +239,7 @@ def _kserve_words(words: Sequence[Span]) -> Iterator[Span]:
 def _model_around(path: Sequence[yaml.Node], names: Sequence[str]) -> str | None:
     """Return the model that a field around the container names."""
     around = (fields_of(mapping) for mapping in reversed(path))
-    parts = ((own, *map(fields_of, map(own.get, ("model", "modelArtifacts")))) for own in around)
+    parts = ((own, *map(fields_of, map(own.get, _AROUND))) for own in around)
     fields = (part for own in parts for part in own)
     values = (_scalar(own.get(name)) for own in fields for name in names)
     return next((value.removeprefix("hf://") for value in values if value), None)
@@ -224,7 +258,7 @@ def _extended(node: yaml.Node, services: Mapping[str, yaml.Node]) -> tuple[yaml.
 
 def _environment(fields: Mapping[str, yaml.Node]) -> Iterator[tuple[str, str | None]]:
     """Yield the names and values of a container's environment that the file itself contains."""
-    for node in filter(None, map(fields.get, ("env", "environment"))):
+    for node in filter(None, map(fields.get, ("env", "envs", "environment"))):
         yield from ((name, _scalar(one)) for name, one in fields_of(node).items())
         for one in node.value if isinstance(node, yaml.SequenceNode) else ():
             pair, (name, is_set, value) = fields_of(one), (_scalar(one) or "").partition("=")

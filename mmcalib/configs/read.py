@@ -6,6 +6,7 @@ The forms are tried in the order of `_find_commands`. What a form does not use, 
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import shlex
 import textwrap
@@ -27,7 +28,14 @@ from mmcalib.configs.commands import (
     split_choice,
     split_model,
 )
-from mmcalib.configs.manifests import end_of, fields_of, is_flow, parts_of, read_object
+from mmcalib.configs.manifests import (
+    end_of,
+    fields_of,
+    inner_document,
+    is_flow,
+    parts_of,
+    read_object,
+)
 from mmcalib.configs.programs import read_program
 from mmcalib.configs.shell import ORPHANS, Script
 from mmcalib.engine.messages import ParseServeConfig
@@ -49,7 +57,7 @@ _MAX_VALUES: Final = 100_000
 _MAX_DEPTH: Final = 50
 _FORMS: Final = (
     "vLLM's YAML, a Kubernetes manifest, a compose file, Helm values, a shell script, a systemd "
-    "unit, a Python program with LLM(...), Markdown, or flags of vllm serve"
+    "unit, a Dockerfile, a Python program with LLM(...), Markdown, or flags of vllm serve"
 )
 _HINT: Final = "mmcalib ... -- followed by the flags of vllm serve"
 _OF_VLLM: Final = re.compile(r"VLLM_|PYTORCH_(?:CUDA_)?ALLOC_CONF$")
@@ -57,8 +65,8 @@ _OF_VLLM: Final = re.compile(r"VLLM_|PYTORCH_(?:CUDA_)?ALLOC_CONF$")
 _RELEASE: Final = re.compile(
     r"vllm[\w./-]*['\",]*(?:(?:\[[^\]]*\])?==|:|\s+tag: ['\"]?)(?:\$\{\w+:?-)?v?(0\.\d+\.\d+[\w.]*)"
 )
-# The list of a Dockerfile, which is no script, and a block of code in Markdown.
-_DOCKERFILE: Final = re.compile(r"(?m)^(CMD|ENTRYPOINT)\s*\[")
+# A list of words in a Dockerfile, and a block of code in Markdown.
+_WORDS: Final = re.compile(r"(?ms)^(CMD|ENTRYPOINT)\s*(\[(?:[^\\\n]|\\.)*)")
 _BLOCK: Final = re.compile(r"(?ms)^[ \t]*(```+|~~~+)[ {.]*(\w*)[^\n]*\n(.*?)^[ \t]*\1")
 # Where systemd and supervisor keep variables of a command.
 _SOURCE: Final = re.compile(r"(EnvironmentFile|environment)\s*=")
@@ -201,7 +209,25 @@ def _find_commands(
         return [], ""
     is_script = text[:2] == "#!" or path.suffix == ".sh"
     what = "command that starts vLLM" if is_script else f"form that mmcalib reads: {_FORMS}"
-    return [] if _DOCKERFILE.search(text) else _read_script(text, 0), what
+    return _read_dockerfile(text) if _WORDS.search(text) else _read_script(text, 0), what
+
+
+def _read_dockerfile(text: str) -> list[Command]:
+    """Read the command that its last lists of words make together; none if they are no lists."""
+    lists = {found[1]: found for found in _WORDS.finditer(text)}
+    parts = [lists[name][2] for name in ("ENTRYPOINT", "CMD") if name in lists]
+    try:
+        words = [word for part in parts for word in json.loads(part.replace("\\\n", ""))]
+        command = shlex.join(words)
+    except (ValueError, TypeError):
+        return []
+    # An option or a model is for the program of vLLM's own image.
+    if "ENTRYPOINT" not in lists and re.match(r"--|[\w.-]+/", command):
+        command = f"vllm serve {command}"
+    start = max(found.start() for found in lists.values())
+    before = re.sub("(?m)^ENV ", "export ", _WORDS.sub("", text[:start]))
+    lines = text.count("\n", 0, start) - before.count("\n")
+    return _read_script("".join((before, "\n" * lines, command)), None)
 
 
 def _read_blocks(text: str) -> Iterator[Command]:
@@ -352,8 +378,10 @@ def _read(path: Path) -> tuple[str, list[yaml.Node], list[str]]:
         text = data.decode(encoding_of(data)).replace("\r\n", "\n")
         # Compose without tags, so that YAML constructs no objects yet.
         for root in yaml.compose_all("" if path.suffix == ".md" else text, yaml.SafeLoader):
-            _expanded_size(root, 0, {}, notes)
-            documents.append(root)
+            for one in (root, inner_document(root)):
+                if one is not None:
+                    _expanded_size(one, 0, {}, notes)
+                    documents.append(one)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         if mark and any(isinstance(root, yaml.MappingNode) for root in documents):

@@ -202,7 +202,7 @@ def test_only_exported_variables_are_the_server_s(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["start", "train.py", "page.md", "Dockerfile"])
 def test_a_file_in_no_form_is_one_line(tmp_path: Path, name: str) -> None:
-    text = 'FROM v\nCMD ["sh", "-c", "vllm serve a/b"]\n' if name == "Dockerfile" else "import os\n"
+    text = 'FROM v\nCMD ["vllm", "serve", 1]\n' if name == "Dockerfile" else "import os\n"
     with pytest.raises(UsageError) as refused:
         read(tmp_path, name, text)
     assert refused.value.message.startswith(f"--config {tmp_path / name} has no ")
@@ -212,7 +212,7 @@ def test_a_file_in_no_form_is_one_line(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "envs: {M: a/b}\nresources: {ports: 80}\nrun: vllm serve $M --port 80\nname: v\n",
+        "envs: {M: a/b}\nresources: {ports: 80}\nname: v\n",
         "- envs: [vllm]\n  resources: 1\n",
         '{"envs": {"SM_VLLM_MODEL": "a/b"}, "resources": 1}',
     ],
