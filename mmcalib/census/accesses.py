@@ -20,7 +20,8 @@ from mmcalib.corpus.chat import Prompt
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import Shape
 from mmcalib.progress import Progress, Silent
-from mmcalib.storage.location import Location, open_item
+from mmcalib.storage.access import open_item
+from mmcalib.storage.location import Location
 
 # The start of a longer log is enough; the hit curve of a million accesses takes seconds.
 MAX_ACCESSES = 4_000_000

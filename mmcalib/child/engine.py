@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from PIL import Image
 
+from mmcalib.child.failures import exhausted_resource, refusal_reason
 from mmcalib.child.processor import require_host_memory
-from mmcalib.child.service import exhausted_resource, refusal_reason
 from mmcalib.domain.memory import Budget, EngineStarted
 from mmcalib.domain.traffic import BurstResult, PromptOutcome
 from mmcalib.engine import messages as m

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import av
 import numpy as np
 
+from mmcalib.child.failures import NotMultimodalError, describe_failure, is_incompatible
 from mmcalib.child.knobs import find_knobs, tiles_images
 from mmcalib.child.processor import MEDIA_ROOT, Processor
-from mmcalib.child.service import NotMultimodalError, describe_failure, is_incompatible
 from mmcalib.child.texts import TextRenderer
 from mmcalib.domain.knobs import DEFAULT, Knob, Setting
 from mmcalib.domain.model import VARIABLES, ModelInfo, Server

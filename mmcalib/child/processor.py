@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from mmcalib.child.service import refusal_reason
+from mmcalib.child.failures import refusal_reason
 from mmcalib.child.tensors import time_call
 from mmcalib.corpus.urls import local_file_url
 from mmcalib.domain.knobs import Setting

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mmcalib.child.failures import refusal_reason
 from mmcalib.child.processor import load
-from mmcalib.child.service import refusal_reason
 from mmcalib.child.text_counter import TextCounter, Uncounted
 from mmcalib.corpus.chat import PART_OF, ChatRequest, Message, text_part, url_part
 from mmcalib.corpus.grammar import MARK_TOKEN

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from mmcalib.child.failures import refusal_reason
 from mmcalib.child.processor import Processor, load
-from mmcalib.child.service import refusal_reason
 from mmcalib.child.tensors import storage_sizes
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import LiveTensor

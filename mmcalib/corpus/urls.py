@@ -14,7 +14,8 @@ from urllib.request import url2pathname
 
 from mmcalib.corpus.chat import PART_OF, UrlType
 from mmcalib.media.sniff import FRAMES
-from mmcalib.storage.location import MEMBER_MARK, NOT_ALLOWED, write_copy
+from mmcalib.storage.access import write_copy
+from mmcalib.storage.location import MEMBER_MARK, NOT_ALLOWED
 from mmcalib.text import decode_base64
 
 REMOTE = f"remote URL: {NOT_ALLOWED}"

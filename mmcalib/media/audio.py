@@ -14,6 +14,7 @@ import soundfile
 from mmcalib.domain.shapes import OPEN_LENGTH_SAMPLES, AudioShape, EncodedItem, Encoding
 from mmcalib.media.bounded import LimitedFile, Medium, read_at
 from mmcalib.media.failure import NO_SAMPLES, Unreadable, error_reason, media_errors, read_errors
+from mmcalib.media.headers import is_video_truncated
 
 # Importing FFmpeg takes 16 MB, which audio that libsndfile reads does not need.
 if TYPE_CHECKING:
@@ -132,8 +133,6 @@ def is_audio_truncated(medium: Medium, seen: EncodedItem, file: BinaryIO) -> boo
     if encoding.fault or (encoding.claimed_samples and not encoding.sample_format):
         return False
     if encoding.sample_format:
-        from mmcalib.media.video import is_video_truncated
-
         return is_video_truncated(file) or not _ends_whole(medium)
     assert isinstance(seen.shape, AudioShape)
     tagged = read_at(file, 0, 3) == b"ID3"

@@ -33,7 +33,7 @@ from mmcalib.media.failure import Unreadable, error_reason, media_errors
 from mmcalib.media.image import load_picture
 from mmcalib.media.probe import examine, limited, probe
 from mmcalib.media.video import read_frame_clip, video_stream
-from mmcalib.storage.location import local_copy, open_item
+from mmcalib.storage.access import local_copy, open_item
 from mmcalib.text import one_line
 
 # A decoded stream may be this much shorter than in its header: priming samples, edit lists.

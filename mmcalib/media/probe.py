@@ -22,6 +22,7 @@ from mmcalib.domain.shapes import (
 from mmcalib.errors import UsageError
 from mmcalib.media import bounded
 from mmcalib.media.failure import NotMedia, Unreadable, error_reason, media_errors
+from mmcalib.media.headers import is_video_truncated
 from mmcalib.media.image import image_shape, is_truncated, load_picture
 from mmcalib.media.sniff import (
     ANIMATED,
@@ -33,7 +34,8 @@ from mmcalib.media.sniff import (
     extension_of,
     sniff,
 )
-from mmcalib.storage.location import MEMBER_MARK, NOT_REGULAR, Location, Opened, is_http, open_item
+from mmcalib.storage.access import open_item
+from mmcalib.storage.location import MEMBER_MARK, NOT_REGULAR, Location, Opened, is_http
 from mmcalib.text import MIB, one_line
 
 # Pixels that take 100 MB to decode.
@@ -184,8 +186,6 @@ def examine_whole(item: Item, *, sound: bool = False) -> EncodedItem | Skipped:
                 if short is not False and size.width_px * size.height_px <= _SMALL_PX:
                     return _load(item, opened.file, seen)
             elif isinstance(seen.shape, VideoShape):
-                from mmcalib.media.video import is_video_truncated
-
                 short = is_video_truncated(opened.file)
             else:
                 from mmcalib.media.audio import is_audio_truncated

@@ -16,7 +16,8 @@ from typing import IO, BinaryIO
 
 from mmcalib.domain.items import Item
 from mmcalib.processes import Closing
-from mmcalib.storage.location import Location, Opened, member_name, open_whole, path_version
+from mmcalib.storage.access import open_whole, path_version
+from mmcalib.storage.location import Location, Opened, member_name
 from mmcalib.storage.remote import translate_errors, wrap_file
 
 

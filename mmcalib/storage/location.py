@@ -1,29 +1,20 @@
-"""Locations of items: parse them, open them, copy them to files."""
+"""Locations of items: their parts, the hosts that may be asked, and versions."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import hashlib
-import importlib
-import io
 import os
 import re
 import stat
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 from urllib.parse import quote, urlsplit
 
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import SIZE, is_size
-from mmcalib.errors import OutputError
 from mmcalib.processes import Closing
-from mmcalib.text import MIB
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.ASCII)
 
@@ -121,52 +112,6 @@ def status_version(status: os.stat_result) -> str:
     return f"{status.st_size}:{status.st_mtime_ns}"
 
 
-_BLOCK_BYTES = MIB
-# Media in requests may be confidential.
-_PRIVATE = 0o700
-
-
-def write_copy(source: BinaryIO, path: Path, size_bytes: int) -> str:
-    """Write `size_bytes` of `source` to `path` atomically, and return the path with links resolved.
-    Raises OutputError, and what reading raises.
-    """
-    partial = None
-    try:
-        path.parent.mkdir(_PRIVATE, parents=True, exist_ok=True)
-        if (mode := os.stat(path.parent).st_mode) & ~_PRIVATE & 0o777:
-            with contextlib.suppress(PermissionError):  # the folder may be another user's
-                os.chmod(path.parent, mode & _PRIVATE)
-        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    try:
-        # With a buffer, a failed write would show up only on close.
-        with os.fdopen(handle, "wb", buffering=0) as file:
-            while block := source.read(min(_BLOCK_BYTES, size_bytes)):
-                size_bytes -= len(block)
-                try:
-                    left = memoryview(block)
-                    while left:
-                        left = left[file.write(left) :]
-                except OSError as error:
-                    raise _unwritable(path, error) from error
-        os.replace(partial, path)
-    except BaseException:
-        os.unlink(partial)
-        raise
-    return os.path.realpath(path)
-
-
-def _unwritable(path: Path, error: OSError) -> OutputError:
-    return OutputError(
-        f"cannot write a copy of media: {path}: {error.strerror}", hint="set MMCALIB_CACHE_DIR=DIR"
-    )
-
-
-# Archives and servers could send data forever. vLLM itself fetches at most 256 MB.
-MAX_COPIED_BYTES = 1 << 32
-
-
 @dataclass(slots=True)
 class Opened(Closing):
     """The bytes of one item: a seekable `file`, which this closes. `path` is set if the item is a
@@ -180,62 +125,6 @@ class Opened(Closing):
 
     def close(self) -> None:
         self.file.close()
-
-
-# Module and function that open each scheme, imported on demand. Other schemes are archives if the
-# path has a member, else fsspec's file systems.
-_OPENERS: Mapping[str, tuple[str, str]] = {
-    "parquet": ("mmcalib.storage.tables", "open_cell"),
-    "hf-dataset": ("mmcalib.storage.tables", "open_row"),
-}
-_MEMBER = ("mmcalib.storage.archive", "open_item")
-_ANY = ("mmcalib.storage.remote", "open_item")
-
-
-def open_item(item: Item) -> Opened:
-    """Open an item. Raises OSError or ValueError if it is missing or damaged, UsageError if a
-    library is not installed.
-    """
-    if item.byte_source and item.byte_source.data is not None:
-        return Opened(io.BytesIO(item.byte_source.data), len(item.byte_source.data))
-    location = Location.of(item.path)
-    if location.is_file:
-        file = cast("BinaryIO", open(item.path, "rb"))  # noqa: SIM115 - closed by `Opened`
-        return Opened(file, os.fstat(file.fileno()).st_size, item.path)
-    other = _ANY if location.archive is None else _MEMBER
-    module, name = _OPENERS.get(location.scheme or "", other)
-    opened: Opened = getattr(importlib.import_module(module), name)(item, location)
-    return opened
-
-
-def open_whole(path: str) -> tuple[str, Opened]:
-    """Open a regular file or object, and return its version too. Raises as `open_item` does."""
-    return path_version(path), open_item(Item(path))
-
-
-def path_version(path: str) -> str:
-    """Return the version of a regular file or object. Raises as `open_item` does."""
-    if Location.of(path).is_file:
-        status = os.stat(path)
-        # Opening a pipe would wait for a writer.
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, NOT_REGULAR)
-        return status_version(status)
-    from mmcalib.storage import remote
-
-    return remote.version_of(path)
-
-
-def local_copy(path: str, scratch: Path) -> str:
-    """Path of the item, or of a copy in `scratch`. Raises as `open_item`, and OutputError."""
-    if Location.of(path).is_file:
-        return path
-    name = hashlib.sha256(os.fsencode(path)).hexdigest()
-    with open_item(Item(path)) as opened:
-        if opened.size_bytes > MAX_COPIED_BYTES:
-            raise OSError(errno.EFBIG, f"larger than {MAX_COPIED_BYTES >> 30} GiB, not copied")
-        suffix = Path(path.partition(MEMBER_MARK)[0]).suffix
-        return write_copy(opened.file, scratch / f"{name}{suffix}", opened.size_bytes)
 
 
 # A file may change again within one tick of the clock that sets its time: milliseconds for the

@@ -19,7 +19,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from mmcalib.domain.items import Item
 from mmcalib.errors import UsageError
-from mmcalib.storage.location import MEMBER_MARK, Location, Opened, member_name, open_whole
+from mmcalib.storage.access import open_whole
+from mmcalib.storage.location import MEMBER_MARK, Location, Opened, member_name
 from mmcalib.storage.remote import import_optional, translate_errors
 from mmcalib.text import MIB, one_line
 

@@ -16,7 +16,7 @@ from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import probe
-from mmcalib.storage.location import local_copy, open_item
+from mmcalib.storage.access import local_copy, open_item
 from tests.census.looking import prober
 from tests.corpus.listed import items_of, prompts_of, reason, width
 from tests.corpus.media import wav

@@ -11,7 +11,7 @@ from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.media.probe import probe
-from mmcalib.storage.location import local_copy
+from mmcalib.storage.access import local_copy
 from tests.census.looking import prober
 from tests.corpus.listed import items_of, prompts_of, width
 from tests.corpus.media import png

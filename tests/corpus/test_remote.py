@@ -22,7 +22,8 @@ from mmcalib.errors import CorpusError, UsageError
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import probe
 from mmcalib.storage import remote
-from mmcalib.storage.location import allow_hosts, local_copy
+from mmcalib.storage.access import local_copy
+from mmcalib.storage.location import allow_hosts
 from tests.census.looking import prober
 from tests.corpus.listed import items_of
 from tests.corpus.media import png, wav

@@ -1,6 +1,6 @@
 import errno
 
-from mmcalib.child.service import describe_failure, exhausted_resource, remedy_for, root_cause
+from mmcalib.child.failures import describe_failure, exhausted_resource, remedy_for, root_cause
 from mmcalib.engine.messages import ListServeOptions
 
 

@@ -14,8 +14,8 @@ from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import Shape, VideoShape
 from mmcalib.media import video
 from mmcalib.media.container import open_container
+from mmcalib.media.headers import may_be_rotated
 from mmcalib.media.probe import probe
-from mmcalib.media.video import may_be_rotated
 from mmcalib.processes import own_priority
 from tests.builders import expect
 from tests.odd_media import hiding

@@ -15,7 +15,7 @@ from mmcalib.corpus.remote import RemoteSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import CorpusError
-from mmcalib.storage.location import open_item
+from mmcalib.storage.access import open_item
 from tests.census.looking import prober
 from tests.corpus.media import png
 

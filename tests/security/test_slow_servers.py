@@ -14,7 +14,8 @@ from mmcalib.corpus.archives import ArchiveSource, SubprocessSource
 from mmcalib.domain.items import Item, Skipped, decode_line
 from mmcalib.media.probe import probe
 from mmcalib.storage import remote
-from mmcalib.storage.location import allow_hosts, local_copy
+from mmcalib.storage.access import local_copy
+from mmcalib.storage.location import allow_hosts
 from tests.corpus.media import png
 from tests.corpus.tars import member
 from tests.security.servers import Connection, server

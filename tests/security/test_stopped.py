@@ -21,7 +21,7 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import OpenModel
 from mmcalib.errors import EngineSilent, OutputError
 from mmcalib.files import Scratch
-from mmcalib.storage.location import write_copy
+from mmcalib.storage.access import write_copy
 from tests.census.decoders import behave
 from tests.corpus import tars
 from tests.corpus.serving import serving

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from mmcalib.child.failures import root_cause
 from mmcalib.child.rehearsal.ledger import LedgerPhase
 from mmcalib.child.rehearsal.startup import (
     ImaginaryMachine,
@@ -19,7 +20,6 @@ from mmcalib.child.rehearsal.startup import (
     record_outputs,
     start_worker,
 )
-from mmcalib.child.service import root_cause
 from mmcalib.domain import memory
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape

@@ -17,7 +17,8 @@ from mmcalib.media.failure import Unreadable, media_errors, reading_by_pillow
 from mmcalib.media.image import open_image
 from mmcalib.media.probe import limited
 from mmcalib.media.video import video_stream
-from mmcalib.storage.location import Opened, open_item
+from mmcalib.storage.access import open_item
+from mmcalib.storage.location import Opened
 
 _SIDE_PX = 240
 _QUALITY = 72

@@ -1,0 +1,162 @@
+"""Kinds and words of failures in the child, and what to type after them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import traceback
+from pathlib import Path
+
+from mmcalib import processes
+from mmcalib.engine import messages as m
+from mmcalib.engine.messages import FailureKind
+from mmcalib.models.catalogue import quantized_twins
+from mmcalib.models.cut import read_config
+from mmcalib.releases.constants import MACHINE_FULL, NO_ROOM
+from mmcalib.releases.release import TargetMissing, version_of
+
+_OURS = Path(__file__).resolve().parent.parent
+
+_REFUSAL_CHARS = 300
+_FAILURE_CHARS = 500
+# PyTorch's prefix that names the failed condition in its code.
+_ENFORCED = re.compile(r"^\[enforce fail at [^]]*\] [\w.]+ == [\w.]+ ")
+
+# `ModelConfig._verify_quantization` (vllm/config/model.py, 0.32) lists all methods after it.
+_NO_METHOD = re.compile(r"Unknown quantization method: (\S+)\. Must be one of (\[.*?\])")
+# `resolve_trust_remote_code` of transformers (dynamic_module_utils.py, 5.19).
+_OWN_CODE = "Please pass the argument `trust_remote_code=True`"
+# `get_config` (vllm/transformers_utils/config.py, 0.32) of a model that the arguments name.
+_NO_REPOSITORY = re.compile(r"Invalid repository ID or local directory specified: '([^']+)'")
+# Methods of checkpoints on the hub; the others are kernels' and online methods.
+_PUBLISHED = ("awq", "gptq", "fp8", "compressed-tensors", "modelopt_fp4", "mxfp4", "mxfp8")
+
+
+class NotMultimodalError(ValueError):
+    """The model takes no media."""
+
+
+def failure_kind(error: BaseException) -> FailureKind:
+    match error:
+        case NotMultimodalError():
+            return "not_multimodal"
+        case ModuleNotFoundError(name="vllm" | "torch"):
+            return "not_installed"
+    if is_incompatible(error):
+        return "moved"
+    return "rejected" if _is_rejection(error) else "vllm"
+
+
+def _is_rejection(error: BaseException) -> bool:
+    """Return True if vLLM's own line raised it for a value or a combination that it does not take.
+
+    Other exceptions may be failures of a kernel, of torch or of the simulated GPU.
+    """
+    while error.__cause__ is not None:
+        error = error.__cause__
+    frames = traceback.extract_tb(error.__traceback__)
+    # vLLM's configs are dataclasses of pydantic, which raises what their validators raise.
+    while frames and "pydantic" in Path(frames[-1].filename).parts:
+        frames.pop()
+    vllm = getattr(sys.modules.get("vllm"), "__file__", None)
+    if not frames or vllm is None or not isinstance(error, ValueError | NotImplementedError):
+        return False
+    return Path(frames[-1].filename).is_relative_to(Path(vllm).parent)
+
+
+def refusal_reason(error: Exception) -> str:
+    """Return why vLLM refuses one of several things. Raises `error` if `releases` is outdated."""
+    if is_incompatible(error, within=_OURS / "releases"):
+        raise error
+    return root_cause(error)
+
+
+def is_incompatible(error: BaseException, within: Path = _OURS) -> bool:
+    """Return True if mmcalib's own line failed because it does not fit this release of vLLM."""
+    if isinstance(error, TargetMissing):
+        return True
+    if not isinstance(error, AttributeError | ImportError | TypeError):
+        return False
+    frames = traceback.extract_tb(error.__traceback__)
+    # A class may raise for missing attributes in its own `__getattr__`.
+    while frames and frames[-1].name == "__getattr__":
+        frames.pop()
+    return bool(frames) and Path(frames[-1].filename).is_relative_to(within)
+
+
+def root_cause(error: BaseException) -> str:
+    """Return the innermost message of a chain of errors; the outer ones only name the place."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return _line(error)[:_REFUSAL_CHARS]
+
+
+def exhausted_resource(error: BaseException) -> str:
+    """Return the resource that ran out, also for errors of vLLM, PyTorch or a GPU; else empty."""
+    if resource := processes.exhausted(error):
+        return resource
+    cause: BaseException | None = error
+    while cause is not None:
+        if type(cause).__name__ == "OutOfMemoryError" or MACHINE_FULL.search(str(cause)):
+            return "memory"
+        cause = cause.__cause__
+    return ""
+
+
+def describe_failure(error: BaseException) -> str:
+    """Return the outermost message, and the innermost if it differs, on one line."""
+    if failure_kind(error) == "moved":
+        return f"mmcalib does not fit this vLLM ({version_of('vllm')}): {_line(error)}"
+    outer, inner = _line(error), root_cause(error)
+    if method := _NO_METHOD.search(outer):
+        return f"the installed vLLM has no quantization method {method[1]}"
+    if _OWN_CODE in outer:
+        return "the model's folder has code of its own, which vLLM runs only if you trust it"
+    no_room = NO_ROOM.search(outer) or NO_ROOM.search(inner)
+    if no_room and not no_room["external"]:
+        return _describe_no_room(no_room)
+    if inner in outer:
+        return outer[:_FAILURE_CHARS]
+    return f"{inner} (in: {outer})"[:_FAILURE_CHARS]
+
+
+def remedy_for(error: BaseException, request: m.Message) -> str:
+    """Return what to type after the request's error; empty if only vLLM's message helps."""
+    line = _line(error)
+    if _OWN_CODE in line:
+        return "read its .py files, then add -- --trust-remote-code"
+    # `get_processor` (vllm/transformers_utils/processor.py, 0.32) names only the two classes.
+    if "Invalid type of HuggingFace processor" in line:
+        return "copy the original model's *processor_config.json into the folder"
+    if missing := _NO_REPOSITORY.search(line):
+        return f"hf download {shlex.quote(missing[1])} config.json (mmcalib fetches only --model)"
+    if not (match := _NO_METHOD.search(line)):
+        return ""
+    folder = request.path if isinstance(request, m.OpenModel) else None
+    folder = folder or getattr(request, "engine_args", {}).get("model")
+    twins = quantized_twins(read_config(Path(folder))) if folder else []
+    known = ", ".join(name for name in _PUBLISHED if repr(name) in match[2])
+    ways = *(f"--model {twin}" for twin in twins[:1]), f"a checkpoint in {known}"
+    return ", or ".join((*ways, "an unquantized one with --quantization fp8"))
+
+
+def _describe_no_room(match: re.Match[str]) -> str:
+    free, total = float(match["free"]), float(match["total"])
+    # Rounded down, because free memory may shrink a little until the next start.
+    share = int(free / total * 100) / 100
+    remedy = f"; --gpu-memory-utilization {share:.2f} would fit" if share > 0 else ""
+    return (
+        f"{match['free']} of {match['total']} GiB are free on {match['device'] or 'the GPU'}, "
+        f"but gpu_memory_utilization {match['share']} needs {match['wanted']} GiB: "
+        f"nvidia-smi lists what uses the rest{remedy}"
+    )
+
+
+def _line(error: BaseException) -> str:
+    """Return the error's message, or the line that raised it for one without (an assertion)."""
+    if words := _ENFORCED.sub("", " ".join(str(error).split())):
+        return words
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" in {Path(frames[-1].filename).name}: {frames[-1].line}" if frames else ""
+    return f"{type(error).__name__}{where}"
