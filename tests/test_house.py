@@ -58,7 +58,7 @@ SHORT = {
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
     "modules": 227,
-    "product lines": 48_322,
+    "product lines": 48_195,
     "test files": 183,
     "test lines": 38_650,
     "benchmark lines": 7_174,
