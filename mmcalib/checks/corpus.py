@@ -13,7 +13,7 @@ from mmcalib.gate.admission import ServerRefusal
 from mmcalib.gate.fit import Fit
 from mmcalib.limits.costs import Refusal
 from mmcalib.limits.policy import FIT, TEXT_RESERVE_TOKENS
-from mmcalib.limits.reserve import LIMIT
+from mmcalib.limits.values import LIMIT
 from mmcalib.text import one_line, plural, reason_kind
 
 _SHOWN = 3

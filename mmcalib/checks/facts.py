@@ -25,7 +25,7 @@ from mmcalib.limits.processor_cache import (
     UnsizedCache,
     cache_floor,
 )
-from mmcalib.limits.reserve import Count, Hint, ProfileReserve, Rounding
+from mmcalib.limits.values import Count, Hint, ProfileReserve, Rounding
 from mmcalib.remedies.memory import Remedy
 
 

@@ -14,7 +14,7 @@ from mmcalib.checks.facts import CheckFacts
 from mmcalib.domain.model import BODY_BYTES
 from mmcalib.errors import EngineError, VllmMoved
 from mmcalib.limits.effects import Effect, is_size_hint
-from mmcalib.limits.reserve import LIMIT
+from mmcalib.limits.values import LIMIT
 from mmcalib.releases.constants import find_retired_arguments
 
 LANGUAGE_ONLY: Final = Check(

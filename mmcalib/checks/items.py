@@ -19,7 +19,7 @@ from mmcalib.limits.costs import CostColumns, CostTable, ItemCost
 from mmcalib.limits.demand import Excess, find_excesses
 from mmcalib.limits.frontier import Point, most_detailed
 from mmcalib.limits.policy import TEXT_RESERVE_TOKENS
-from mmcalib.limits.reserve import LIMIT, Count, resident_items
+from mmcalib.limits.values import LIMIT, Count, resident_items
 from mmcalib.text import number, plural
 
 

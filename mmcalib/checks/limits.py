@@ -12,7 +12,7 @@ from mmcalib.checks.facts import CheckFacts
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape
 from mmcalib.limits.effects import Footprint, ItemOutcome
-from mmcalib.limits.reserve import LIMIT, Count
+from mmcalib.limits.values import LIMIT, Count
 from mmcalib.releases.constants import DEFAULT_ITEM_LIMIT
 
 KWARGS = "mm_processor_kwargs"

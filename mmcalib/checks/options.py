@@ -18,7 +18,7 @@ from mmcalib.limits.processor_cache import (
     describe_floor,
     round_up_gib,
 )
-from mmcalib.limits.reserve import MIN_RESERVE_RATIO
+from mmcalib.limits.values import MIN_RESERVE_RATIO
 from mmcalib.releases import constants
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES, SHM_OBJECT_MIB
 from mmcalib.text import GIB, MIB, gib, number, plural, share

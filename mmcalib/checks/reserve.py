@@ -16,7 +16,7 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.errors import MmcalibError
 from mmcalib.limits.demand import Demand, LanguageStep, MergeStep, PromptsStep, Shortfall, WorstStep
-from mmcalib.limits.reserve import LIMIT, Count, ProfileReserve, compute_reserve
+from mmcalib.limits.values import LIMIT, Count, ProfileReserve, compute_reserve
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.remedies.memory import Remedy
 from mmcalib.text import gib

@@ -22,7 +22,7 @@ from mmcalib.limits.processor_cache import (
     hit_curve,
     round_up_gib,
 )
-from mmcalib.limits.reserve import Count
+from mmcalib.limits.values import Count
 from mmcalib.releases.constants import ITEM_ORDER, PROCESSOR_CACHE_GIB
 from mmcalib.text import GIB
 

@@ -20,11 +20,18 @@ from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.gate.fit import Fit
-from mmcalib.limits import limits
 from mmcalib.limits.costs import CostTable
 from mmcalib.limits.frontier import Point, choose_point, setting_at, token_levels
 from mmcalib.limits.policy import COSTS, FIT, Policy
-from mmcalib.limits.reserve import Count, Hint, Rounding, compute_reserve
+from mmcalib.limits.values import (
+    Count,
+    Hint,
+    Rounding,
+    compute_reserve,
+    hint_candidates,
+    hint_covers_largest,
+    limit_mm_per_prompt,
+)
 from mmcalib.progress import Progress
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.remedies.memory import Remedy
@@ -102,7 +109,7 @@ class DecisionBuilder:
         setting = merge_settings([self.default.setting, *(point.setting for point in chosen)])
         table, more = self._table(setting)
         unreadable += [s for s in more if s not in unreadable]
-        plain = limits.limit_mm_per_prompt(self.counts, {})
+        plain = limit_mm_per_prompt(self.counts, {})
         budgets = replace(self.budgets, rounding=rounding)
         engine_args = budgets.engine_args(setting, plain, table.largest_embeds)
         budget = budgets.budget_of(engine_args, build_dummy=True)
@@ -120,7 +127,7 @@ class DecisionBuilder:
             why = "2% more KV cache do not fit, or more requests are preempted"
             hints, refused = {}, {m: why for m in table.modalities() if self.counts[m].value}
         if hints:
-            engine_args["limit_mm_per_prompt"] = limits.limit_mm_per_prompt(self.counts, hints)
+            engine_args["limit_mm_per_prompt"] = limit_mm_per_prompt(self.counts, hints)
             most = table.largest_embeds
             engine_args["max_num_batched_tokens"] = budgets.step_tokens(engine_args, most)
             budget = budgets.budget_of(engine_args, build_dummy=True)
@@ -208,10 +215,10 @@ def _find_hints(
         if heaviest is None or counts[modality].value == 0:
             continue
         why = "no hint can describe its size"
-        for hint in limits.hint_candidates(heaviest, budgets.opened.audio_rate_hz):
-            limit = limits.limit_mm_per_prompt(counts, {**hints, modality: hint})
+        for hint in hint_candidates(heaviest, budgets.opened.audio_rate_hz):
+            limit = limit_mm_per_prompt(counts, {**hints, modality: hint})
             budget = budgets.budget_of({**args, "limit_mm_per_prompt": limit}, build_dummy=True)
-            if limits.hint_covers_largest(modality, budget, heaviest):
+            if hint_covers_largest(modality, budget, heaviest):
                 hints[modality] = hint
                 break
             dummy = budget.dummies.get(modality)
@@ -340,7 +347,7 @@ def decide(
     base = budgets.policy.loader_setting
     default, unreadable = measure(budgets.host, census, base, sample, progress, budgets.files)
     admitted = count_items(budgets.opened, budgets.policy, default, prompts)
-    plain = limits.limit_mm_per_prompt(admitted, {})
+    plain = limit_mm_per_prompt(admitted, {})
     every = relevant_knobs(budgets, default)
 
     def explore_knob(one: Knob) -> list[Explored]:

@@ -19,10 +19,11 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ComputeBudget
 from mmcalib.errors import VllmRefused
-from mmcalib.limits import frontier, limits
+from mmcalib.limits import frontier
 from mmcalib.limits.costs import CostTable
 from mmcalib.limits.frontier import Point, affected_shapes, setting_at, unaffected_shape
 from mmcalib.limits.policy import Policy
+from mmcalib.limits.values import Rounding, limit_mm_per_prompt, max_num_batched_tokens
 from mmcalib.progress import Progress
 
 # More tokens than any item of a model that cannot chunk its input.
@@ -42,7 +43,7 @@ class BudgetSource:
     context_tokens: int | None = None
     files: Files = prepare_files
     given: Mapping[str, Any] = field(default_factory=dict)
-    rounding: limits.Rounding = "up"
+    rounding: Rounding = "up"
     # By engine arguments: some budgets are needed twice.
     _budgets: dict[str, Budget] = field(default_factory=dict, repr=False, compare=False)
 
@@ -72,7 +73,7 @@ class BudgetSource:
         plain = {key: value for key, value in args.items() if key != "max_num_batched_tokens"}
         largest = max(self.budget_of_any_item(plain).max_tokens_per_item.values(), default=0)
         step = defaults["max_num_batched_tokens"], largest, largest_embeds
-        return limits.max_num_batched_tokens(*step, chunks_mm_input=chunks, rounding=self.rounding)
+        return max_num_batched_tokens(*step, chunks_mm_input=chunks, rounding=self.rounding)
 
     def default_budget(self) -> tuple[Budget, str]:
         """Return the budget of vLLM's defaults, and vLLM's words if it rejects them."""
@@ -203,7 +204,7 @@ def _budget(
         return replace(explored, budget=decision.budget, engine_args=decision.engine_args)
     setting = _setting(decision, point.knob.name, point.value, budgets.policy.loader_setting)
     largest = {**most, point.knob.modality: point.max_embeds}
-    plain = limits.limit_mm_per_prompt(decision.counts, {})
+    plain = limit_mm_per_prompt(decision.counts, {})
     args = budgets.engine_args(setting, plain, max(largest.values()))
     return replace(explored, budget=budgets.budget_of(args), engine_args=args)
 
@@ -234,7 +235,7 @@ def _explore_again(
     setting = _setting(decision, knob.name, knob.value, budgets.policy.loader_setting)
     shapes = decision.default_table.columns_of(knob.modality).shapes
     base = remeasure(budgets.host, decision.default_table, setting, shapes)
-    again = explore(knob, base, limits.limit_mm_per_prompt(decision.counts, {}), budgets, progress)
+    again = explore(knob, base, limit_mm_per_prompt(decision.counts, {}), budgets, progress)
     return again if [e.point.value for e in again] == [e.point.value for e in row] else row
 
 

@@ -39,7 +39,7 @@ from mmcalib.gate.fit import (
     sum_item_tokens,
 )
 from mmcalib.limits.costs import CostTable, quantile
-from mmcalib.limits.reserve import Count
+from mmcalib.limits.values import Count
 from mmcalib.releases.constants import BLOCK_TOKENS
 
 # Reads the requests of these origins, or all, again without their media.

@@ -15,7 +15,7 @@ from mmcalib.domain.memory import Budget, RehearsedMemory, floor_utilization
 from mmcalib.domain.shapes import Modality
 from mmcalib.domain.traffic import TrafficStep
 from mmcalib.limits.costs import CostTable, ItemCost
-from mmcalib.limits.reserve import MIN_RESERVE_RATIO
+from mmcalib.limits.values import MIN_RESERVE_RATIO
 from mmcalib.logs.starts import OutOfMemory, Phase
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.text import MIB

@@ -19,7 +19,7 @@ from mmcalib.engine import messages as m
 from mmcalib.engine.helpers import CachingHost
 from mmcalib.errors import MmcalibError
 from mmcalib.limits.costs import CostTable
-from mmcalib.limits.reserve import ProfileReserve, compute_reserve, resident_items
+from mmcalib.limits.values import ProfileReserve, compute_reserve, resident_items
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.processes import Closing

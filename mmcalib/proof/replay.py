@@ -22,7 +22,7 @@ from mmcalib.domain.traffic import BurstResult
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Replay, ReplayPrompt
 from mmcalib.limits.costs import CostTable, ItemCost
-from mmcalib.limits.reserve import Count
+from mmcalib.limits.values import Count
 from mmcalib.media.blank import write_blank
 from mmcalib.progress import Progress
 from mmcalib.storage.location import url_of

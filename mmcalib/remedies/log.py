@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mmcalib.domain.memory import Division, floor_utilization
-from mmcalib.limits.reserve import LIMIT
+from mmcalib.limits.values import LIMIT
 from mmcalib.logs.starts import OutOfMemory, Phase, StartupLog
 from mmcalib.releases.constants import VLLM_SLACK_BYTES, divide
 from mmcalib.remedies import memory as r

@@ -18,7 +18,7 @@ from mmcalib.domain.knobs import Knob, merge_nested
 from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.errors import UsageError
 from mmcalib.limits.policy import COSTS, TEXT_RESERVE_TOKENS, Cost
-from mmcalib.limits.reserve import LIMIT
+from mmcalib.limits.values import LIMIT
 from mmcalib.logs.starts import StartupLog, last_failed, read_starts
 from mmcalib.releases.constants import SMALL_GPU_BATCHED_TOKENS
 from mmcalib.text import GIB, flag, gib, serve_option

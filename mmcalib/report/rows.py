@@ -100,7 +100,7 @@ def diff_text(yours: YourConfiguration) -> str:
 def yours_note(calibration: CalibrationDocument) -> str:
     """A note on the user's own column, or why it is missing; else empty."""
     # It loads numpy, which `mmcalib check` does not need.
-    from mmcalib.limits.reserve import MIN_RESERVE_RATIO
+    from mmcalib.limits.values import MIN_RESERVE_RATIO
 
     yours, budget = calibration.yours, calibration.budget.yours
     if yours and yours.refused:

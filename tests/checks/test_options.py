@@ -16,7 +16,7 @@ from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.errors import UsageError
 from mmcalib.limits.costs import CostTable
-from mmcalib.limits.reserve import Count, ProfileReserve
+from mmcalib.limits.values import Count, ProfileReserve
 from mmcalib.workflows.judging import OPTION_RULES, judge
 from tests.builders import budget
 from tests.workflows.rehearsals import peaks, rehearsed

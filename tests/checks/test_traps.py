@@ -19,7 +19,7 @@ from mmcalib.limits.costs import CostTable, ItemCost
 from mmcalib.limits.demand import Shortfall, WorstStep
 from mmcalib.limits.effects import Effect, Footprint, ItemOutcome
 from mmcalib.limits.processor_cache import CacheFloor
-from mmcalib.limits.reserve import ProfileReserve
+from mmcalib.limits.values import ProfileReserve
 from tests import builders
 from tests.limits.costed import table_of
 

@@ -7,7 +7,7 @@ import pytest
 
 from mmcalib.domain.shapes import VideoShape
 from mmcalib.engine.messages import Blank
-from mmcalib.limits.reserve import compute_reserve
+from mmcalib.limits.values import compute_reserve
 from tests.builders import some
 from tests.engine.conftest import Lab
 

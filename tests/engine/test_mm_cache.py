@@ -20,7 +20,7 @@ from mmcalib.engine.environment import child_environment
 from mmcalib.limits.costs import ItemCost
 from mmcalib.limits.policy import Policy
 from mmcalib.limits.processor_cache import CacheFloor, SizedCache, choose_cache_size, hit_curve
-from mmcalib.limits.reserve import Count, resident_items
+from mmcalib.limits.values import Count, resident_items
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_31

@@ -22,7 +22,7 @@ from mmcalib.engine.environment import child_environment
 from mmcalib.engine.messages import BoundTexts, CountTexts, OpenModel
 from mmcalib.gate.admission import ChatText
 from mmcalib.gate.fit import Fit
-from mmcalib.limits.reserve import Count
+from mmcalib.limits.values import Count
 from mmcalib.progress import Silent
 from mmcalib.workflows.corpus import LoadedCorpus, files_of, read_corpus
 from tests.builders import some

@@ -19,7 +19,7 @@ from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.errors import EngineError, MmcalibError, ModelError, UsageError
 from mmcalib.limits.demand import Demand, ObservedOom, Shortfall, compare_oom
 from mmcalib.limits.policy import COSTS
-from mmcalib.limits.reserve import LIMIT, Count
+from mmcalib.limits.values import LIMIT, Count
 from mmcalib.logs.starts import StartupLog
 from mmcalib.models.catalogue import quantized_twins
 from mmcalib.models.cut import read_config, text_sections

@@ -17,7 +17,7 @@ from mmcalib.errors import MmcalibError
 from mmcalib.gate.admission import ChatText, Gate, ShapeCost, fit_chat
 from mmcalib.limits.costs import CostTable, mean_cpu_s, quantile
 from mmcalib.limits.frontier import RatedPoint, find_dominated
-from mmcalib.limits.reserve import compute_reserve
+from mmcalib.limits.values import compute_reserve
 from mmcalib.prediction.predict import pool_evidence
 from mmcalib.prediction.rehearse import Predicted, budget_figures, memory_figures
 from mmcalib.proof.prove import Proof, Started, measured_memory, startup_figures

@@ -28,7 +28,7 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.errors import UsageError, VllmRefused
 from mmcalib.files import Scratch
 from mmcalib.limits.policy import FIT, Policy
-from mmcalib.limits.reserve import LIMIT, compute_reserve
+from mmcalib.limits.values import LIMIT, compute_reserve
 from mmcalib.models.catalogue import find_model
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel

@@ -35,7 +35,7 @@ from mmcalib.gate.fit import Fit
 from mmcalib.limits.effects import list_settings, remove_setting
 from mmcalib.limits.policy import TEXT_RESERVE_TOKENS
 from mmcalib.limits.processor_cache import cache_floor, cut_to_context, largest_item_bytes
-from mmcalib.limits.reserve import LIMIT
+from mmcalib.limits.values import LIMIT
 from mmcalib.media.blank import write_blank
 from mmcalib.options.run import SAMPLE_PER_MODALITY
 from mmcalib.remedies.memory import Remedy

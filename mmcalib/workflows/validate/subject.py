@@ -33,7 +33,7 @@ from mmcalib.engine.messages import ServeConfig
 from mmcalib.errors import EngineDied, VllmMissing, VllmRefused
 from mmcalib.limits.demand import Shortfall, WorstStep
 from mmcalib.limits.policy import Policy
-from mmcalib.limits.reserve import LIMIT
+from mmcalib.limits.values import LIMIT
 from mmcalib.models.checkpoint import vocab_size
 from mmcalib.models.cut import read_config
 from mmcalib.models.gpus import Gpu

@@ -36,7 +36,7 @@ from mmcalib.limits.demand import (
     WorstStep,
     leave_room,
 )
-from mmcalib.limits.reserve import Count, ProfileReserve
+from mmcalib.limits.values import Count, ProfileReserve
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.prediction import worst_steps

@@ -16,7 +16,7 @@ from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.limits.policy import Policy
-from mmcalib.limits.reserve import Count, ProfileReserve
+from mmcalib.limits.values import Count, ProfileReserve
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.prediction.rehearse import Predicted

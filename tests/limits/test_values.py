@@ -7,9 +7,16 @@ from hypothesis import strategies as st
 
 from mmcalib.domain.memory import Budget, Clip, Dummy
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
-from mmcalib.limits import limits
 from mmcalib.limits.costs import ItemCost
-from mmcalib.limits.reserve import Count, compute_reserve
+from mmcalib.limits.values import (
+    Count,
+    Rounding,
+    compute_reserve,
+    hint_candidates,
+    hint_covers_largest,
+    limit_mm_per_prompt,
+    max_num_batched_tokens,
+)
 from tests import builders
 
 TOKENS = st.integers(0, 200_000)
@@ -26,7 +33,7 @@ def count(value: int) -> Count:
 def test_every_modality_is_written_and_only_hinted_ones_are_mappings() -> None:
     counts: dict[Modality, Count] = {"image": count(4), "video": count(0), "audio": count(1)}
     hints: dict[Modality, dict[str, int]] = {"image": {"width": 640, "height": 480}, "audio": {}}
-    assert limits.limit_mm_per_prompt(counts, hints) == {
+    assert limit_mm_per_prompt(counts, hints) == {
         "image": {"count": 4, "width": 640, "height": 480},
         "video": 0,
         "audio": 1,
@@ -35,7 +42,7 @@ def test_every_modality_is_written_and_only_hinted_ones_are_mappings() -> None:
 
 def test_a_video_has_the_frames_that_the_loader_keeps() -> None:
     video = item(VideoShape(900, 30.0, 30.0, 640, 480), sampled=(32, 640, 480))
-    assert limits.hint_candidates(video, None) == [
+    assert hint_candidates(video, None) == [
         {"num_frames": 32, "width": 640, "height": 480},
         {"num_frames": 32, "width": 480, "height": 640},
     ]
@@ -44,10 +51,10 @@ def test_a_video_has_the_frames_that_the_loader_keeps() -> None:
 @given(st.integers(1, 10**7), st.sampled_from([8000, 16000, 22050, 44100, 48000]))
 def test_a_clip_has_the_samples_of_the_servers_rate(samples: int, rate: int) -> None:
     clip = item(AudioShape(samples, rate))
-    assert limits.hint_candidates(clip, rate) == [{"length": samples}]
+    assert hint_candidates(clip, rate) == [{"length": samples}]
     exact = ceil(Fraction(samples, rate) * 16000)
-    assert limits.hint_candidates(clip, 16000) == [{"length": exact}]
-    assert limits.hint_candidates(clip, None) == []
+    assert hint_candidates(clip, 16000) == [{"length": exact}]
+    assert hint_candidates(clip, None) == []
 
 
 @pytest.mark.parametrize(
@@ -65,32 +72,28 @@ def test_a_clip_has_the_samples_of_the_servers_rate(samples: int, rate: int) -> 
 )
 def test_a_hint_is_honest_when_its_dummy_costs_what_may_come(dummy, most, heaviest, honest) -> None:
     largest, own = item(ImageShape(1, 1), heaviest), budget(8192, {"image": most}, dummy=dummy)
-    assert limits.hint_covers_largest("image", own, largest) is honest
+    assert hint_covers_largest("image", own, largest) is honest
 
 
 @given(TOKENS, st.integers(1, 200_000), TOKENS, st.sampled_from(["down", "none"]), st.booleans())
 def test_max_num_batched_tokens_admits_every_item(wanted, largest, real, rounding, chunks) -> None:
     """vLLM's encoder cache holds the larger of this value and its own largest item."""
-    up = limits.max_num_batched_tokens(wanted, largest, real, chunks_mm_input=chunks)
+    up = max_num_batched_tokens(wanted, largest, real, chunks_mm_input=chunks)
     assert max(up, largest) >= real
     assert up >= wanted
-    found = limits.max_num_batched_tokens(
-        wanted, largest, real, chunks_mm_input=True, rounding=rounding
-    )
+    found = max_num_batched_tokens(wanted, largest, real, chunks_mm_input=True, rounding=rounding)
     assert max(found, largest) >= real
     assert found <= up
     assert found >= wanted if rounding == "none" else found > wanted - largest
 
 
 def test_the_numbers_of_the_design() -> None:
-    assert limits.max_num_batched_tokens(8192, 1280, 1280, chunks_mm_input=True) == 8960
-    assert limits.max_num_batched_tokens(2048, 16384, 324, chunks_mm_input=True) == 2048
+    assert max_num_batched_tokens(8192, 1280, 1280, chunks_mm_input=True) == 8960
+    assert max_num_batched_tokens(2048, 16384, 324, chunks_mm_input=True) == 2048
     # A step for Whisper is one item or two.
-    steps: dict[limits.Rounding, int] = {"down": 1500, "none": 2048, "up": 3000}
+    steps: dict[Rounding, int] = {"down": 1500, "none": 2048, "up": 3000}
     for rounding, tokens in steps.items():
-        found = limits.max_num_batched_tokens(
-            2048, 1500, 1500, chunks_mm_input=False, rounding=rounding
-        )
+        found = max_num_batched_tokens(2048, 1500, 1500, chunks_mm_input=False, rounding=rounding)
         assert found == tokens
 
 
