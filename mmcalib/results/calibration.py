@@ -10,25 +10,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field
 
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.model import VARIABLES, Quantile, Retention, Server
-from mmcalib.domain.shapes import MODALITIES
 from mmcalib.errors import MmcalibError, UsageError
 from mmcalib.files import read_json
-from mmcalib.gate.admission import AudioLimits, ChatLimit, Gate, ShapeCost
-from mmcalib.gate.bounds import Ladder
-from mmcalib.releases.constants import (
-    AUDIO_RATE_HZ,
-    CRASHING_AUDIO_SAMPLES,
-    PROCESSOR_CACHES,
-    PROMPT_ARGUMENTS,
-)
-from mmcalib.results.costs import Costs
+from mmcalib.gate.admission import ChatLimit, Gate
+from mmcalib.releases.constants import PROCESSOR_CACHES, PROMPT_ARGUMENTS
+from mmcalib.results.costs import Costs, build_gate
 from mmcalib.results.memory import Budgets, Memories, Memory, Rehearsal, ServedTraffic, Startup
-from mmcalib.results.part import CheckResult, DocumentPart, error_text, first_error, first_failed
+from mmcalib.results.part import CheckResult, DocumentPart, error_text, first_failed
 from mmcalib.text import GIB
 
 
@@ -228,17 +221,6 @@ class YourConfiguration(DocumentPart):
     refused: str = Field(default="", description="vLLM's error, if it rejects the configuration")
 
 
-class _Counted(BaseModel):
-    count: int
-
-
-class _Served(BaseModel):
-    """The parts of an engine's configuration that decide which items it accepts."""
-
-    limit_mm_per_prompt: dict[str, int | _Counted]
-    max_model_len: int
-
-
 class CalibrationDocument(DocumentPart):
     """The result of `mmcalib run` and `mmcalib.calibrate`."""
 
@@ -277,41 +259,9 @@ class CalibrationDocument(DocumentPart):
     @cached_property
     def gate(self) -> Gate:
         """The rules that accept or reject items. Raises UsageError if the limits are missing."""
-        try:
-            served = _Served.model_validate(self.engine_config)
-        except ValidationError as error:
-            raise UsageError(
-                f"the calibration's engine_config is not usable: {first_error(error)}",
-                hint="mmcalib run writes a usable one",
-            ) from error
-        limits = served.limit_mm_per_prompt.items()
-        limited = {m: one if isinstance(one, int) else one.count for m, one in limits}
-        costs = self.costs
-        parts = [(m, costs.modalities[m]) for m in MODALITIES if m in costs.modalities]
-        rules = {m: part.rule for m, part in parts if part.rule is not None}
-        audio, dies_of = rules.get("audio"), CRASHING_AUDIO_SAMPLES.get(self.model.architecture)
-        # For encoder-decoder models (transcription), FFmpeg resamples
-        # (`load_audio_soundfile`, vllm/multimodal/media/audio.py:227, 0.32).
-        rate_hz = audio.rate_hz if isinstance(audio, Ladder) else AUDIO_RATE_HZ
-        hearing = AudioLimits(rate_hz, dies_of or range(0))
-        return Gate(
-            budget_tokens=self.budget.calibrated.encoder_budget_tokens,
-            max_model_len=served.max_model_len,
-            text_reserve_tokens=costs.text_reserve_tokens,
-            counts={m: limited[m] for m in MODALITIES if m in limited},
-            known_costs={
-                entry.shape: ShapeCost(entry.tokens, entry.embeds, entry.basis)
-                for _, part in parts
-                for entry in part.known
-            },
-            refusals=dict(refused for _, part in parts for refused in part.refused),
-            rules=rules,
-            server=self.server,
-            text=costs.text,
-            text_counts=dict(costs.counted),
-            encoder_decoder=costs.encoder_decoder,
-            audio_limits=AudioLimits(None) if costs.encoder_decoder else hearing,
-        )
+        budget = self.budget.calibrated.encoder_budget_tokens
+        args = self.costs, self.engine_config, budget, self.server, self.model.architecture
+        return build_gate(*args)
 
     def __copy__(self) -> Self:
         """Drop cached values: the copy may get other fields."""

@@ -1,18 +1,22 @@
-"""Models of item costs in `calibration.json`, and their bins."""
+"""Models of item costs in `calibration.json`, their bins, and the gate built from them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import FailFast, Field, WithJsonSchema
+from pydantic import BaseModel, FailFast, Field, ValidationError, WithJsonSchema
 
 from mmcalib.domain.items import TextBound, TextCounting
-from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.domain.model import Server
+from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, VideoShape
+from mmcalib.errors import UsageError
+from mmcalib.gate.admission import AudioLimits, Gate, ShapeCost
 from mmcalib.gate.bounds import Area, Ceiling, Frames, Ladder
-from mmcalib.results.part import POSITIVE, DocumentPart
+from mmcalib.releases.constants import AUDIO_RATE_HZ, CRASHING_AUDIO_SAMPLES
+from mmcalib.results.part import POSITIVE, DocumentPart, first_error
 
 if TYPE_CHECKING:
     from mmcalib.limits.costs import ItemCost
@@ -134,3 +138,58 @@ class Costs(DocumentPart):
     uncounted: str = Field(default="", description="Texts that `check` cannot count, and why")
     grammar: dict[str, Any] = Field(default_factory=dict, description="vLLM's request schema")
     encoder_decoder: bool = Field(default=False, description="True: items take no context")
+
+
+def build_gate(
+    costs: Costs,
+    engine_config: Mapping[str, Any],
+    budget_tokens: int,
+    server: Server | None = None,
+    architecture: str = "",
+) -> Gate:
+    """Build the rules that judge items; files need a `server`. Raises UsageError without limits."""
+    try:
+        served = _Served.model_validate(engine_config)
+    except ValidationError as error:
+        raise UsageError(
+            f"the calibration's engine_config is not usable: {first_error(error)}",
+            hint="mmcalib run writes a usable one",
+        ) from error
+    limits = served.limit_mm_per_prompt.items()
+    limited = {m: one if isinstance(one, int) else one.count for m, one in limits}
+    parts = [(m, costs.modalities[m]) for m in MODALITIES if m in costs.modalities]
+    rules = {m: part.rule for m, part in parts if part.rule is not None}
+    audio, dies_of = rules.get("audio"), CRASHING_AUDIO_SAMPLES.get(architecture, range(0))
+    # For encoder-decoder models (transcription), FFmpeg resamples
+    # (`load_audio_soundfile`, vllm/multimodal/media/audio.py:227, 0.32).
+    rate_hz = audio.rate_hz if isinstance(audio, Ladder) else AUDIO_RATE_HZ
+    hearing = AudioLimits(None) if costs.encoder_decoder else AudioLimits(rate_hz, dies_of)
+    return Gate(
+        budget_tokens=budget_tokens,
+        max_model_len=served.max_model_len,
+        text_reserve_tokens=costs.text_reserve_tokens,
+        counts={m: limited[m] for m in MODALITIES if m in limited},
+        known_costs={
+            entry.shape: ShapeCost(entry.tokens, entry.embeds, entry.basis)
+            for _, part in parts
+            for entry in part.known
+        },
+        refusals=dict(refused for _, part in parts for refused in part.refused),
+        rules=rules,
+        server=server or Server(),
+        text=costs.text,
+        text_counts=dict(costs.counted),
+        encoder_decoder=costs.encoder_decoder,
+        audio_limits=hearing,
+    )
+
+
+class _Counted(BaseModel):
+    count: int
+
+
+class _Served(BaseModel):
+    """The parts of an engine's configuration that decide which items it accepts."""
+
+    limit_mm_per_prompt: dict[str, int | _Counted]
+    max_model_len: int
