@@ -63,7 +63,7 @@ class Calibration(CalibrationDocument):
         """Summarise in one line; `to_json` has it all."""
         budget, corpus = self.budget.calibrated, self.corpus
         limits = self.limits.items()
-        counts = {m: one["count"] if isinstance(one, dict) else one for m, one in limits}
+        counts = {m: one.get("count") if isinstance(one, dict) else one for m, one in limits}
         parts = [
             f"{self.model.id}, vLLM {self.tool['vllm']}",
             f"verdict {verdict_words(self.verdict, self.checks, self.corpus.losses())}",

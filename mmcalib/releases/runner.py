@@ -164,11 +164,12 @@ def multimodal_budget(config: Any) -> Any:
 
 
 def worker_budget(worker: Any) -> Any:
-    """Return the worker's MultiModalBudget (None: text-only). The V2 runner does not store it."""
-    if not uses_v2_runner(worker):
-        return worker.model_runner.mm_budget
-    config = worker.vllm_config
-    return multimodal_budget(config) if config.model_config.is_multimodal_model else None
+    """Return the worker's MultiModalBudget (None: text-only). The V2 runner gets it here."""
+    runner, config = worker.model_runner, worker.vllm_config
+    if uses_v2_runner(worker) and not hasattr(runner, "mm_budget"):
+        is_multimodal = config.model_config.is_multimodal_model
+        runner.mm_budget = multimodal_budget(config) if is_multimodal else None
+    return runner.mm_budget
 
 
 # Attributes of MultiModalBudget by modality: most tokens per item, items per prompt and per batch.

@@ -25,7 +25,7 @@ from mmcalib.report.html.sizes import distributions, sizes
 from mmcalib.report.markdown import environment, issue, markdown
 from mmcalib.report.summary import summary
 from mmcalib.results.calibration import SERVE, CalibrationDocument, group_evidence, with_environment
-from mmcalib.results.engine_yaml import engine_yaml
+from mmcalib.results.engine_yaml import yaml_entry
 from mmcalib.results.part import DocumentPart
 from mmcalib.text import printable
 
@@ -203,14 +203,14 @@ def html(report: Report) -> str:
     made.filters["dotted"] = lambda setting: _name(setting).replace(".", Markup(".<wbr>"))
     shown, serve, worst_first = report.shown, report.command, list(rows.MARKS)
     # Without comments: the page gives the reasons of the settings below.
-    settings = (line for line in engine_yaml(shown, serve).splitlines() if line and line[0] != "#")
+    settings = (yaml_entry(*item) for item in shown.engine_config.items() if item[1] is not None)
     return made.get_template("report.html.j2").render(
         c=shown,
         words=rows,
         facts=list(facts(shown)),
         headlines=(_kv_cache(shown), _worst_item(shown), _rejected(shown)),
         serve=serve,
-        yaml=escape("\n".join(settings) + "\n"),
+        yaml=escape("".join(settings)),
         tokens=list(distributions(shown)),
         sizes=list(sizes(shown)),
         frontiers=list(frontiers(shown)),

@@ -98,7 +98,7 @@ def _print_details(rehearsals: Sequence[Rehearsal], names: Sequence[str], consol
 
 def _rehearsals_table(rehearsals: Sequence[Rehearsal], names: Sequence[str]) -> Table:
     heads = names if len(names) > 1 else ["" for _ in names]
-    columns = [Column(), *(Column(head, justify="right") for head in heads), Column()]
+    columns = [Column(), *(Column(Text(head), justify="right") for head in heads), Column()]
     table = plain_table(columns)
     every = [{row[0]: row for row in rows.rehearsed_rows(one.memory)} for one in rehearsals]
     # Not all have each row; the longest has the order.
