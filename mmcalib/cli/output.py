@@ -7,11 +7,9 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -37,9 +35,6 @@ from mmcalib.text import MIB
 from mmcalib.version import __version__
 from mmcalib.workflows.run.run import run_each
 from mmcalib.workflows.run.session import Job, RunOutcome
-
-if TYPE_CHECKING:
-    from mmcalib.cli.run import RunCommandOptions
 
 _REPORTS = ("report.html", "report.md")
 # The difference from the user's configuration to the tuned one.
@@ -111,19 +106,23 @@ def finish(
     calibration: Calibration,
     out: Path,
     console: Console,
-    options: RunCommandOptions,
     *,
+    as_json: bool,
+    quiet: bool,
+    strict: bool,
+    thumbnails: bool = True,
+    redact_paths: bool = False,
+    emit: Sequence[str] = (),
     command: Sequence[str] = (),
     seconds: float | None = None,
 ) -> None:
     """Write the final files, print the summary, and raise VerdictError unless the verdict is pass.
-    Only a pass writes `engine.yaml` and the forms of `--emit`, all or none. `command` has the words
+    Only a pass writes `engine.yaml` and the forms of `emit`, all or none. `command` has the words
     of this run, and `seconds` its time.
     """
     passes = calibration.verdict == "pass"
     config = out / "engine.yaml"
     serve = serve_command(config)
-    thumbnails, redact_paths = not options.no_thumbnails, options.redact_paths
     report = Report(calibration, serve, thumbnails=thumbnails, redact_paths=redact_paths)
     texts = {out / "report.html": html(report), out / "report.md": md(report)}
     served = with_environment(calibration.server.environment, serve)
@@ -136,13 +135,13 @@ def finish(
             write_text(out / DIFF, calibration.yours.diff)
             also.append(str(out / DIFF))
         # Last: a form that cannot carry a value fails, and then none of them is written.
-        wanted = [CONFIGURATIONS[name] for name in dict.fromkeys(options.emit or ())]
+        wanted = [CONFIGURATIONS[name] for name in dict.fromkeys(emit)]
         forms = [form for form in wanted if form.file not in FILES]
         write_texts({out / form.file: form.render(calibration, serve_program()) for form in forms})
         also += [str(out / form.file) for form in forms]
-    if options.as_json:
+    if as_json:
         print_document(calibration.to_json())
-    if not options.quiet:
+    if not quiet:
         summary(calibration, console, serve=served, folder=str(out), seconds=seconds, also=also)
         if words := undrawn_words():
             console.print(words, markup=False, soft_wrap=True)
@@ -151,11 +150,11 @@ def finish(
             console.print(f"{_LEFT_OUT}: {retry}", markup=False, soft_wrap=True)
     if not passes:
         failed = first_failed(calibration.checks)
-        if not options.quiet:
+        if not quiet:
             # The summary shows the rest.
             raise VerdictError(f"failed at {failed.code} {failed.name}")
         raise VerdictError(f"failed at {check_line(failed)}", hint=failed.remedy)
-    if options.strict and calibration.corpus.skipped:
+    if strict and calibration.corpus.skipped:
         raise VerdictError(
             f"--strict: {calibration.corpus.skipped} files or requests were skipped",
             hint=f"see {out / 'skipped.jsonl'}",
@@ -195,22 +194,25 @@ def compare(
     jobs: Sequence[Job],
     out: Path,
     progress: Progress,
+    finish: Callable[..., None],
     console: Console,
     prices: Mapping[gpus.Gpu | None, float | None],
-    options: RunCommandOptions,
+    *,
+    as_json: bool,
+    quiet: bool,
+    force: bool,
 ) -> None:
-    """Run the jobs, finish each in its folder, and compare. Raises VerdictError if all fail.
+    """Run the jobs, `finish` each in its folder, and compare. Raises VerdictError if all fail.
 
     Contexts are as short as the media allow, unless options, file or flags set one.
     """
     jobs = [job.with_fitting_context() for job in jobs]
     folders = [out / name for name in _folder_names(jobs)]
     for folder in folders:
-        check_output_dir(folder, force=options.force)
-    if (out / COMPARISON).exists() and not options.force:
+        check_output_dir(folder, force=force)
+    if (out / COMPARISON).exists() and not force:
         raise UsageError(f"--out {out} has a comparison", hint="--force, or --out another folder")
     outcomes = [RunOutcome(on_change=partial(save, out=folder)) for folder in folders]
-    silent = replace(options, as_json=False, quiet=True)
     found = Comparison(mmcalib=__version__, runs=[])
     refused: VerdictError | None = None
     results = run_each(jobs, outcomes, progress)
@@ -219,7 +221,7 @@ def compare(
         if isinstance(calibration, Calibration):
             row = ComparedRun.of(calibration, gpu, folder.name)
             try:
-                finish(calibration, folder, console, silent)
+                finish(calibration, folder, console, as_json=False, quiet=True)
             except VerdictError as error:
                 refused = error if row.verdict == "pass" else refused
         else:
@@ -228,19 +230,19 @@ def compare(
         row = row.model_copy(update={"price_per_h": prices[job.gpu]})
         found = Comparison(mmcalib=__version__, runs=[*found.runs, row])
         write_text(out / COMPARISON, found.model_dump_json(indent=2) + "\n")
-        if not options.quiet:
+        if not quiet:
             ended = f"{len(found.runs)} of {len(jobs)}: {folder.name} {row.verdict.upper()}"
             console.print(ended, markup=False, style="bold")
-    if options.as_json:
+    if as_json:
         print_document(found.model_dump_json(indent=2))
-    if not options.quiet:
+    if not quiet:
         print_comparison(found, console)
         console.print(f"Details: {out / COMPARISON}, and a folder for each", markup=False)
     passed = [run for run in found.runs if run.verdict == "pass"]
     if not passed:
         first = found.runs[0]
         raise VerdictError(f"none of {len(jobs)} passed: {first.problem}", hint=first.remedy)
-    if not options.quiet:
+    if not quiet:
         for run in passed:
             serve = serve_command(out / run.folder / "engine.yaml")
             console.print(f"Serve:  {serve}", markup=False, style="bold", soft_wrap=True)
