@@ -1,5 +1,6 @@
 import re
 import sys
+from html import unescape
 from html.parser import HTMLParser
 
 import pytest
@@ -9,6 +10,7 @@ from mmcalib.report.html.frontier import frontiers
 from mmcalib.report.html.memory import cache as cache_figure
 from mmcalib.report.html.redact import redacted
 from mmcalib.report.report import Report, html
+from mmcalib.results.engine_yaml import yaml_entry
 from mmcalib.results.memory import Memory
 from tests.report.example import SERVE, calibration
 from tests.report.golden import check_golden
@@ -195,6 +197,13 @@ def test_a_failing_page_offers_nothing_to_serve(page: str) -> None:
     ]
     assert copied == [{"issue", "serve", "yaml"}, {"issue"}]
     assert SERVE not in failed
+
+
+def test_a_setting_of_several_lines_is_copied_whole() -> None:
+    template = "{% for m in messages %}\n\n# {{ m }}\n{% endfor %}\n"
+    config = calibration().engine_config | {"chat_template": template}
+    shown = rendered(calibration().model_copy(update={"engine_config": config}), thumbnails=False)
+    assert yaml_entry("chat_template", template) in unescape(shown)
 
 
 def test_the_page_of_a_huge_corpus_is_small() -> None:
