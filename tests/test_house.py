@@ -57,10 +57,10 @@ SHORT = {
 }
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
-    "modules": 227,
-    "product lines": 48_228,
+    "modules": 230,
+    "product lines": 48_116,
     "test files": 183,
-    "test lines": 38_638,
+    "test lines": 38_647,
     "benchmark lines": 7_174,
     "words of docs": 19_480,
     "words of CHANGELOG": 300,

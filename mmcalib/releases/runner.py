@@ -166,10 +166,10 @@ def multimodal_budget(config: Any) -> Any:
 def worker_budget(worker: Any) -> Any:
     """Return the worker's MultiModalBudget (None: text-only). The V2 runner gets it here."""
     runner, config = worker.model_runner, worker.vllm_config
-    if uses_v2_runner(worker) and not hasattr(runner, "mm_budget"):
-        is_multimodal = config.model_config.is_multimodal_model
-        runner.mm_budget = multimodal_budget(config) if is_multimodal else None
-    return runner.mm_budget
+    found = getattr(runner, "mm_budget", None)
+    if found is None and uses_v2_runner(worker) and config.model_config.is_multimodal_model:
+        found = runner.mm_budget = multimodal_budget(config)
+    return found
 
 
 # Attributes of MultiModalBudget by modality: most tokens per item, items per prompt and per batch.
