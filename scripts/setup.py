@@ -223,7 +223,7 @@ def setup(wanted: str) -> None:
     scratch = STAMP.with_suffix(".tmp")
     scratch.write_text(json.dumps(stamp(vllm), indent=2) + "\n")
     scratch.replace(STAMP)
-    say(f"ready in {time.monotonic() - started:.0f} s: {installed} (.venv)")
+    say(f"ready in {time.monotonic() - started:.0f} s: {installed}; next: . .venv/bin/activate")
 
 
 def main() -> int:
