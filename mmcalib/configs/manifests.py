@@ -83,12 +83,11 @@ def read_object(root: yaml.Node, text: str) -> list[Command] | None:
     return [one for one in found if not one.is_guess] or found or (None if form is _VALUES else [])
 
 
-def inner_document(root: yaml.Node) -> yaml.Node | None:
-    """Return the configuration of Ray Serve that a RayService has as text. Raises YAMLError."""
+def inner_documents(root: yaml.Node) -> Iterator[yaml.Node]:
+    """Yield the configuration of Ray Serve that a RayService has as text. Raises YAMLError."""
     text = fields_of(fields_of(root).get("spec")).get("serveConfigV2")
-    if text is None or _scalar(text) is None:
-        return None
-    return yaml.compose("\n" * _line(text) + text.value, yaml.SafeLoader)
+    if text is not None and _scalar(text) is not None:
+        yield from yaml.compose_all("\n" * _line(text) + text.value, yaml.SafeLoader)
 
 
 class _Container:
@@ -160,8 +159,8 @@ class _Container:
         # Without a program of its own, it starts the image's.
         is_sure = "vllm" in image and self.form.keys[0] not in self.fields
         # The router of production-stack has arguments and an image of its own too.
-        is_sure = is_sure or (not image and "extraArgs" in self.fields)
-        is_sure = is_sure or not _SERVERS.isdisjoint(self.fields)
+        has_own = not _SERVERS.isdisjoint(self.fields) or (not image and "extraArgs" in self.fields)
+        is_sure = is_sure or has_own
         options = [argument_of(word.text) for word in words if word.text.startswith("--")]
         is_bare = any(word.text.startswith("--") for word in words[:1])
         is_guess = not is_sure and is_bare and _OPTIONS.isdisjoint(options)

@@ -31,7 +31,7 @@ from mmcalib.configs.commands import (
 from mmcalib.configs.manifests import (
     end_of,
     fields_of,
-    inner_document,
+    inner_documents,
     is_flow,
     parts_of,
     read_object,
@@ -65,7 +65,8 @@ _OF_VLLM: Final = re.compile(r"VLLM_|PYTORCH_(?:CUDA_)?ALLOC_CONF$")
 _RELEASE: Final = re.compile(
     r"vllm[\w./-]*['\",]*(?:(?:\[[^\]]*\])?==|:|\s+tag: ['\"]?)(?:\$\{\w+:?-)?v?(0\.\d+\.\d+[\w.]*)"
 )
-# A list of words in a Dockerfile, and a block of code in Markdown.
+# The image and a list of words of a Dockerfile, and a block of code in Markdown.
+_FROM: Final = re.compile(r"(?m)^FROM\s+(?:--\S+\s+)?(\S+)")
 _WORDS: Final = re.compile(r"(?ms)^(CMD|ENTRYPOINT)\s*(\[(?:[^\\\n]|\\.)*)")
 _BLOCK: Final = re.compile(r"(?ms)^[ \t]*(```+|~~~+)[ {.]*(\w*)[^\n]*\n(.*?)^[ \t]*\1")
 # Where systemd and supervisor keep variables of a command.
@@ -218,16 +219,14 @@ def _read_dockerfile(text: str) -> list[Command]:
     parts = [lists[name][2] for name in ("ENTRYPOINT", "CMD") if name in lists]
     try:
         words = [word for part in parts for word in json.loads(part.replace("\\\n", ""))]
-        command = shlex.join(words)
+        # Without a program of its own, it starts the image's.
+        start = ["docker", "run", *_FROM.findall(text)[-1:]] if "ENTRYPOINT" not in lists else []
+        command = shlex.join([*start, *words]) if words else ""
     except (ValueError, TypeError):
         return []
-    # An option or a model is for the program of vLLM's own image.
-    if "ENTRYPOINT" not in lists and re.match(r"--|[\w.-]+/", command):
-        command = f"vllm serve {command}"
-    start = max(found.start() for found in lists.values())
-    before = re.sub("(?m)^ENV ", "export ", _WORDS.sub("", text[:start]))
-    lines = text.count("\n", 0, start) - before.count("\n")
-    return _read_script("".join((before, "\n" * lines, command)), None)
+    last = max(found.start() for found in lists.values())
+    script = _WORDS.sub(lambda m: command * (m.start() == last) + "\n" * m[0].count("\n"), text)
+    return _read_script(re.sub("(?m)^ENV ", "export ", script), None)
 
 
 def _read_blocks(text: str) -> Iterator[Command]:
@@ -378,10 +377,11 @@ def _read(path: Path) -> tuple[str, list[yaml.Node], list[str]]:
         text = data.decode(encoding_of(data)).replace("\r\n", "\n")
         # Compose without tags, so that YAML constructs no objects yet.
         for root in yaml.compose_all("" if path.suffix == ".md" else text, yaml.SafeLoader):
-            for one in (root, inner_document(root)):
-                if one is not None:
-                    _expanded_size(one, 0, {}, notes)
-                    documents.append(one)
+            _expanded_size(root, 0, {}, notes)
+            documents.append(root)
+            for inner in inner_documents(root):
+                _expanded_size(inner, 0, {}, notes)
+                documents.append(inner)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         if mark and any(isinstance(root, yaml.MappingNode) for root in documents):

@@ -200,9 +200,10 @@ def test_only_exported_variables_are_the_server_s(tmp_path: Path) -> None:
     assert found.environment == ("VLLM_KEY_FOR_CLIENTS",)
 
 
-@pytest.mark.parametrize("name", ["start", "train.py", "page.md", "Dockerfile"])
+@pytest.mark.parametrize("name", ["start", "train.py", "page.md", "Dockerfile", "Containerfile"])
 def test_a_file_in_no_form_is_one_line(tmp_path: Path, name: str) -> None:
-    text = 'FROM v\nCMD ["vllm", "serve", 1]\n' if name == "Dockerfile" else "import os\n"
+    words = {"Dockerfile": '["vllm", "serve", 1]', "Containerfile": '["./start.sh", "--seed", "1"]'}
+    text = f"FROM python:3.12\nCMD {words[name]}\n" if name in words else "import os\n"
     with pytest.raises(UsageError) as refused:
         read(tmp_path, name, text)
     assert refused.value.message.startswith(f"--config {tmp_path / name} has no ")

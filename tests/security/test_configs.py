@@ -26,6 +26,7 @@ FUNCTIONS = "".join(f"f{n}() {{ {f'f{n + 1};' * 200} }}\n" for n in range(9))
 GROWING = {
     "laughs.yaml": LAUGHS,
     "merges.yaml": MERGES,
+    "spec.yaml": MERGES.translate({91: "", 93: ""}).replace(", *", ", <<: *") + "spec: *a29\n",
     "itself.yaml": "a: &a [*a]",
     "deep.yaml": "a: " + "[" * 5000,
     "deep-keys.yaml": "a: " + "{b: " * 200 + "1" + "}" * 200,
