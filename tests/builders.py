@@ -1,16 +1,37 @@
-"""Knobs and budgets as vLLM reports them, and values that must be there."""
+"""Knobs and budgets as vLLM reports them, a gate, and values that must be there."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from mmcalib.domain.items import TextBound
 from mmcalib.domain.knobs import AreaCap
 from mmcalib.domain.memory import Budget
+from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import Modality
+from mmcalib.gate.admission import Gate
+from mmcalib.gate.bounds import Area, Frames, Ladder, Rung, Sampling
 
 Found = TypeVar("Found")
 # Pixels of a token of Qwen2.5-VL, and the tokens of its largest image.
 TOKEN_PX, LARGEST_IMAGE = 28 * 28, 16_384
+# A template that writes nothing of its own.
+BOUND = TextBound(item_tokens={"image": 0, "video": 0, "audio": 0}, tools_tokens=0, compared=1)
+AREA = Area(factor_px=28, min_px=3136, max_px=12845056, max_aspect=200.0)
+GATE = Gate(
+    budget_tokens=2000,
+    max_model_len=4096,
+    text_reserve_tokens=1024,
+    counts={"image": 2, "video": 1, "audio": 1},
+    known_costs={},
+    refusals={},
+    rules={
+        "video": Frames(Sampling("qwen2_vl", 32, 2), 2, AREA),
+        "audio": Ladder(16_000, (Rung(1, 1, 1), Rung(1 << 40, 10, 10))),
+    },
+    server=Server(),
+    text=BOUND,
+)
 
 
 def area_cap(

@@ -58,9 +58,9 @@ SHORT = {
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
     "modules": 230,
-    "product lines": 48_116,
+    "product lines": 48_115,
     "test files": 183,
-    "test lines": 38_647,
+    "test lines": 38_642,
     "benchmark lines": 7_174,
     "words of docs": 19_480,
     "words of CHANGELOG": 300,

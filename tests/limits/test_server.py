@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from mmcalib.domain.items import RequestText, TextBound
+from mmcalib.domain.items import RequestText
 from mmcalib.domain.model import MAX_PIXELS, Server
 from mmcalib.domain.shapes import (
     PLAIN,
@@ -17,17 +17,17 @@ from mmcalib.domain.shapes import (
 )
 from mmcalib.gate.admission import (
     AudioLimits,
-    Gate,
     ShapeCost,
     admit,
     admit_prompt,
     admitting_variables,
     find_server_refusal,
 )
-from mmcalib.gate.bounds import Area, Frames, Ladder, Rung, Sampling, ShapeRejection
+from mmcalib.gate.bounds import Ladder, Rung, Sampling, ShapeRejection
 from mmcalib.gate.item_remedies import add_prompt_remedy, add_remedy
 from mmcalib.releases.constants import CRASHING_AUDIO_SAMPLES
-from tests.builders import some
+from tests import builders
+from tests.builders import AREA, some
 
 SERVER = Server(
     limits={
@@ -42,21 +42,7 @@ SERVER = Server(
 MINUTE = AudioShape(60 * 16_000, 16_000)
 LONG = AudioShape(900 * 16_000, 16_000)
 CLIP = VideoShape(100, 25.0, 4.0, 640, 360)
-AREA = Area(factor_px=28, min_px=3136, max_px=12845056, max_aspect=200.0)
-GATE = Gate(
-    budget_tokens=2000,
-    max_model_len=4096,
-    text_reserve_tokens=1024,
-    counts={"image": 2, "video": 1, "audio": 1},
-    known_costs={},
-    refusals={},
-    rules={
-        "video": Frames(Sampling("qwen2_vl", 32, 2), 2, AREA),
-        "audio": Ladder(16_000, (Rung(1, 1, 1), Rung(1 << 40, 10, 10))),
-    },
-    server=SERVER,
-    text=TextBound(item_tokens={"image": 0, "video": 0, "audio": 0}, tools_tokens=0, compared=1),
-)
+GATE = replace(builders.GATE, server=SERVER)
 
 
 @pytest.mark.parametrize(

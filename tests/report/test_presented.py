@@ -2,6 +2,7 @@
 
 import importlib.util
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,29 +11,17 @@ import pytest
 from PIL import ExifTags, Image, ImageOps
 
 from mmcalib.admission.admits import admit_item
-from mmcalib.domain.items import TextBound
 from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import AudioShape, ImageShape
-from mmcalib.gate.admission import Gate
-from mmcalib.gate.bounds import Area, Frames, Ladder, Rung, Sampling
+from tests import builders
 from tests.odd_media import frames_url, gif, silence
 from tests.report.example import calibration
 
-AREA = Area(factor_px=28, min_px=3136, max_px=12845056, max_aspect=200.0)
-GATE = Gate(
+GATE = replace(
+    builders.GATE,
     budget_tokens=600,
-    max_model_len=4096,
-    text_reserve_tokens=1024,
-    counts={"image": 2, "video": 1, "audio": 1},
-    known_costs={},
-    refusals={},
-    rules={
-        "image": AREA,
-        "video": Frames(Sampling("qwen2_vl", 32, 2), 2, AREA),
-        "audio": Ladder(16_000, (Rung(1, 1, 1), Rung(1 << 40, 10, 10))),
-    },
+    rules={"image": builders.AREA, **builders.GATE.rules},
     server=Server(limits={"VLLM_MAX_AUDIO_DECODE_DURATION_S": 600}),
-    text=TextBound(item_tokens={"image": 0, "video": 0, "audio": 0}, tools_tokens=0, compared=1),
 )
 PAGE, LARGE = (560, 420), (2800, 1400)
 

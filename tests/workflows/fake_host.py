@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mmcalib.domain.items import TextBound
 from mmcalib.domain.knobs import AreaCap, Knob, Setting, TileCap
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.model import Cost, ModelInfo
@@ -23,7 +22,7 @@ from mmcalib.engine.messages import (
     TextCounts,
 )
 from mmcalib.errors import VllmRefused
-from tests.builders import area_cap
+from tests.builders import BOUND, area_cap
 
 EDGE = 28
 UNIT = EDGE * EDGE
@@ -39,8 +38,6 @@ def area_knob(modality: Modality) -> AreaCap:
 
 
 KNOBS = (area_knob("image"), area_knob("video"))
-# A template that writes nothing of its own.
-BOUND = TextBound(item_tokens={"image": 0, "video": 0, "audio": 0}, tools_tokens=0, compared=1)
 INERT = TileCap(path=("num_crops",), value=3)
 
 
