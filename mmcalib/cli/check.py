@@ -190,6 +190,5 @@ def scan(options: ScanOptions) -> None:
         console.print(f"Next: mmcalib run --model MODEL {read}", style="bold", soft_wrap=True)
     if options.strict and left_out:
         raise VerdictError(
-            f"--strict: {len(left_out)} files or requests were skipped",
-            hint="--json lists them",
+            f"--strict: {len(left_out)} files or requests were skipped", hint="--json lists them"
         )

@@ -19,7 +19,7 @@ from mmcalib.errors import UsageError
 from mmcalib.results.engine_yaml import yaml_entry
 from mmcalib.text import one_line, serve_option
 
-_SERVER: Final = "vllm.entrypoints.openai.api_server"
+_MODULES: Final = ("vllm.entrypoints.openai.api_server", "dynamo.vllm")
 _PROGRAMS: Final = ("vllm", "vllm.entrypoints.cli.main")
 # A container image of vLLM, and the options of `docker run` that take no value and may precede it.
 _IMAGE: Final = re.compile(
@@ -189,7 +189,7 @@ def serve_slice(words: Sequence[str]) -> slice | None:
     """Locate the words for `vllm serve` in a command; None if it does not start vLLM."""
     pairs = list(zip(["", *words], words, strict=False))
     for at, (before, word) in enumerate(pairs, 1):
-        if word == _SERVER or (word == "serve" and PurePath(before).name in _PROGRAMS):
+        if word in _MODULES or (word == "serve" and PurePath(before).name in _PROGRAMS):
             return slice(at, None)
     runners = {PurePath(before).name for before, word in pairs if word in ("run", "create")}
     images = [word.removeprefix("--image=") for word in words]

@@ -22,7 +22,8 @@ _KSERVE: Final = {"model_id": "--model", "model_name": "--served-model-name", "b
 _SERVERS: Final = frozenset(("modelFormat", "modelURL", "engine_kwargs"))
 # Kubernetes and compose reject numbers too, but only these change their meaning.
 _NO_TEXT: Final = ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:null")
-_MOST_EXTENDED: Final = 20
+# Services that extend each other, or scripts of one file.
+_MOST: Final = 100
 # Options that tell vLLM in an image of another name.
 _OPTIONS: Final = DERIVED_ARGUMENTS.union(KEPT_ARGUMENTS, ("model",))
 # Fields of `vllmConfig` in production-stack's chart.
@@ -54,8 +55,8 @@ _KUBERNETES: Final = _Form(
     ("envFrom", "runtime", "parallelism", *_CHART),
 )
 _COMPOSE: Final = _Form(("entrypoint", "command"), _VARIABLE, (), ("env_file",))
-# SkyPilot and dstack run scripts, whose variables a shell expands.
-_TASK: Final = _Form(("run", "commands"), re.compile("(?!)"), (), ("file_mounts", "workdir"))
+# Scripts in files of other programs, as of SkyPilot or GitHub; a shell expands their variables.
+_SCRIPTS: Final = _Form((), re.compile("(?!)"), (), ("file_mounts", "workdir"))
 _VALUES: Final = replace(
     _KUBERNETES,
     keys=("command", "args", "extraArgs"),
@@ -64,9 +65,10 @@ _VALUES: Final = replace(
 
 
 def read_object(root: yaml.Node, text: str) -> list[Command] | None:
-    """Return the servers of a Kubernetes object, compose file, task or chart; None for other YAML.
+    """Return the servers of a Kubernetes object, compose file or chart; None for other YAML.
 
-    Containers that only look like vLLM's count if no others do.
+    Containers that only look like vLLM's count if no others do, and scripts if there are none.
+    Raises OverflowError for too many scripts.
     """
     top, form = fields_of(root), _VALUES
     paths: list[tuple[yaml.Node, ...]] = [*_mappings(root, ())]
@@ -76,11 +78,25 @@ def read_object(root: yaml.Node, text: str) -> list[Command] | None:
     elif "services" in top:
         form, services = _COMPOSE, fields_of(top["services"])
         names, paths = list(services), [_extended(node, services) for node in services.values()]
-    elif not top.keys().isdisjoint(_TASK.keys):
-        form, names, paths = _TASK, [""], [(root,)]
     pairs = zip(paths, names, strict=True)
     found = [one for path, name in pairs for one in _Container(form, text, path).read(name or "")]
-    return [one for one in found if not one.is_guess] or found or (None if form is _VALUES else [])
+    found = [one for one in found if not one.is_guess] or found or _read_scripts(root, text)
+    return found or (None if form is _VALUES else [])
+
+
+def _read_scripts(root: yaml.Node, text: str) -> list[Command]:
+    """Read each text that mentions vLLM as a script, with the variables around it."""
+    # An alias is the same node again.
+    texts = {
+        id(node): (*path, node)
+        for path in _mappings(root, ())
+        for part in parts_of(path[-1])
+        for node in (part.value if isinstance(part, yaml.SequenceNode) else [part])
+    }
+    paths = [one for one in texts.values() if "vllm" in one[-1].value and " " in one[-1].value]
+    if len(paths) > _MOST:
+        raise OverflowError
+    return [server for path in paths for server in _Container(_SCRIPTS, text, path).read("")]
 
 
 def inner_documents(root: yaml.Node) -> Iterator[yaml.Node]:
@@ -91,12 +107,12 @@ def inner_documents(root: yaml.Node) -> Iterator[yaml.Node]:
 
 
 class _Container:
-    """The innermost mapping of a path, which may be a container of vLLM."""
+    """The innermost mapping of a path, which may be a container of vLLM, or a script in it."""
 
     def __init__(self, form: _Form, text: str, path: Sequence[yaml.Node]) -> None:
         self.form, self.text, self.path = form, text, path
         # Of compose, the path is of services that extend each other.
-        nodes = path if form is _COMPOSE else path[-1:]
+        nodes = path if form in (_COMPOSE, _SCRIPTS) else path[-1:]
         own = {key: value for node in nodes for key, value in fields_of(node).items()}
         # Production-stack's chart has fields of its own, in the mapping inside its container's.
         self.chart = fields_of(own.get("vllmConfig")) if form is _VALUES else {}
@@ -113,6 +129,9 @@ class _Container:
         # Those of Ray Serve's LLMConfig.
         engine = fields_of(self.fields.get("engine_kwargs"))
         own += [word for key, node in engine.items() for word in _argument_words(key, node)]
+        # KServe's LLMInferenceService has them in a variable.
+        more, line = self.environment.get("VLLM_ADDITIONAL_ARGS", ""), _line(self.path[-1])
+        own += [word for one in Script(more, {}, None, line).commands for word in one.words]
         unread = [f"line {_line(node)}: {what} is not read" for what, node in self._find_unread()]
         found = self._find_servers(own)
         # Several commands of one container's script are told apart by their lines.
@@ -123,23 +142,20 @@ class _Container:
             yield replace(one, words=words, unread=[*unread, *one.unread], name=name, model=model)
 
     def _find_unread(self) -> Iterator[tuple[str, yaml.Node]]:
-        for key, node in self.chart.items():
-            if key not in (*_CHART, "extraArgs"):
-                yield f"vllmConfig.{key}", node
+        others = self.chart.keys() - {*_CHART, "extraArgs"}
+        yield from ((f"vllmConfig.{key}", self.chart[key]) for key in sorted(others))
         places = [*map(fields_of, self.path)]
         if self.form is _COMPOSE and "extends" in places[0]:
             yield "extends", places[0]["extends"]
-        for own in places:
-            yield from ((key, own[key]) for key in self.form.unread if key in own)
+        yield from ((key, own[key]) for own in places for key in self.form.unread if key in own)
 
     def _find_servers(self, words: list[Span]) -> list[Command]:
         """Find them in the command line after these words, or in the script that a shell runs."""
         notes = list[str]()
+        if self.form is _SCRIPTS:
+            return self._read_script(self.path[-1]).find_servers()
         for node in filter(None, map(self.fields.get, self.form.keys)):
             parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
-            if self.form is _TASK:
-                scripts = [self._read_script(one) for one in parts if _scalar(one) is not None]
-                return [server for script in scripts for server in script.find_servers()]
             for one in parts:
                 value, is_script = _scalar(one), words and re.fullmatch(r"-\w*c", words[-1].text)
                 if is_script and words[0].text.endswith("sh") and value is not None:
@@ -249,7 +265,7 @@ def _extended(node: yaml.Node, services: Mapping[str, yaml.Node]) -> tuple[yaml.
     path = [node]
     while (extends := fields_of(path[0]).get("extends")) and "file" not in fields_of(extends):
         base = services.get(_scalar(extends) or _scalar(fields_of(extends).get("service")) or "")
-        if base is None or base in path or len(path) > _MOST_EXTENDED:
+        if base is None or base in path or len(path) > _MOST:
             break
         path.insert(0, base)
     return tuple(path)

@@ -56,14 +56,15 @@ _MAX_BYTES: Final = 1 << 18
 _MAX_VALUES: Final = 100_000
 _MAX_DEPTH: Final = 50
 _FORMS: Final = (
-    "vLLM's YAML, a Kubernetes manifest, a compose file, Helm values, a shell script, a systemd "
-    "unit, a Dockerfile, a Python program with LLM(...), Markdown, or flags of vllm serve"
+    "vLLM's YAML, a Kubernetes manifest, a compose file, Helm values, a shell script, a systemd or "
+    "Podman unit, a Dockerfile, a Python program with LLM(...), Markdown, or flags of vllm serve"
 )
 _HINT: Final = "mmcalib ... -- followed by the flags of vllm serve"
 _OF_VLLM: Final = re.compile(r"VLLM_|PYTORCH_(?:CUDA_)?ALLOC_CONF$")
-# A release of vLLM in an image's tag or a package's pin.
+# A release of vLLM in an image's tag or a package's pin; others count their own.
 _RELEASE: Final = re.compile(
-    r"vllm[\w./-]*['\",]*(?:(?:\[[^\]]*\])?==|:|\s+tag: ['\"]?)(?:\$\{\w+:?-)?v?(0\.\d+\.\d+[\w.]*)"
+    r"(?<!lmcache/)vllm(?!-runtime)[\w./-]*['\",]*"
+    r"(?:(?:\[[^\]]*\])?==|:|\s+tag: ['\"]?)(?:\$\{\w+:?-)?v?(0\.\d+\.\d+[\w.]*)"
 )
 # The image and a list of words of a Dockerfile, and a block of code in Markdown.
 _FROM: Final = re.compile(r"(?m)^FROM\s+(?:--\S+\s+)?(\S+)")
@@ -210,6 +211,8 @@ def _find_commands(
         return [], ""
     is_script = text[:2] == "#!" or path.suffix == ".sh"
     what = "command that starts vLLM" if is_script else f"form that mmcalib reads: {_FORMS}"
+    # As Windows' shells continue a line.
+    text = re.sub(r"(?<= )[`^](?=\n)", r"\\", text)
     return _read_dockerfile(text) if _WORDS.search(text) else _read_script(text, 0), what
 
 
@@ -241,7 +244,11 @@ def _read_blocks(text: str) -> Iterator[Command]:
 
 def _read_script(text: str, offset: int | None) -> list[Command]:
     """Read the commands of a script or unit, or flags alone, also in a file's variable."""
-    is_unit = "\nExecStart=" in text
+    image = re.search(r"(?m)^Image=(\S+)", text)
+    if image and "\nExec=" in text:
+        # Podman's unit has only the words after an image.
+        text, offset = text.replace("\nExec=", f"\ndocker run {image[1]} "), None
+    is_unit = "\nExecStart=" in text or image is not None
     if not is_unit and (found := Script(text, {}, offset).find_servers()):
         return found
     plain = _VARIABLE.sub(lambda name: " " * len(name[0]), text)
@@ -327,7 +334,8 @@ def _from_vllm_file(
         settings = yaml.safe_load(text)
     except yaml.YAMLError as error:
         words = " ".join(str(error).split()).replace('in "<unicode string>", ', "in ")
-        broken = f"it is not YAML: {words}"
+        what = "YAML until it is rendered" if "{{" in text else "YAML"
+        broken = f"it is not {what}: {words}"
     except (ValueError, OverflowError) as error:
         # Impossible dates, and numbers out of range.
         broken = f"a value cannot be read: {one_line(str(error))}"

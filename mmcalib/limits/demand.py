@@ -36,20 +36,14 @@ class Resident:
 
 
 @dataclass(frozen=True, slots=True)
-class WorstStep:
-    """The most that one step may encode of one modality: tokens, and bytes above the model;
-    `kept_bytes` are workspaces that other kernels keep.
-
-    If the corpus' own items take more than vLLM's dummies of as many tokens, the step has `items`
-    like `exemplar`.
+class _Step:
+    """A step of this many tokens: its peak above the model, what is resident besides, and the
+    workspaces that other kernels keep.
     """
 
-    modality: Modality
     tokens: int
     peak_bytes: int
     resident: Resident = field(default_factory=Resident)
-    items: int = 0
-    exemplar: str = ""
     kept_bytes: int = 0
 
     @property
@@ -58,36 +52,36 @@ class WorstStep:
 
 
 @dataclass(frozen=True, slots=True)
-class _FullStep:
-    """A step of this many tokens: its peak, and what is resident besides."""
+class WorstStep(_Step):
+    """The most that one step may encode of one modality.
 
-    tokens: int
-    peak_bytes: int
-    resident: Resident
+    If the corpus' own items take more than vLLM's dummies of as many tokens, the step has `items`
+    like `exemplar`.
+    """
 
-    @property
-    def nbytes(self) -> int:
-        return self.peak_bytes + self.resident.nbytes
+    modality: Modality = "image"
+    items: int = 0
+    exemplar: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class LanguageStep(_FullStep):
+class LanguageStep(_Step):
     """A full step of the language model and its sampler, with a full encoder cache."""
 
 
 @dataclass(frozen=True, slots=True)
-class PromptsStep(_FullStep):
+class PromptsStep(_Step):
     """A full step of the language model as serving runs it, with `prompts`, for a model with
     recurrent layers, which vLLM's profile skips; one prompt of as many tokens takes `alone_bytes`.
     """
 
-    prompts: int
-    alone_bytes: int
+    prompts: int = 1
+    alone_bytes: int = 0
     profiled_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class MergeStep(_FullStep):
+class MergeStep(_Step):
     """A step full of encoder outputs, written into the embeddings of the text."""
 
 
@@ -346,8 +340,7 @@ def shrink_step(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, 
         case WorstStep() | LanguageStep() | MergeStep():
             # Embeddings alone need no rounding to items.
             largest = max(budget.max_tokens_per_item.values(), default=1)
-            each = worst.resident.bytes_per_token
-            if not each:
+            if not (each := worst.resident.bytes_per_token):
                 return {}
             over = -(-(shortfall.nbytes - shortfall.slack_bytes) // each)
             batch = max(largest, (budget.encoder_cache_size - over) // largest * largest)
@@ -483,10 +476,8 @@ class FixedKvCache:
 
     @property
     def values(self) -> dict[str, Any]:
-        args: dict[str, Any] = {"kv_cache_memory_bytes": self.kv_cache_memory_bytes}
-        if self.capture_sizes:
-            args["cudagraph_capture_sizes"] = list(self.capture_sizes)
-        return args
+        sizes = {"cudagraph_capture_sizes": list(self.capture_sizes)} if self.capture_sizes else {}
+        return {"kv_cache_memory_bytes": self.kv_cache_memory_bytes, **sizes}
 
 
 def fix_kv_cache_size(memory: RehearsedMemory, spared_bytes: int = 0) -> FixedKvCache | None:

@@ -206,7 +206,7 @@ def test_a_hint_that_shrinks_the_cache_makes_larger_items_impossible() -> None:
 
 def test_a_skipped_profile_reserves_nothing() -> None:
     args = {"skip_mm_profiling": True, "limit_mm_per_prompt": {"image": 1, "video": 0}}
-    step = WorstStep("image", 16_384, 3 * GIB)
+    step = WorstStep(16_384, 3 * GIB, modality="image")
     short = Shortfall(GIB, step, 2 * GIB, requested_bytes=18 * GIB, total_bytes=20 * GIB)
     judged = facts(args, PLAIN, tries=Alternatives(short=short))
     assert judged.configuration.adequacy == ProfileReserve(0, 16_384)

@@ -116,6 +116,7 @@ def test_the_release_of_an_image_is_compared_with_the_installed_one(tmp_path: Pa
         "image: 'vllm/vllm-openai:${TAG:-v0.31.0}'",
         'repository: "vllm/vllm-openai"\n  tag: "v0.31.0"',
         "image: {repository: vllm/vllm-openai, tag: v0.31.0}",
+        "image: lmcache/vllm-openai:v0.3.9\n  init: vllm/vllm-openai:v0.31.0",
     ],
 )
 def test_the_release_of_an_image_is_read(tmp_path: Path, image: str) -> None:

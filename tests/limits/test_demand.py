@@ -47,7 +47,7 @@ from tests.workflows.rehearsals import rehearsed
 def test_bytes_decide_with_the_slack_outside_the_reserve(
     worst: int, outside: int, passes: bool, fits_outside: bool
 ) -> None:
-    found = Shortfall(1000, WorstStep("image", 16_384, worst), outside_bytes=outside)
+    found = Shortfall(1000, WorstStep(16_384, worst, modality="image"), outside_bytes=outside)
     assert (found.passes, found.fits_outside) == (passes, fits_outside)
     assert found.is_tight == (outside < 1 << 30)
     assert found.nbytes == worst - 1000
@@ -71,7 +71,7 @@ def beside(cache: int, width: int, reserved: int = 0) -> Shortfall:
 
 
 def clips(items: int, each: int, reserved: int) -> Shortfall:
-    step = WorstStep("audio", items * 25, items * each, items=items, exemplar="a.wav")
+    step = WorstStep(items * 25, items * each, modality="audio", items=items, exemplar="a.wav")
     return Shortfall(reserved, step, GIB)
 
 
@@ -101,7 +101,7 @@ def prompts(
     count: int, alone: int, each: int, reserved: int, resident: int = 0, profiled: int = 0
 ) -> Shortfall:
     peak, held = alone + (count - 1) * each, Resident(resident * 64, MIB // 64)
-    step = PromptsStep(8192, peak * MIB, held, count, alone * MIB, profiled * MIB)
+    step = PromptsStep(8192, peak * MIB, held, 0, count, alone * MIB, profiled * MIB)
     return Shortfall(reserved * MIB, step, GIB)
 
 
@@ -222,7 +222,7 @@ def test_the_remedy_is_one(embeds: list[int], seqs: int, count: int) -> None:
 
 def test_beside_workspaces_a_step_of_fewer_tokens_fits() -> None:
     """Both count: the encoder's step and what the experts keep."""
-    step = WorstStep("image", 9984, 1150 * MIB, kept_bytes=1000 * MIB)
+    step = WorstStep(9984, 1150 * MIB, kept_bytes=1000 * MIB, modality="image")
     engine = shrink_step(Shortfall(1650 * MIB, step, GIB), budget(9984, 280, 1024), {"image": 1})
     batch = engine["max_num_batched_tokens"]
     room = 1650 * MIB + VLLM_SLACK_BYTES

@@ -36,6 +36,7 @@ GROWING = {
     "array.sh": "A=(a)\n" + 'A+=("${A[@]}" "${A[@]}")\n' * 60 + 'vllm serve "${A[@]}"\n',
     "functions.sh": f"{FUNCTIONS}f0\nvllm serve m\n",
     "deep.sh": "(" * 50_000 + "vllm serve m" + ")" * 50_000,
+    "scripts.yaml": "env: {" + "a: b, " * 9000 + "}\nrun:\n" + "- vllm serve m\n" * 9000,
     "powers.py": "from vllm import LLM\nb = a = 9 * a\n" + "LLM(seed=" + "-" * 3000 + "1)",
 }
 

@@ -15,10 +15,7 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.limits.effects import Effect
 from mmcalib.limits.frontier import Point
 from mmcalib.limits.policy import FIT, Policy
-from mmcalib.limits.processor_cache import (
-    SizedCache,
-    UnsizedCache,
-)
+from mmcalib.limits.processor_cache import SizedCache, UnsizedCache
 from mmcalib.models.gpus import Gpu
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.results.calibration import Evidence, ProcessorCache

@@ -49,11 +49,7 @@ from mmcalib.workflows import judging
 from mmcalib.workflows.corpus import LoadedCorpus
 from mmcalib.workflows.run.prepare import Prepared, check_server, check_sizes, required_environment
 from mmcalib.workflows.run.session import Session, budget_your_config, check_unstarted_flags
-from mmcalib.workflows.traffic.rehearse import (
-    MOST_IN_A_RUN,
-    BackgroundTraffic,
-    finish_serving,
-)
+from mmcalib.workflows.traffic.rehearse import MOST_IN_A_RUN, BackgroundTraffic, finish_serving
 from mmcalib.workflows.traffic.requests import make_trace
 
 

@@ -24,14 +24,7 @@ from mmcalib.options.option import make_options
 from mmcalib.options.run import STARTUP_BUDGET_S, Depth, ProofOptions
 from mmcalib.prediction.rehearse import budget_figures, memory_figures
 from mmcalib.progress import Progress, StepLog
-from mmcalib.proof.prove import (
-    Launch,
-    Proof,
-    ReplaySource,
-    measured_memory,
-    prove,
-    startup_figures,
-)
+from mmcalib.proof.prove import Launch, Proof, ReplaySource, measured_memory, prove, startup_figures
 from mmcalib.results.part import CheckResult
 from mmcalib.results.plan import ValidatedBudgets, ValidatedMemory, Validation
 from mmcalib.storage.location import allow_hosts

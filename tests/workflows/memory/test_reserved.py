@@ -392,7 +392,7 @@ def test_a_smaller_share_for_vllm_leaves_room_for_what_no_profile_reserves() -> 
 @pytest.mark.parametrize(("items", "cache", "seqs"), [(256, 4, 48), (256, 30, None), (0, 4, 1)])
 def test_items_that_take_more_than_half_of_the_cache_come_from_fewer_sequences(items, cache, seqs):
     """256 short sounds of 48 MiB or 2 long ones of 6 GiB: less KV cache before few at once."""
-    step, cache = WorstStep("audio", 1_792, 12 * GIB, items=items), cache * GIB
+    step, cache = WorstStep(1_792, 12 * GIB, modality="audio", items=items), cache * GIB
     short = Shortfall(GIB // 4, step, 2 * GIB, 0, 20 * GIB, 22 * GIB, cache)
     budget = limits(2_250, 256, item=750, modality="audio")
     assert leave_room(short, budget, {"audio": 1}, least=1).get("max_num_seqs") == seqs

@@ -12,14 +12,7 @@ import pytest
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import ModelError, UsageError, VllmRefused
-from mmcalib.logs.starts import (
-    Failure,
-    OutOfMemory,
-    Phase,
-    StartupLog,
-    last_failed,
-    read_starts,
-)
+from mmcalib.logs.starts import Failure, OutOfMemory, Phase, StartupLog, last_failed, read_starts
 from mmcalib.models import gpus
 from mmcalib.models.gpus import describe_gpu
 from mmcalib.prediction.rehearse import MemoryPrediction, Predicted
