@@ -85,7 +85,7 @@ def reserved_bytes_check(
     args = config.engine_args
     hinted = any(size_hint(args.get(LIMIT) or {}, modality) for modality in MODALITIES)
     made = (hinted or args.get("skip_mm_profiling")) and not config.adequacy.passes
-    if short.fits_outside and not made:
+    if short.holds and not made:
         detail += f"; vLLM does not reserve {gib(short.unreserved_bytes or short.nbytes)} of it"
         detail += f"{_owner(worst, after)}, and the start leaves {gib(short.outside_bytes)} free "
         detail += "outside its reserve, where it fits"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections import Counter
 from pathlib import Path
@@ -186,7 +187,10 @@ def scan(options: ScanOptions) -> None:
         print_json(ScanDocument.model_construct(corpus=corpus, skipped=skipped))
     if not options.quiet:
         print_census(corpus, census, left_out, console)
-        read = f"--requests {options.save}" if options.save else "--data DIR"
+        given = {"--data": data, "--requests": options.requests or []}
+        given = {"--requests": [options.save]} if options.save else given
+        words = [word for name, every in given.items() for one in every for word in (name, one)]
+        read = shlex.join(map(str, words))
         console.print(f"Next: mmcalib run --model MODEL {read}", style="bold", soft_wrap=True)
     if options.strict and left_out:
         raise VerdictError(

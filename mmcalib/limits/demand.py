@@ -123,14 +123,9 @@ class Shortfall:
         return self.slack_bytes < VLLM_SLACK_BYTES and left < VLLM_SLACK_BYTES
 
     @property
-    def fits_outside(self) -> bool:
-        """True if the memory outside the reserve has room for it."""
-        return self.nbytes <= self.outside_bytes
-
-    @property
     def holds(self) -> bool:
-        """True if the demand has room, reserved or not."""
-        return self.passes or self.fits_outside
+        """True if the demand has room, in the reserve or outside it."""
+        return self.passes or self.nbytes <= self.outside_bytes
 
     @property
     def unreserved_bytes(self) -> int:

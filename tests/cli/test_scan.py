@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shlex
 import shutil
 import sys
 import tarfile
@@ -96,7 +97,8 @@ def test_the_summary_is_one_screen(cli, corpus: Path) -> None:
     assert "image     27       6  20×8 (12 times)  20×8" in lines
     assert "  1 × empty file" in lines
     assert "  1 × name is not valid UTF-8" in lines
-    assert lines[-1] == "Next: mmcalib run --model MODEL --data DIR"
+    given = shlex.join(map(str, everything(corpus)))
+    assert lines[-1] == f"Next: mmcalib run --model MODEL {given}"
 
 
 def test_the_order_of_sources_and_of_names_does_not_matter(cli, corpus: Path) -> None:

@@ -32,7 +32,7 @@ from tests.workflows.rehearsals import rehearsed
 
 
 @pytest.mark.parametrize(
-    ("worst", "outside", "passes", "fits_outside"),
+    ("worst", "outside", "passes", "holds"),
     [
         (1000, 1 << 30, True, True),
         (1000 + VLLM_SLACK_BYTES, 1 << 30, True, True),
@@ -45,10 +45,10 @@ from tests.workflows.rehearsals import rehearsed
     ],
 )
 def test_bytes_decide_with_the_slack_outside_the_reserve(
-    worst: int, outside: int, passes: bool, fits_outside: bool
+    worst: int, outside: int, passes: bool, holds: bool
 ) -> None:
     found = Shortfall(1000, WorstStep(16_384, worst, modality="image"), outside_bytes=outside)
-    assert (found.passes, found.fits_outside) == (passes, fits_outside)
+    assert (found.passes, found.holds) == (passes, holds)
     assert found.is_tight == (outside < 1 << 30)
     assert found.nbytes == worst - 1000
     roomy = replace(found, reserved_bytes=1000 + worst + VLLM_SLACK_BYTES)
