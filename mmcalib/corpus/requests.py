@@ -294,8 +294,9 @@ def _reject_other_formats(path: Path) -> None:
     try:
         with path.open("rb") as file:
             head = file.read(_BLOCK_BYTES)
-    except OSError:
-        return
+    except OSError as error:
+        said = f"cannot read {one_line(str(path))}: {error.strerror}"
+        raise CorpusError(said, hint=f"ls -l {shlex.quote(str(path))}") from error
     for begins, what, command in _OTHERS:
         if re.match(begins, head):
             why = what if command.endswith("-dc") else f"{what}, not one request per line"
