@@ -26,7 +26,7 @@ def shimmed_environment(base: Mapping[str, str]) -> dict[str, str]:
 
 
 def child_environment(
-    base: Mapping[str, str], *, offline: bool, foreign: bool = False, threads: int | None = None
+    base: Mapping[str, str], *, offline: bool, foreign: bool = False
 ) -> dict[str, str]:
     """Return the parent's environment with the variables that vLLM needs in the child.
 
@@ -42,8 +42,6 @@ def child_environment(
     env["DO_NOT_TRACK"] = "1"
     env["TOKENIZERS_PARALLELISM"] = "false"
     env.setdefault("VLLM_LOGGING_COLOR", "0")
-    if threads is not None:
-        env["OMP_NUM_THREADS"] = str(threads)
     if offline:
         env["HF_HUB_OFFLINE"] = "1"
     return env

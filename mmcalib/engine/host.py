@@ -121,7 +121,7 @@ class EngineHost(Closing):
     """One long-lived child process that runs vLLM and answers one request at a time.
 
     `on_note` receives progress texts, `on_log` every line of output. `python` is the interpreter
-    whose vLLM runs; it does not need mmcalib. `threads` limits torch's threads.
+    whose vLLM runs; it does not need mmcalib.
     A crash, kill or silence of the child raises `EngineDied` with the last line of its log.
     Closing kills the whole process group, so no process that vLLM started outlives it.
     """
@@ -132,7 +132,6 @@ class EngineHost(Closing):
         log: Path | None = None,
         python: str = sys.executable,
         silence_s: float = SILENCE_S,
-        threads: int | None = None,
         on_note: Callable[[str], None] = lambda text: None,
         on_log: Callable[[str], None] = lambda line: None,
     ) -> None:
@@ -140,7 +139,7 @@ class EngineHost(Closing):
         self._named_log, self._on_log = log, on_log
         self._python, self._silence_s = python, silence_s
         self._environment = child_environment(
-            os.environ, offline=True, foreign=python != sys.executable, threads=threads
+            os.environ, offline=True, foreign=python != sys.executable
         )
         self._open_request: m.OpenModel | None = None
         self._refused: EngineError | None = None
@@ -281,11 +280,6 @@ class EngineHost(Closing):
         """Keep the log and return a hint with its path; empty if the log is empty."""
         log = self._log.keep()
         return f"{what}: {log}" if log else ""
-
-    def kill(self) -> None:
-        """Kill the child from another thread; the asking thread's error keeps no log."""
-        self._closing = True
-        self._child.kill()
 
     def __exit__(self, *raised: object) -> None:
         """Add the log to a refusal that ends the job; other refusals are trials and keep none."""
