@@ -36,7 +36,7 @@ class Calibration(CalibrationDocument):
         args = self.engine_config
         tools = bool(args.get("enable_auto_tool_choice") and args.get("tool_call_parser"))
         embeds = bool(args.get("enable_mm_embeds") or args.get("enable_prompt_embeds"))
-        return Grammar(self.costs.grammar, self.server, tools=tools, embeds=embeds)
+        return Grammar(self.costs.grammar, tools=tools, embeds=embeds)
 
     def admits(
         self,

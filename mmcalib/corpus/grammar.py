@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 import operator
-import pickletools
 import re
-import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -18,9 +15,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from mmcalib.corpus.chat import TEXT_FIELDS, ChatRequest, medium_of
 from mmcalib.corpus.lines import MESSAGES_FIELDS, OPENAI_ROLES, BadRequest, UnknownPart
-from mmcalib.domain.model import EMBEDS_BYTES, Server, describe_excess
-from mmcalib.media.failure import media_errors
-from mmcalib.text import MIB, decode_base64
 
 # Fields that affect only the answer, if the schema accepts them.
 _ANSWER_ONLY = frozenset(
@@ -104,7 +98,6 @@ def _between(least: int, most: int = 1000) -> dict[str, Any]:
 
 
 _FULL = {"type": "object", "minProperties": 1, "properties": {"$defs": {"type": "object"}}}
-_SIZES = ("min_pattern_size", "max_pattern_size")
 # Values of other fields that affect only the answer.
 _KNOWN_VALUES: Mapping[str, Any] = {
     "not": {"required": ["response_format", "structured_outputs"]},
@@ -127,16 +120,6 @@ _KNOWN_VALUES: Mapping[str, Any] = {
         # Words of visible ASCII make at least one token, and at most two lists of tokens each
         # (`SamplingParams.update_from_tokenizer`, 0.32, and VLLM_MAX_NUM_BAD_WORDS).
         "bad_words": {"maxItems": 64, "items": {"pattern": r"\A\s*[!-~]+\Z"}},
-        # Up to the length of the prompt.
-        "routed_experts_prompt_start": _between(0, 1),
-        # `RepetitionDetectionParams.__post_init__` (vllm/sampling_params.py:186, 0.32).
-        "repetition_detection": {
-            "properties": {"min_pattern_size": _between(0, 1), "min_count": _between(-1)},
-            "anyOf": [
-                {"properties": dict.fromkeys(_SIZES, _between(0, 0))},
-                _holding(max_pattern_size=_between(1), min_count=_between(2)),
-            ],
-        },
     },
 }
 # Without a schema, any value of these is accepted.
@@ -153,30 +136,18 @@ _INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 _NUMBERS = _LAX["integer"], _LAX["number"]
 _MAX_ERROR_CHARS = 80
 
-# Tensors in base64: zip files that `torch.save` wrote.
-_TENSOR = re.compile(rb'"(UEsDB[\w+/=]+)"')
-_MAX_PICKLE_BYTES = 1 << 16
-_ELEMENT_BYTES = {"HalfStorage": 2, "BFloat16Storage": 2, "FloatStorage": 4, "DoubleStorage": 8}
-_NO_LIMITS = Server()
-
 
 class Grammar:
     """Checks requests against `grammar`, as `releases.grammar.request_grammar` wrote it.
 
-    `grammar` is empty for older calibrations. With `tools` the `server` parses tool calls, with
+    `grammar` is empty for older calibrations. With `tools` the server parses tool calls, with
     `embeds` it accepts embeddings.
     """
 
     def __init__(
-        self,
-        grammar: Mapping[str, Any],
-        server: Server = _NO_LIMITS,
-        *,
-        tools: bool = False,
-        embeds: bool = False,
+        self, grammar: Mapping[str, Any], *, tools: bool = False, embeds: bool = False
     ) -> None:
         self._grammar, self._tools = grammar, tools or bool(grammar.get("tools"))
-        self._limits = server.limits
         self._embeds, self._is_string = embeds, grammar.get("content") == "string"
 
     def find_doubt(self, request: ChatRequest) -> str:
@@ -239,18 +210,13 @@ class Grammar:
             doubts.append(f"other fields of {request.endpoint} are not modelled")
         return next(iter(doubts), "")
 
-    def classify_part(self, error: UnknownPart, line: bytes) -> BadRequest:
-        """Return a definite rejection if vLLM rejects the part's type or size, else `error`."""
+    def classify_part(self, error: UnknownPart) -> BadRequest:
+        """Return a definite rejection if vLLM rejects the part's type, else `error`."""
         if not self._embeds and str(error.kind).endswith("_embeds"):
             flags = "--enable-mm-embeds or --enable-prompt-embeds"
             return BadRequest(f"vLLM rejects {error.kind} without {flags}")
         if self._grammar and error.kind not in self._grammar["parts"]:
             return BadRequest(f"vLLM does not support parts of type {error.kind}")
-        most = self._limits.get(EMBEDS_BYTES, 0)
-        size = max(map(dense_bytes, _TENSOR.findall(line)), default=0) if most > 0 else 0
-        if size > most:
-            words = f"a tensor of {size / MIB:,.2f} MiB", f"{most / MIB:,.2f} MiB"
-            return BadRequest(*describe_excess(EMBEDS_BYTES, size, *words))
         return error
 
     def _compiles(self, values: Mapping[str, Any]) -> bool:
@@ -405,32 +371,3 @@ def _lax(adapter: TypeAdapter[Any], value: object) -> Any:
         return adapter.validate_python(value)
     except ValidationError:
         return None
-
-
-def dense_bytes(encoded: bytes) -> int:
-    """Bytes of a tensor of embeddings once dense, by the shape that it declares: `safe_to_dense`
-    compares them (vllm/utils/sparse_utils.py, since 0.30). 0 if mmcalib cannot tell.
-    """
-    storage, shape, numbers, awaited = "", list[int](), list[int](), False
-    damaged: tuple[type[Exception], ...] = (*media_errors(), zipfile.BadZipFile)
-    try:
-        with zipfile.ZipFile(io.BytesIO(decode_base64(encoded))) as file:
-            names = [name for name in file.namelist() if name.endswith("/data.pkl")]
-            with file.open(names[0]) as pickled:
-                code = pickled.read(_MAX_PICKLE_BYTES)
-        # A shape is the first tuple after its storage, or for a sparse tensor after `torch.Size`.
-        for operation, value, _ in pickletools.genops(code):
-            match operation.name, value:
-                case "GLOBAL", str() if value.endswith("Storage"):
-                    storage = value.removeprefix("torch ")
-                case ("BINPERSID", _) | ("GLOBAL", "torch Size"):
-                    numbers, awaited = [], True
-                case "MARK", _:
-                    numbers = []
-                case ("TUPLE1" | "TUPLE2" | "TUPLE3" | "TUPLE") as name, _ if awaited:
-                    shape, awaited = numbers[-int(name[5:] or len(numbers)) :], False
-                case "BININT" | "BININT1" | "BININT2" | "LONG1", int():
-                    numbers.append(min(value, 1 << 63))
-        return math.prod(shape) * _ELEMENT_BYTES.get(storage, 0)
-    except damaged:
-        return 0

@@ -93,7 +93,7 @@ class RequestLines:
                 raise
         except (BadRequest, urls.Unresolved) as error:
             if self._grammar and isinstance(error, UnknownPart):
-                error = self._grammar.classify_part(error, line)
+                error = self._grammar.classify_part(error)
             return Skipped(origin, one_line(str(error)), remedy=getattr(error, "remedy", ""))
         for one in media:
             if not one.exists:

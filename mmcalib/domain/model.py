@@ -12,9 +12,9 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.text import share
 
 # Variables of vllm/envs.py: the first three are of vllm/multimodal/media/audio.py (0.32), the next
-# two of vllm/connections.py (since 0.29 and 0.33), then of vllm/multimodal/media/base.py (0.33), of
-# vllm/multimodal/media/image.py and vllm/multimodal/video_decoders (0.32), and of
-# vllm/utils/sparse_utils.py (since 0.30). The last is of the Rust front end (0.33) only.
+# two of vllm/connections.py (since 0.29 and 0.33), then of vllm/multimodal/media/base.py (0.33) and
+# of vllm/multimodal/media/image.py and vllm/multimodal/video_decoders (0.32). The last is of the
+# Rust front end (0.33) only.
 AUDIO_FILE = "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB"
 AUDIO_SECONDS = "VLLM_MAX_AUDIO_DECODE_DURATION_S"
 AUDIO_BYTES = "VLLM_MAX_AUDIO_DECODE_BYTES"
@@ -22,11 +22,10 @@ DOWNLOAD = "VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB"
 REQUEST_DOWNLOAD = "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"
 REQUEST_BYTES = "VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES"
 PIXELS = "VLLM_MAX_IMAGE_PIXELS"
-EMBEDS_BYTES = "VLLM_MAX_EMBED_DECODE_BYTES"
 BODY_BYTES = "VLLM_HTTP_MAX_REQUEST_BODY_SIZE"
 VARIABLES = (
     *(AUDIO_FILE, AUDIO_SECONDS, AUDIO_BYTES, DOWNLOAD, REQUEST_DOWNLOAD, REQUEST_BYTES, PIXELS),
-    *(EMBEDS_BYTES, BODY_BYTES),
+    BODY_BYTES,
 )
 
 # Pillow opens no larger image, in vLLM too, regardless of that variable: twice

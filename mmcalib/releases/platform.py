@@ -63,7 +63,6 @@ _SINCE = {
     model.REQUEST_DOWNLOAD: release.VLLM_0_33,
     model.REQUEST_BYTES: release.VLLM_0_33,
     model.PIXELS: release.VLLM_0_26,
-    model.EMBEDS_BYTES: release.VLLM_0_30,
     model.BODY_BYTES: release.VLLM_0_33,
 }
 

@@ -1,26 +1,18 @@
 """`check` on requests by vLLM's own grammar, against vLLM itself."""
 
-import base64
-import io
 import json
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from mmcalib.admission.admits import admit_item
 from mmcalib.corpus.chat import ChatRequest
-from mmcalib.corpus.grammar import Grammar, dense_bytes
+from mmcalib.corpus.grammar import Grammar
 from mmcalib.corpus.lines import NOT_MODELLED, BadRequest, UnknownPart, parse_line
-from mmcalib.domain.model import Server
 from mmcalib.engine.messages import CountTexts, FindGrammar
-from mmcalib.releases.release import VLLM_0_30
 from tests.engine.checkpoints import TEMPLATE, speaking
 from tests.engine.conftest import Lab
 from tests.programs import answer_of
-from tests.report.test_presented import GATE
-from tests.upstream import before
 
 URL = "file:///a.png"
 USER = {"role": "user", "content": "a"}
@@ -46,7 +38,7 @@ def answer(grammar: Grammar, body: dict[str, Any]) -> str:
     try:
         return "unknown" if grammar.find_doubt(parse_line(line)[0]) else "fits"
     except BadRequest as error:
-        judged = grammar.classify_part(error, line) if isinstance(error, UnknownPart) else error
+        judged = grammar.classify_part(error) if isinstance(error, UnknownPart) else error
         return "unknown" if str(judged).endswith(NOT_MODELLED) else "no"
 
 
@@ -106,9 +98,8 @@ FIELDS: dict[str, list[dict[str, Any]]] = {
         *({"structured_outputs": {"regex": r"\d{3}-(a|b)+"}}, {"logit_bias": {"5": 200}}),
         *({"bad_words": ["x", " y"]}, {"echo": True, "stream": True}),
         *({"vllm_xargs": {}, "logit_bias": {}, "media_io_kwargs": {}}, {"priority": 1}),
-        *({"watermarking": True}, {"echo": True}, {"routed_experts_prompt_start": 1}),
-        *({"repetition_detection": {}}, {"repetition_detection": {"min_count": -1}}),
-        *({"repetition_detection": {"max_pattern_size": 4, "min_count": "3"}}, {"nobody_knows": 1}),
+        *({"watermarking": True}, {"echo": True}),
+        {"nobody_knows": 1},
     ],
     "unknown": [
         *({"structured_outputs": {"regex": one}} for one in ("a{3,1}", "(?=a)b", "(", "(a{9}){9}")),
@@ -120,7 +111,6 @@ FIELDS: dict[str, list[dict[str, Any]]] = {
         {"response_format": {"type": "text"}, "structured_outputs": {"choice": ["a"]}},
         {"echo": True, "add_generation_prompt": False},
         *({"routed_experts_prompt_start": 2}, {"repetition_detection": {"max_pattern_size": 4}}),
-        {"repetition_detection": {"min_pattern_size": 1}},
     ],
 }
 
@@ -233,58 +223,6 @@ def test_a_template_of_texts_names_no_more_items_than_there_are(lab, host, tmp_p
     ours = answer(grammar, {"messages": [turn]})
     (theirs,) = model.host.ask(CountTexts((ChatRequest([turn]).strip_media(),)), "counting").tokens
     assert ours == ("fits" if isinstance(theirs, int) else "no"), theirs
-
-
-@before(VLLM_0_30, "a tensor of any size becomes dense")
-@pytest.mark.parametrize(
-    "kind", ["float", "half", "bfloat16", "view", "expanded", "four", "coo", "coalesced", "csr"]
-)
-def test_embeddings_are_as_large_as_vllm_counts(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM's `safe_to_dense` takes as many bytes as mmcalib reads, and no byte less."""
-    import torch
-    from vllm.exceptions import VLLMValidationError
-    from vllm.utils.sparse_utils import safe_to_dense
-
-    rows = torch.ones(30, 48)
-    tensor = {
-        "float": rows,
-        "half": rows.half(),
-        "bfloat16": rows.bfloat16(),
-        "view": rows[3:9, ::2],
-        "expanded": torch.ones(1, 48).expand(1 << 10, 48),
-        "coo": torch.sparse_coo_tensor([[1], [2]], [1.0], (1 << 12, 1 << 10)),
-        "coalesced": rows.double().to_sparse().coalesce(),
-        "csr": rows.to_sparse_csr(),
-        "four": rows.view(2, 3, 5, 48).requires_grad_(),
-    }[kind]
-    parts = []
-    for one in (torch.ones(1), tensor):
-        torch.save(one, file := io.BytesIO())
-        data = base64.b64encode(file.getvalue()).decode()
-        parts.append({"type": "image_embeds", "image_embeds": data})
-    nbytes = dense_bytes(data.encode())
-    body = {"messages": [{"role": "user", "content": parts}]}
-    variable = "VLLM_MAX_EMBED_DECODE_BYTES"
-    for most, said in ((nbytes, ""), (nbytes - 1, f"{variable}={nbytes} for the server")):
-        monkeypatch.setenv(variable, str(most))
-        refused = pytest.raises(VLLMValidationError, match=f"allocate {nbytes} bytes")
-        with refused if said else nullcontext():
-            safe_to_dense(tensor, parameter="image_embeds")
-        grammar = Grammar({}, Server(limits={variable: most}), embeds=True)
-        found = admit_item(GATE, body, grammar=grammar)
-        # What fits is not modelled.
-        assert (found.answer, said in found.remedy) == ("no" if said else "unknown", True)
-
-
-@pytest.mark.parametrize("cut", range(0, 1200, 53))
-def test_a_damaged_tensor_has_no_size(cut: int) -> None:
-    import torch
-
-    torch.save(torch.ones(4, 4), file := io.BytesIO())
-    data = bytearray(file.getvalue())
-    data[cut] ^= 0x55
-    assert dense_bytes(base64.b64encode(data)) in (0, 64)
-    assert dense_bytes(base64.b64encode(data[:cut])) == 0
 
 
 ANTHROPIC: dict[str, Any] = {

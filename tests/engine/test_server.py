@@ -17,7 +17,7 @@ from mmcalib.gate.admission import Gate, admit, count_packed_samples, find_serve
 from mmcalib.gate.bounds import Ladder, Loader, Rule, Rung, Sampling
 from mmcalib.media.probe import examine
 from mmcalib.releases.platform import read_variables
-from mmcalib.releases.release import VLLM_0_29, VLLM_0_30, VLLM_0_32, VLLM_0_33
+from mmcalib.releases.release import VLLM_0_29, VLLM_0_32, VLLM_0_33
 from tests import odd_media
 from tests.engine.conftest import QWEN, Lab
 from tests.upstream import before, since
@@ -155,7 +155,6 @@ def test_the_values_that_are_named_admit_it(lab, tmp_path: Path) -> None:
 def test_only_limits_of_the_installed_release_are_read() -> None:
     """The envs.py of 0.28 to 0.33 has them; the last is the Rust front end's alone."""
     read = read_variables(VARIABLES)
-    assert ("VLLM_MAX_EMBED_DECODE_BYTES" in read) == VLLM_0_30.is_reached
     assert ("VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB" in read) == VLLM_0_33.is_reached
     assert "VLLM_HTTP_MAX_REQUEST_BODY_SIZE" not in read
 
