@@ -58,11 +58,11 @@ SHORT = {
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
     "modules": 230,
-    "product lines": 48_115,
+    "product lines": 48_091,
     "test files": 183,
-    "test lines": 38_642,
+    "test lines": 38_497,
     "benchmark lines": 7_174,
-    "words of docs": 19_480,
+    "words of docs": 19_473,
     "words of CHANGELOG": 300,
     "lines of README": 120,
     "options of run": 41,

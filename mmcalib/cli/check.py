@@ -187,10 +187,10 @@ def scan(options: ScanOptions) -> None:
         print_json(ScanDocument.model_construct(corpus=corpus, skipped=skipped))
     if not options.quiet:
         print_census(corpus, census, left_out, console)
-        given = {"--data": data, "--requests": options.requests or []}
-        given = {"--requests": [options.save]} if options.save else given
-        words = [word for name, every in given.items() for one in every for word in (name, one)]
-        read = shlex.join(map(str, words))
+        given = [*(("--data", one) for one in data)]
+        given += [("--requests", str(one)) for one in options.requests or ()]
+        given = [("--requests", str(options.save))] if options.save else given
+        read = shlex.join(word for pair in given for word in pair)
         console.print(f"Next: mmcalib run --model MODEL {read}", style="bold", soft_wrap=True)
     if options.strict and left_out:
         raise VerdictError(

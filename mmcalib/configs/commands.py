@@ -49,8 +49,9 @@ _BEGIN, _END = "\ufdd0", "\ufdd2"
 # Nor may the reason's own characters mean anything to a shell.
 _HIDDEN: Final = {ord(c): chr(0xE000 + ord(c)) for c in map(chr, range(128)) if not c.isalnum()}
 _SHOWN: Final = {ord(hidden): chr(plain) for plain, hidden in _HIDDEN.items()}
-_TEMPLATE: Final = re.compile(r"\{\{[^{}]*\}\}|‹[^›]*›")
+_TEMPLATE: Final = re.compile(r"\{\{[^{}]*\}\}|%?‹[^›]*›s?|%[A-Z][A-Z_0-9]+%|\$\{\w+\}")
 _WHOLE: Final = re.compile("--no-|--[^=]+=")
+_BARE: Final = re.compile("-[^=]*$")
 _REASON: Final = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]*){_END}")
 
 
@@ -131,6 +132,7 @@ class Command:
 
     `unread` notes say what of it is not used. `name` is its container's, `model` what that names;
     a guess is that the container is vLLM's. `call` is the line that calls its function, if any.
+    `extent` is the text around it that may name vLLM's release.
     """
 
     words: Sequence[Span]
@@ -141,6 +143,7 @@ class Command:
     model: str | None = None
     is_guess: bool = False
     call: int = 0
+    extent: tuple[int, int | None] = (0, None)
 
     @property
     def title(self) -> str:
@@ -150,9 +153,9 @@ class Command:
 
     def find_server(self, *, starts: bool = False) -> list[Command]:
         """Return the server that it starts, if any; all its words if it `starts` one anyway."""
-        texts = [without_marks(word.text, "_") for word in self.words]
+        texts = [_TEMPLATE.sub("_", without_marks(word.text, "_")) for word in self.words]
         place = serve_slice(texts) or (slice(0, None) if starts else None)
-        if place is None:
+        if place is None or "--help" in texts:
             return []
         pairs = filter(None, map(_ASSIGNMENT.fullmatch, texts[: place.start]))
         given = {**self.environment, **{pair[1]: pair[2] for pair in pairs}}
@@ -195,6 +198,8 @@ def serve_slice(words: Sequence[str]) -> slice | None:
     images = [word.removeprefix("--image=") for word in words]
     if "kubectl" in runners and "--" in words and any(map(_IMAGE.fullmatch, images)):
         return slice(words.index("--") + 1, None)
+    if any(before == "--entrypoint" and "vllm" not in word for before, word in pairs):
+        return None
     for at, (before, word) in enumerate(pairs if runners & _CONTAINERS else (), 1):
         if _IMAGE.fullmatch(word) and (before[:1] != "-" or _SWITCHES.fullmatch(before)):
             if any(map(_INSTEAD.fullmatch, words[: at + 1])):
@@ -224,7 +229,7 @@ def keep_known(words: Sequence[Span]) -> tuple[list[Span], list[str]]:
         unknown = [why.translate(_SHOWN) for why in _REASON.findall(word.text)]
         unknown += [f"{one} is not set in the file" for one in _TEMPLATE.findall(word.text)]
         if unknown:
-            is_left_out = bool(kept) and kept[-1].text.startswith("-") and not is_option
+            is_left_out = bool(kept) and not is_option and bool(_BARE.match(kept[-1].text))
             what = kept.pop().text if is_left_out else without_marks(word.text).partition("=")[0]
             what = what if is_left_out or is_option else "another word" if kept else "the model"
             notes.append(f"line {word.line}: {what} is left out: {one_line(', '.join(unknown))}")

@@ -18,12 +18,20 @@ from mmcalib.text import serve_option
 _AROUND: Final = ("model", "modelArtifacts", "model_loading_config")
 # KServe's runtime handles these itself and passes the others on to vLLM.
 _KSERVE: Final = {"model_id": "--model", "model_name": "--served-model-name", "backend": ""}
+# Images of other engines, also with vLLM in their names.
+_OTHERS: Final = re.compile(
+    "guidellm|litellm|llama.?cpp|llama-swap|sglang|text-(generation|embeddings)|tensorrt|triton"
+    "|ollama|nginx|postgres|redis|lmdeploy"
+)
+_MOUNTED: Final = "/mnt/models"
 # Only a container of vLLM has these fields.
 _SERVERS: Final = frozenset(("modelFormat", "modelURL", "engine_kwargs"))
+_NULL: Final = "tag:yaml.org,2002:null"
 # Kubernetes and compose reject numbers too, but only these change their meaning.
-_NO_TEXT: Final = ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:null")
-# Services that extend each other, or scripts of one file.
-_MOST: Final = 100
+_NO_TEXT: Final = ("tag:yaml.org,2002:bool", _NULL)
+_MOST_SCRIPTS: Final = 100
+# Arguments of KServe's services with those of their runtimes.
+_MOST_JOINED: Final = 10_000
 # Options that tell vLLM in an image of another name.
 _OPTIONS: Final = DERIVED_ARGUMENTS.union(KEPT_ARGUMENTS, ("model",))
 # Fields of `vllmConfig` in production-stack's chart.
@@ -52,9 +60,13 @@ _KUBERNETES: Final = _Form(
     ("command", "args"),
     _KUBELET,
     ("storageUri", "uri", "url", "model", "model_source", "model_id"),
-    ("envFrom", "runtime", "parallelism", *_CHART),
+    (
+        *("envFrom", "runtime", "parallelism", "workerSpec", "lora_config", "runtime_env", *_CHART),
+        # Of production-stack's chart.
+        *("lmcacheConfig", "enableTool", "toolCallParser", "enableLoRA", "chatTemplate"),
+    ),
 )
-_COMPOSE: Final = _Form(("entrypoint", "command"), _VARIABLE, (), ("env_file",))
+_COMPOSE: Final = _Form(("entrypoint", "command"), _VARIABLE, (), ("env_file", "extends"))
 # Scripts in files of other programs, as of SkyPilot or GitHub; a shell expands their variables.
 _SCRIPTS: Final = _Form((), re.compile("(?!)"), (), ("file_mounts", "workdir"))
 _VALUES: Final = replace(
@@ -77,24 +89,66 @@ def read_object(root: yaml.Node, text: str) -> list[Command] | None:
         form = _KUBERNETES
     elif "services" in top:
         form, services = _COMPOSE, fields_of(top["services"])
-        names, paths = list(services), [_extended(node, services) for node in services.values()]
+        names, paths = list(services), [(node,) for node in services.values()]
     pairs = zip(paths, names, strict=True)
     found = [one for path, name in pairs for one in _Container(form, text, path).read(name or "")]
-    found = [one for one in found if not one.is_guess] or found or _read_scripts(root, text)
+    found = [one for one in found if not one.is_guess] or found
+    if form is _VALUES or not found:
+        found += _read_scripts(root, text, _VALUES.keys if found else ())
     return found or (None if form is _VALUES else [])
 
 
-def _read_scripts(root: yaml.Node, text: str) -> list[Command]:
-    """Read each text that mentions vLLM as a script, with the variables around it."""
+def join_runtimes(roots: Sequence[yaml.Node]) -> list[yaml.Node]:
+    """Return the objects, with KServe's runtimes joined to the services that name them: arguments
+    and variables of a service follow those of the runtime's container.
+    """
+    kinds = [_scalar(fields_of(root).get("kind")) or "" for root in roots]
+    runtimes = {
+        _scalar(fields_of(fields_of(root).get("metadata")).get("name")): root
+        for root, kind in zip(roots, kinds, strict=True)
+        if kind.endswith("ServingRuntime")
+    }
+    used, left = set[int](), _MOST_JOINED
+    for root in roots:
+        model: yaml.Node | None = root
+        for name in ("spec", "predictor", "model"):
+            model = fields_of(model).get(name)
+        runtime = runtimes.get(_scalar(fields_of(model).get("runtime")) or "")
+        spec = fields_of(fields_of(runtime).get("spec"))
+        base, own = next(iter(parts_of(spec.get("containers", root))), root), fields_of(model)
+        if runtime is None or not (isinstance(model, yaml.MappingNode) and fields_of(base)):
+            continue
+        used.add(id(runtime))
+        for name, node in fields_of(base).items():
+            if name in ("args", "env") and isinstance(own.get(name), yaml.SequenceNode):
+                own[name].value = [*parts_of(node), *own[name].value]
+                left -= len(own[name].value)
+        if left < 0:
+            raise OverflowError
+        del own["runtime"]
+        pairs = {**fields_of(base), **own}.items()
+        model.value = [(yaml.ScalarNode("", name), node) for name, node in pairs]
+    return [root for root in roots if id(root) not in used]
+
+
+def _read_scripts(root: yaml.Node, text: str, read: Sequence[str]) -> list[Command]:
+    """Read each text that mentions vLLM as a script, with the variables around it, but for fields
+    that are `read` already.
+    """
+    macros = fields_of(root).get("macros")
     # An alias is the same node again.
     texts = {
         id(node): (*path, node)
         for path in _mappings(root, ())
-        for part in parts_of(path[-1])
+        for key, part in path[-1].value
         for node in (part.value if isinstance(part, yaml.SequenceNode) else [part])
+        if key.value not in read and path[-1] is not macros
     }
-    paths = [one for one in texts.values() if "vllm" in one[-1].value and " " in one[-1].value]
-    if len(paths) > _MOST:
+    marks = ("vllm", "${") if macros else ("vllm",)
+    paths = [
+        p for p in texts.values() if " " in p[-1].value and any(m in p[-1].value for m in marks)
+    ]
+    if len(paths) > _MOST_SCRIPTS:
         raise OverflowError
     return [server for path in paths for server in _Container(_SCRIPTS, text, path).read("")]
 
@@ -111,9 +165,8 @@ class _Container:
 
     def __init__(self, form: _Form, text: str, path: Sequence[yaml.Node]) -> None:
         self.form, self.text, self.path = form, text, path
-        # Of compose, the path is of services that extend each other.
-        nodes = path if form in (_COMPOSE, _SCRIPTS) else path[-1:]
-        own = {key: value for node in nodes for key, value in fields_of(node).items()}
+        nodes = path if form is _SCRIPTS else path[-1:]
+        own = fields_of(path[-1])
         # Production-stack's chart has fields of its own, in the mapping inside its container's.
         self.chart = fields_of(own.get("vllmConfig")) if form is _VALUES else {}
         is_chart = path[1:] and fields_of(path[-2]).get("vllmConfig") is path[-1]
@@ -137,41 +190,57 @@ class _Container:
         # Several commands of one container's script are told apart by their lines.
         name = (_scalar(self.fields.get("name")) or name) if len(found) == 1 else ""
         model = _model_around(self.path, self.form.models)
+        own_image = not {"image", "repository"}.isdisjoint(self.fields)
+        place = self.path[-1].start_mark.index, end_of(self.path[-1])
+        extent = place if own_image else (0, None)
         for one in found:
             words = [*_kserve_words(one.words)] if "modelFormat" in self.fields else one.words
-            yield replace(one, words=words, unread=[*unread, *one.unread], name=name, model=model)
+            whole = replace(one, words=words, unread=[*unread, *one.unread], extent=extent)
+            yield replace(whole, name=name, model=model)
 
     def _find_unread(self) -> Iterator[tuple[str, yaml.Node]]:
         others = self.chart.keys() - {*_CHART, "extraArgs"}
         yield from ((f"vllmConfig.{key}", self.chart[key]) for key in sorted(others))
         places = [*map(fields_of, self.path)]
-        if self.form is _COMPOSE and "extends" in places[0]:
-            yield "extends", places[0]["extends"]
         yield from ((key, own[key]) for own in places for key in self.form.unread if key in own)
 
     def _find_servers(self, words: list[Span]) -> list[Command]:
         """Find them in the command line after these words, or in the script that a shell runs."""
         notes = list[str]()
         if self.form is _SCRIPTS:
-            return self._read_script(self.path[-1]).find_servers()
-        for node in filter(None, map(self.fields.get, self.form.keys)):
-            parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
-            for one in parts:
-                value, is_script = _scalar(one), words and re.fullmatch(r"-\w*c", words[-1].text)
-                if is_script and words[0].text.endswith("sh") and value is not None:
+            # Llama-swap runs no shell.
+            is_swap = fields_of(self.path[-2]).get("cmd") is self.path[-1]
+            return self._read_script(self.path[-1], is_one_line=is_swap).find_servers()
+        items = [
+            (node, one)
+            for node in filter(None, map(self.fields.get, self.form.keys))
+            for one in (node.value if isinstance(node, yaml.SequenceNode) else [node])
+        ]
+        for at, (node, one) in enumerate(items, 1):
+            value, is_script = _scalar(one), words and re.fullmatch(r"-\w*c", words[-1].text)
+            if is_script and words[0].text.endswith("sh") and value is not None:
+                rest = [self._expand(_scalar(more) or "") for _, more in items[at:]]
+                if rest and not re.search(r"\$\{?[@*\d]", value):
+                    own = f"line {_line(items[at][1])}: the script uses none of the words after it"
+                    notes.append(own)
+                servers = self._read_script(one, positional=rest[1:]).find_servers()
+                return [replace(server, unread=[*server.unread, *notes]) for server in servers]
+            if one is node and value is not None:
+                script = self._read_script(one, is_one_line=True)
+                if len(script.commands) > 1:
                     return self._read_script(one).find_servers()
-                if one is node and value is not None:
-                    script = self._read_script(one, is_one_line=True)
-                    if len(script.commands) > 1:
-                        return self._read_script(one).find_servers()
-                    words += [word for command in script.commands for word in command.words]
-                    notes += [note for note in script.notes if not note.endswith(ORPHANS)]
+                words += [word for command in script.commands for word in command.words]
+                notes += [note for note in script.notes if not note.endswith(ORPHANS)]
+            else:
+                if value is not None and one.tag not in _NO_TEXT:
+                    text = self._expand(value)
                 else:
-                    text = mark_unknown(self.text[one.start_mark.index : end_of(one)], "is no text")
-                    is_text = value is not None and one.tag not in _NO_TEXT
-                    text = self._expand(one.value) if is_text else text
-                    words.append(_span(text, one, "list" if is_flow(node) else "item"))
+                    text = self.text[one.start_mark.index : end_of(one)]
+                    text = mark_unknown(text, "is no text")
+                words.append(_span(text, one, "list" if is_flow(node) else "item"))
         image = _scalar(self.fields.get("image") or self.fields.get("repository")) or ""
+        if _OTHERS.search(image):
+            return []
         # Without a program of its own, it starts the image's.
         is_sure = "vllm" in image and self.form.keys[0] not in self.fields
         # The router of production-stack has arguments and an image of its own too.
@@ -181,21 +250,27 @@ class _Container:
         is_bare = any(word.text.startswith("--") for word in words[:1])
         is_guess = not is_sure and is_bare and _OPTIONS.isdisjoint(options)
         command = Command(words, notes, _line(self.path[-1]), self.environment, is_guess=is_guess)
-        return command.find_server(starts=bool(words) and (is_sure or is_bare))
+        starts = "modelURL" in self.fields or (bool(words) and (is_sure or is_bare))
+        return command.find_server(starts=starts)
 
     def _expand(self, text: str, *, is_script: bool = False) -> str:
         def value(match: re.Match[str]) -> str:
             if match[0] == "$$":
                 return "$"
             name, *default = [group for group in match.groups() if group is not None] or [""]
-            if name in self.environment or default:
-                return self.environment.get(name) or "".join(default)
+            # Compose fills in its own variables, not the container's.
+            known = {} if self.form is _COMPOSE else self.environment
+            if name in known or default:
+                return known.get(name) or "".join(default)
             # In a script it may be the shell's own.
-            return match[0] if is_script else mark_unknown(match[0], "is not set in the file")
+            is_own = is_script and self.form is not _COMPOSE
+            return match[0] if is_own else mark_unknown(match[0], "is not set in the file")
 
         return self.form.variable.sub(value, text)
 
-    def _read_script(self, node: yaml.Node, *, is_one_line: bool = False) -> Script:
+    def _read_script(
+        self, node: yaml.Node, *, is_one_line: bool = False, positional: Sequence[str] = ()
+    ) -> Script:
         """Read a script; its words have places if the file spells them as YAML does."""
         style, line = getattr(node, "style", None) or "", _line(node)
         start, end = node.start_mark.index, end_of(node)
@@ -205,10 +280,11 @@ class _Container:
             start, end = start + 1, end - 1
         raw, value = self.text[start:end], self._expand(node.value, is_script=not is_one_line)
         # On one line, a line break is only a blank.
-        value = value.replace("\n", " ") if is_one_line else value
+        value = re.sub(r"(?m)^#.*|\\?\n", " ", value) if is_one_line else value
         raw = raw.replace("\n", " ") if is_one_line or style != "|" else raw
-        script = Script(raw, self.environment, start, line, style)
-        plain = Script(value, self.environment, None, line + (style in ("|", ">")))
+        script = Script(raw, self.environment, start, line, style, None, positional)
+        line += style in ("|", ">")
+        plain = Script(value, self.environment, None, line, "|", None, positional)
         texts = ([[w.text for w in c.words] for c in one.commands] for one in (script, plain))
         return script if next(texts) == next(texts) else plain
 
@@ -245,7 +321,11 @@ def _argument_words(name: str, node: yaml.Node) -> list[Span]:
 
 
 def _kserve_words(words: Sequence[Span]) -> Iterator[Span]:
-    for word in words:
+    after = [*(word.text for word in words[1:]), ""]
+    for word, following in zip(words, after, strict=True):
+        # That is where KServe puts what `storageUri` names.
+        if _MOUNTED in (word.text, following * (word.text == "--model"), word.text[8:]):
+            continue
         name, _, value = word.text.partition("=")
         if ours := _KSERVE.get(argument_of(name), name):
             yield replace(word, text=f"{ours}={value}" if value else ours)
@@ -260,21 +340,11 @@ def _model_around(path: Sequence[yaml.Node], names: Sequence[str]) -> str | None
     return next((value.removeprefix("hf://") for value in values if value), None)
 
 
-def _extended(node: yaml.Node, services: Mapping[str, yaml.Node]) -> tuple[yaml.Node, ...]:
-    """Return a compose service after those of this file that it extends."""
-    path = [node]
-    while (extends := fields_of(path[0]).get("extends")) and "file" not in fields_of(extends):
-        base = services.get(_scalar(extends) or _scalar(fields_of(extends).get("service")) or "")
-        if base is None or base in path or len(path) > _MOST:
-            break
-        path.insert(0, base)
-    return tuple(path)
-
-
 def _environment(fields: Mapping[str, yaml.Node]) -> Iterator[tuple[str, str | None]]:
     """Yield the names and values of a container's environment that the file itself contains."""
-    for node in filter(None, map(fields.get, ("env", "envs", "environment"))):
-        yield from ((name, _scalar(one)) for name, one in fields_of(node).items())
+    for node in filter(None, map(fields.get, ("env", "envs", "environment", "macros"))):
+        pairs = fields_of(node).items()
+        yield from ((name, None if one.tag == _NULL else _scalar(one)) for name, one in pairs)
         for one in node.value if isinstance(node, yaml.SequenceNode) else ():
             pair, (name, is_set, value) = fields_of(one), (_scalar(one) or "").partition("=")
             yield name, value if is_set else None

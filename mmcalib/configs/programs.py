@@ -8,7 +8,8 @@ import operator
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final
@@ -17,6 +18,11 @@ from mmcalib.configs.commands import Command, Span, mark_unknown
 from mmcalib.text import serve_option
 
 _CALLS: Final = ("LLM", "EngineArgs", "AsyncEngineArgs")
+# Functions that run a text in a shell, or make words of it as one does.
+_RUNNERS: Final = (
+    *("system", "popen", "run", "Popen", "call", "check_call", "check_output", "getoutput"),
+    *("create_subprocess_shell", "split"),
+)
 # Its default depends on `UsageContext` (vllm/engine/arg_utils.py, 0.32).
 _BATCH: Final = "max_num_batched_tokens"
 # vLLM has some 300. Each may name the largest value of the program.
@@ -33,8 +39,10 @@ _OPERATORS: Final = dict(
 _UNKNOWN: Final = (ArithmeticError, MemoryError, RecursionError, SyntaxError, TypeError, ValueError)
 
 
-def read_program(text: str) -> list[Command]:
-    """Return the calls and lists of words that start an engine; none for what is no Python."""
+def read_program(text: str, read_script: Callable[[str, int], list[Command]]) -> list[Command]:
+    """Return the calls, lists of words, and scripts (read by the function, with their line) that
+    start an engine; none for what is no Python.
+    """
     try:
         nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -53,13 +61,24 @@ def read_program(text: str) -> list[Command]:
     once = {name: value for name, value in values.items() if names[name] == 1}
     inlining = _Inlining(once, nodes)
     called = [(ast.unparse(node.func), node) for node in nodes if isinstance(node, ast.Call)]
+    changed = defaultdict[int, list[str]](list)
+    for node in nodes:
+        match node:
+            case ast.Assign([ast.Attribute(ast.Name(id=name))]) if name in values:
+                what = ast.unparse(node.targets[0])
+                changed[id(values[name])].append(f"line {node.lineno}: {what} is not read")
     calls = [
-        _read_call(node, imported.get(name, name.rpartition(".")[2]), inlining)
+        _read_call(node, imported.get(name, name.rpartition(".")[2]), inlining, changed[id(node)])
         for name, node in called
         if imported.get(name) in _CALLS or re.fullmatch(rf"vllm\.(.+\.)?({'|'.join(_CALLS)})", name)
     ]
-    lists = (node for node in nodes if isinstance(node, ast.List))
-    calls += [server for one in lists for server in inlining.read_words(one).find_server()]
+    calls += inlining.read_lists(nodes)
+    for name, node in called:
+        own = node.func.value if isinstance(node.func, ast.Attribute) else None
+        is_own = isinstance(own, ast.Constant | ast.JoinedStr) or not node.args
+        script = own if is_own else node.args[0]
+        if name.rpartition(".")[2] in _RUNNERS and script is not None:
+            calls += read_script(inlining.read_text(script), node.lineno)
     return sorted(calls, key=lambda call: call.line)
 
 
@@ -73,10 +92,10 @@ def evaluate_arithmetic(text: str) -> int | None:
     return value if type(value) is int else None
 
 
-def _read_call(node: ast.Call, name: str, inlining: _Inlining) -> Command:
+def _read_call(node: ast.Call, name: str, inlining: _Inlining, notes: list[str]) -> Command:
     if len(node.keywords) > _MOST_ARGUMENTS:
         raise OverflowError
-    words, notes, model = dict[str, list[str]](), list[str](), None
+    words, model = dict[str, list[str]](), None
     inlining.line = node.lineno
     given = [("model" if at == 0 else "", one) for at, one in enumerate(node.args)]
     for key, value in (*given, *((one.arg or "", one.value) for one in node.keywords)):
@@ -113,17 +132,24 @@ class _Inlining(ast.NodeTransformer):
             for block in (getattr(node, part, ()) for part in ("body", "orelse", "finalbody")):
                 for one in block if isinstance(block, list) else ():
                     match one:
+                        case ast.Assign(
+                            [ast.Name(id=name)], ast.BinOp(ast.Name(id=same), ast.Add(), own)
+                        ) if name == same:
+                            additions.append((name, block, one, [ast.Starred(own)]))
+                            continue
                         case ast.Assign([ast.Name(id=name)], value) | ast.AnnAssign(
                             ast.Name(id=name), _, ast.expr() as value
                         ):
                             homes[name] = block
                             assigned[name][one.lineno, one.col_offset] = block, value
                             continue
+                        case ast.Expr(ast.Call(ast.Attribute(ast.Name(id=name), "append"), [own])):
+                            additions.append((name, block, one, [own]))
+                            continue
                         case ast.Expr(
-                            ast.Call(ast.Attribute(ast.Name(id=name), "append" | "extend"), [own])
+                            ast.Call(ast.Attribute(ast.Name(id=name), "extend"), [own])
                         ) | ast.AugAssign(ast.Name(id=name), ast.Add(), own):
-                            words = own.elts if isinstance(own, ast.List) else [own]
-                            additions.append((name, block, one, words))
+                            additions.append((name, block, one, [ast.Starred(own)]))
                             continue
                         case ast.Assign([ast.Subscript(ast.Name(id=name), key)], value):
                             more = ast.Dict([key], [value])
@@ -138,27 +164,63 @@ class _Inlining(ast.NodeTransformer):
                         case _:
                             continue
                     self.changes[name].append((one.lineno, homes.get(name) is block, more))
+                    additions.append((name, None, one, []))
         before = {name: sorted(lines) for name, lines in assigned.items()}
         for name, block, one, words in additions:
             if at := bisect_left(before.get(name, []), (one.lineno, one.col_offset)):
                 home, value = assigned[name][before[name][at - 1]]
                 self.added[value].append((block is home, one, words))
 
-    def read_words(self, node: ast.List) -> Command:
-        """Return the command of a list, with what is certain to be added to it."""
-        words, notes = [*node.elts], list[str]()
-        for is_certain, one, more in self.added[node]:
-            words += more if is_certain else ()
-            if not is_certain:
-                notes.append(f"line {one.lineno}: {ast.unparse(one)} is not read: it may not run")
-        return Command([Span(self._word(o), line=o.lineno) for o in words], notes, node.lineno)
+    def read_lists(self, nodes: Iterable[ast.AST]) -> list[Command]:
+        """Return the servers that lists of words start, each with what is certain to be added; a
+        part of another list counts there.
+        """
+        joined = [node for node in nodes if isinstance(node, ast.List | ast.BinOp)]
+        # First what may have parts.
+        joined.sort(key=lambda o: isinstance(o, ast.List) and ast.Starred not in map(type, o.elts))
+        servers, read = list[Command](), set[int]()
+        for node in joined:
+            notes = list[str]()
+            with suppress(RecursionError):
+                parts = [] if id(node) in read else self._words_of(node, notes, read)
+                words = [Span(self.read_text(one), line=one.lineno) for one in parts]
+                servers += Command(words, notes, node.lineno).find_server()
+        return servers
 
-    def _word(self, node: ast.expr) -> str:
+    def _words_of(self, node: ast.expr, notes: list[str], read: set[int]) -> list[ast.expr]:
+        self.left -= 1
+        if self.left < 0:
+            raise RecursionError
+        match node:
+            case ast.Starred(value):
+                return self._words_of(value, notes, read)
+            case ast.Name(id=name) if isinstance(self.values.get(name), ast.List | ast.BinOp):
+                return self._words_of(self.values[name], notes, read)
+            case ast.BinOp(left, ast.Add(), right):
+                parts: list[ast.expr] = [ast.Starred(left), ast.Starred(right)]
+            case ast.List(elements):
+                parts = [*elements]
+            case _:
+                return [node]
+        read.add(id(node))
+        for is_certain, change, more in self.added[node]:
+            parts += more if is_certain else ()
+            if not is_certain:
+                notes.append(f"line {change.lineno}: {ast.unparse(change)} is not read")
+        words = list[ast.expr]()
+        for part in parts:
+            words += self._words_of(part, notes, read) if isinstance(part, ast.Starred) else [part]
+        return words
+
+    def read_text(self, node: ast.expr) -> str:
+        """Return the text that a value makes, with marks for what is unknown."""
         match node:
             case ast.JoinedStr(parts):
-                return "".join(map(self._word, parts))
+                return "".join(map(self.read_text, parts))
             case ast.FormattedValue(one, -1, None) | ast.Call(ast.Name("str"), [one]):
-                return self._word(one)
+                return self.read_text(one)
+            case ast.Name(id=name) if isinstance(self.values.get(name), ast.JoinedStr):
+                return self.read_text(self.values[name])
             case ast.Call(ast.Attribute(ast.Name("json"), "dumps"), [own, *_]):
                 write: Callable[[Any], str] = json.dumps
             case own:
@@ -166,6 +228,8 @@ class _Inlining(ast.NodeTransformer):
         try:
             return write(ast.literal_eval(self.visit(own)))
         except _UNKNOWN:
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+                return self.read_text(node.left) + self.read_text(node.right)
             return mark_unknown(ast.unparse(node), "is known only when it runs")
 
     def find_arguments(self, key: str, node: ast.expr) -> list[tuple[str, ast.expr]]:

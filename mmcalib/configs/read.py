@@ -11,6 +11,7 @@ import re
 import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,7 @@ from mmcalib.configs.manifests import (
     fields_of,
     inner_documents,
     is_flow,
+    join_runtimes,
     parts_of,
     read_object,
 )
@@ -55,6 +57,8 @@ _MAX_BYTES: Final = 1 << 18
 # Values after YAML aliases are expanded, as vLLM expands them.
 _MAX_VALUES: Final = 100_000
 _MAX_DEPTH: Final = 50
+# Blocks of a page, with the lines before each.
+_MOST_CHARS: Final = 1 << 19
 _FORMS: Final = (
     "vLLM's YAML, a Kubernetes manifest, a compose file, Helm values, a shell script, a systemd or "
     "Podman unit, a Dockerfile, a Python program with LLM(...), Markdown, or flags of vllm serve"
@@ -72,8 +76,11 @@ _WORDS: Final = re.compile(r"(?ms)^(CMD|ENTRYPOINT)\s*(\[(?:[^\\\n]|\\.)*)")
 _BLOCK: Final = re.compile(r"(?ms)^[ \t]*(```+|~~~+)[ {.]*(\w*)[^\n]*\n(.*?)^[ \t]*\1")
 # Where systemd and supervisor keep variables of a command.
 _SOURCE: Final = re.compile(r"(EnvironmentFile|environment)\s*=")
-# One variable of an environment file with flags, or of a systemd unit with a command.
-_VARIABLE: Final = re.compile(r"(?m)^[A-Za-z_]\w*=(?=(.* )?--|\S*(vllm|python\S*) )")
+# One variable of an environment file with flags, or of a unit with a command.
+_VARIABLE: Final = re.compile(r"(?m)^[A-Za-z_]\w*=(?=[\"']?(.* )?--|\S*(vllm|python[\d.]*) )")
+_QUOTED: Final = re.compile(r"(?m)^(\w+=)([\"'])((?:(?!\2).)*)\2$")
+# A comment between lines that continue, which systemd and Docker skip.
+_SKIPPED: Final = re.compile(r"(?m)(?<=\\\n)([ \t]*)[#;].*(?=\n)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +206,12 @@ def _find_commands(
 ) -> tuple[list[Command], str]:
     """Return the commands that start vLLM, and what they are; nothing for vLLM's own YAML."""
     if path.suffix == ".py":
-        return read_program(text), "call or command that starts vLLM, for Python to parse"
+        return read_program(
+            text, _read_line
+        ), "call or command that starts vLLM, for Python to parse"
     if path.suffix == ".md":
         return [*_read_blocks(text)], "block of code that starts vLLM"
-    objects = [read_object(root, text) for root in documents]
+    objects = [read_object(root, text) for root in join_runtimes(documents)]
     if any(commands is not None for commands in objects):
         found = [command for commands in objects for command in commands or ()]
         return found, "container with vLLM's flags in command or args"
@@ -213,12 +222,14 @@ def _find_commands(
     what = "command that starts vLLM" if is_script else f"form that mmcalib reads: {_FORMS}"
     # As Windows' shells continue a line.
     text = re.sub(r"(?<= )[`^](?=\n)", r"\\", text)
-    return _read_dockerfile(text) if _WORDS.search(text) else _read_script(text, 0), what
+    return _read_dockerfile(text) if _FROM.search(text) else _read_script(text, 0), what
 
 
 def _read_dockerfile(text: str) -> list[Command]:
-    """Read the command that its last lists of words make together; none if they are no lists."""
-    lists = {found[1]: found for found in _WORDS.finditer(text)}
+    """Read the command that its last lists of words make together, or a line for a shell."""
+    text = re.sub("(?m)^(ENV|ARG) ", "export ", _SKIPPED.sub(r"\1\\", text))
+    if not (lists := {found[1]: found for found in _WORDS.finditer(text)}):
+        return _read_script(text, None)
     parts = [lists[name][2] for name in ("ENTRYPOINT", "CMD") if name in lists]
     try:
         words = [word for part in parts for word in json.loads(part.replace("\\\n", ""))]
@@ -229,17 +240,35 @@ def _read_dockerfile(text: str) -> list[Command]:
         return []
     last = max(found.start() for found in lists.values())
     script = _WORDS.sub(lambda m: command * (m.start() == last) + "\n" * m[0].count("\n"), text)
-    return _read_script(re.sub("(?m)^ENV ", "export ", script), None)
+    return _read_script(script, None)
+
+
+def _read_line(script: str, line: int) -> list[Command]:
+    return Script(script, {}, None, line).find_servers()
 
 
 def _read_blocks(text: str) -> Iterator[Command]:
-    """Yield the servers in Markdown's blocks of commands and of Python, each read by itself."""
+    """Yield the servers in Markdown's blocks of commands, Python and YAML, each read by itself."""
+    left = _MOST_CHARS
     for block in _BLOCK.finditer(text):
-        before, code = text[: block.start(3)].count("\n"), block[3]
+        before, code, found = text[: block.start(3)].count("\n"), block[3], list[Command]()
+        whole = "\n" * before + textwrap.dedent(code)
+        left -= len(whole) * block[2].startswith(("py", "y"))
+        if left < 0:
+            raise OverflowError
         if re.fullmatch("(ba|z)?sh|shell|console|text|", block[2]):
-            yield from Script(code, {}, block.start(3), before + 1).find_servers()
+            found = Script(code, {}, block.start(3), before + 1).find_servers()
         elif block[2] in ("py", "python"):
-            yield from read_program("\n" * before + textwrap.dedent(code))
+            found = read_program(whole, _read_line)
+        elif block[2] in ("yaml", "yml"):
+            with suppress(yaml.YAMLError):
+                for root in yaml.compose_all(whole, yaml.SafeLoader):
+                    _expanded_size(root, 0, {}, [])
+                    found += read_object(root, whole) or ()
+        for one in found:
+            is_yaml = block[2].startswith("y")
+            words = [Span(w.text, line=w.line) for w in one.words] if is_yaml else one.words
+            yield replace(one, words=words, extent=block.span())
 
 
 def _read_script(text: str, offset: int | None) -> list[Command]:
@@ -247,14 +276,24 @@ def _read_script(text: str, offset: int | None) -> list[Command]:
     image = re.search(r"(?m)^Image=(\S+)", text)
     if image and "\nExec=" in text:
         # Podman's unit has only the words after an image.
-        text, offset = text.replace("\nExec=", f"\ndocker run {image[1]} "), None
-    is_unit = "\nExecStart=" in text or image is not None
+        entry = re.search(r"(?m)^Entrypoint=\S+", text)
+        start = f"\ndocker run {'--' + entry[0].lower() if entry else ''} {image[1]} "
+        text, offset = text.replace("\nExec=", start), None
+    if is_supervisor := "[program:" in text:
+        text = re.sub(r"\n[ \t](?=[ \t]*\S)", r"\\\n", text)
+    is_unit = "\nExecStart=" in text or image is not None or is_supervisor
     if not is_unit and (found := Script(text, {}, offset).find_servers()):
         return found
-    plain = _VARIABLE.sub(lambda name: " " * len(name[0]), text)
-    for line in re.findall("(?m)^Environment=.*", plain):
-        plain = plain.replace(line, f"export{' ' * 6}{line[12:]}".replace('"', " "))
-    script = Script(plain, {}, offset)
+    environment = {}
+    if is_unit:
+        text = _SKIPPED.sub(lambda line: " " * (len(line[0]) - 1) + "\\", text)
+        with suppress(ValueError):
+            pairs = shlex.split(" ".join(re.findall("(?m)^Environment=(.*)", text)))
+            environment = dict(pair.split("=", 1) for pair in pairs)
+        text = re.sub("(?m)^Environment=.*", lambda line: " " * len(line[0]), text)
+    plain = _QUOTED.sub(lambda m: f"{m[1]} {m[3]} " if "--" in m[3] else m[0], text)
+    plain = _VARIABLE.sub(lambda name: " " * len(name[0]), plain)
+    script = Script(plain, environment, offset)
     words = [word for command in script.commands for word in command.words]
     others = [one for one in script.commands[1:] if not one.words[0].text.startswith("--")]
     is_first = len(words) > 1 and any(word.text.startswith("--") for word in words[:2])
@@ -302,7 +341,8 @@ def _from_command(written: WrittenConfiguration, command: Command) -> WrittenCon
     if own_model and command.model and own_model != command.model:
         unread.append(f"line {command.line}: {command.model} is not read, but --model {own_model}")
     has_places = all(word.start >= 0 for word in command.words)
-    releases = {*_RELEASE.findall(re.sub(r"(?m)^\s*#.*", "", written.text))}
+    around = written.text[slice(*command.extent)]
+    releases = {*_RELEASE.findall(re.sub(r"(?m)^\s*#.*", "", around))}
     return replace(
         written,
         model=written.model or own_model or command.model,

@@ -25,13 +25,22 @@ _BRANCHES: Final = (*_CLAUSES, *(f"{one}_statement" for one in _STATEMENTS), "su
 # Ends of the types of nodes that a shell expands.
 _EXPANDED: Final = ("expansion", "substitution", "ansi_c_string")
 # They show their words and run none of them.
-_TALKERS: Final = frozenset(("echo", "printf", "grep", "pgrep", "pkill"))
-# A template, and what a reader fills in; each becomes one word of the same length.
-_TO_FILL_IN: Final = re.compile(r"\{\{[^{}\n]*\}\}|(?<=[\s=])<[A-Za-z][^<>\n]*[A-Za-z]>(?=\s)")
+_TALKERS: Final = frozenset(("echo", "printf", "grep", "pgrep", "pkill", "rem", "::"))
+# A template, and what a reader or supervisor fills in; each becomes one word of the same length.
+_TO_FILL_IN: Final = re.compile(
+    r"\$?\{\{[^{}\n]*\}\}|(?<=[\s=])<[A-Za-z][^<>\n]*[A-Za-z]>(?=\s)|%\(\w+\)s"
+)
+_AS_WORD: Final = str.maketrans(" $<>()|&;\"'`", "\xa0\xa0‹›‹›¦＆；″′‵")
+# A prompt, as people copy it with the command.
+_PROMPT: Final = re.compile(r"(?m)^[ \t]*(?:[\w.-]+@[^\s$]+)?\$ (?=\w)|(?<=\\\n)> (?= *-)")
+# What hands its input to a shell, or writes it into a script.
+_TO_SHELL: Final = re.compile(r"(?:^|[\s/|.])(?:(?:ba|da|z)?sh|ssh|sbatch|su)\b")
 # A script in quotes, for another shell or host.
 _QUOTED: Final = re.compile(r"vllm\S*[\s\\]+(?:serve\s+\S|[^\w\s]|\S+/\S)")
 # Commands run and characters expanded, so that no script grows when it is read.
 _MAX_STEPS: Final = 1 << 21
+# The grammar takes time as the square of these in a word.
+_SLOW, _MOST_SLOW = re.compile(r"[@?)>|&;]"), 500
 # Operators of `${X…}` that are evaluated.
 _DEFAULTS: Final = ("", ":-", "-")
 ORPHANS: Final = "options of no command: a blank line or comment before them ends it"
@@ -55,9 +64,14 @@ class Script:
         outer: Script | None = None,
         positional: Sequence[str] = (),
     ) -> None:
+        # At the beginnings of lines they are as slow.
+        starts = "".join(line.lstrip()[:1] for line in text.splitlines())
+        if any(len(_SLOW.findall(word)) > _MOST_SLOW for word in (*text.split(), starts)):
+            raise OverflowError
         # The grammar has no line continuation at the end of the text, and no templates.
         text = re.sub(r"\\\s*\Z", "\n", text)
-        text = _TO_FILL_IN.sub(lambda m: m[0].translate(str.maketrans(" <>", "\xa0‹›")), text)
+        text = _TO_FILL_IN.sub(lambda m: m[0].translate(_AS_WORD), text)
+        text = _PROMPT.sub(lambda m: " " * len(m[0]), text)
         self.source, self.offset, self.line = text.encode(errors="replace"), offset, line
         self.form, self.exported, self.positional = form, set(environment or ()), [*positional]
         # Each has one value, or those of an array.
@@ -65,6 +79,8 @@ class Script:
         if environment is None and outer:
             self.variables, self.exported = outer.variables, outer.exported
         self.functions: dict[str, Node] = {}
+        # A byte, and the characters before it.
+        self._place = 0, 0
         # The line of the outermost call of a function, while that runs.
         self.call: int = outer.call if outer else 0
         self.commands: list[Command] = outer.commands if outer else []
@@ -100,9 +116,11 @@ class Script:
                 self._assign(node)
             case "function_definition":
                 self.functions[self._source(parts[0])] = parts[-1]
-            case "unset_command" | "heredoc_redirect" | "herestring_redirect" as kind:
-                if kind[0] == "u" or "vllm" in source:
-                    self._note(node)
+            case "unset_command":
+                for part in parts:
+                    self.variables.pop(self._source(part), None)
+            case "herestring_redirect" | "heredoc_redirect" if "vllm" in source:
+                self._note(node)
             case "list":
                 self._run(parts[0])
                 is_or = any(child.type == "||" for child in node.children)
@@ -176,7 +194,8 @@ class Script:
         return name
 
     def _run_command(self, node: Node, parts: Sequence[Node]) -> None:
-        prefix, words = list[Node](), list[Node]()
+        prefix, words, bodies = list[Node](), list[Node](), list[Node]()
+        to_shell = _TO_SHELL.search(self._source(node).partition("\n")[0])
         for part in parts:
             gap = self.source[prefix[-1].end_byte : part.start_byte] if prefix else b""
             if b"\n" in gap.replace(b"\\\n", b"") and not words:
@@ -189,6 +208,8 @@ class Script:
                 case "file_redirect":
                     # Words after the file are the command's.
                     words += [n for n in part.named_children if n.type != "file_descriptor"][1:]
+                case "heredoc_redirect" if to_shell:
+                    bodies.append(part)
                 case "heredoc_redirect" | "herestring_redirect":
                     self._run(part)
                 case kind:
@@ -198,6 +219,14 @@ class Script:
         names = {self._assign(one) for one in prefix} | self.exported
         given = {n: values[0] for n in names if len(values := self.variables.get(n, [])) == 1}
         self.variables = outer
+        for one in bodies:
+            start, body, its = one.named_children[0], one.named_children[-2], given
+            script = self._source(body)
+            if self._source(start)[0] not in "'\"\\":
+                script = script.replace("\\$", "$")
+                its = {name: values[0] for name, values in outer.items() if len(values) == 1}
+            self._spend(len(script))
+            Script(script, its, None, self._line(body), outer=self)
         if spans:
             self._call(Command(spans, (), spans[0].line, given, call=self.call), node)
 
@@ -210,6 +239,9 @@ class Script:
                 Script(script, None, None, command.line, outer=self, positional=more)
             case ["shift", *number] if all(map(str.isdecimal, number[:1])):
                 self.positional = self.positional[int("".join(number[:1]) or 1) :]
+            case ["mapfile" | "readarray" | "read" | "let", *texts]:
+                for text in texts:
+                    self._forget(re.split(r"\W", text)[0], "from input", node)
             case ["eval" | "source" | "." | "shift", *_] | ["set", "--" | "-a", *_]:
                 self._note(node)
             case [name, *_] if name in self.functions:
@@ -223,6 +255,8 @@ class Script:
                 self.notes.append(f"line {command.line}: {ORPHANS}")
             case [*texts] if _TALKERS.isdisjoint(texts[:2]):
                 self.commands.append(command)
+                if texts[0] == "xargs":
+                    self.notes.append(f"line {command.line}: what xargs adds is not read")
                 for at, word in enumerate(words[1:], 3):
                     if _QUOTED.search(word.text):
                         script = re.sub(r"\A--?[\w-]+=", "", word.text)
@@ -239,7 +273,10 @@ class Script:
     def _spans(self, node: Node) -> list[Span]:
         fields, line, start, end = self._fields(node), self._line(node), -1, -1
         if len(fields) == 1 and self.offset is not None:
-            start = self.offset + len(self.source[: node.start_byte].decode(errors="replace"))
+            last, chars = self._place if self._place[0] <= node.start_byte else (0, 0)
+            chars += len(self.source[last : node.start_byte].decode(errors="replace"))
+            self._place = node.start_byte, chars
+            start = self.offset + chars
             end = start + len(self._source(node))
         return [Span(text, start, end, line, self.form) for text in fields]
 

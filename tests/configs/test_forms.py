@@ -45,30 +45,20 @@ def test_what_compose_fills_in_is_named(tmp_path: Path) -> None:
     command = f"[--model, '${{M:-{MODEL}}}', --dtype, '${{D}}', --seed, '${{S:?}}', --port, $P]"
     text = f"services: {{v: {{image: ours, command: {command}, environment: [P=1]}}}}\n"
     found = read(tmp_path, "compose.yaml", text)
-    assert (found.model, found.file_flags) == (MODEL, ("--port", "1"))
+    assert (found.model, found.file_flags) == (MODEL, ())
     assert list(found.unread) == [
         "line 1: --dtype is left out: ${D} is not set in the file",
         "line 1: --seed is left out: ${S:?} is not set in the file",
+        "line 1: --port is left out: $P is not set in the file",
     ]
 
 
-def test_a_compose_service_has_what_it_extends(tmp_path: Path) -> None:
-    text = f"""\
-services:
-  base: {{image: vllm/vllm-openai, command: [{LARGER}, --seed, $S], environment: [S=1]}}
-  small: {{extends: {{service: base}}, command: [--model, {MODEL}], environment: {{S: 2}}}}
-  same: {{extends: base, environment: [S=3]}}
-  other: {{extends: {{file: a.yaml, service: base}}, command: [--model, {MODEL}], env_file: .env}}
-"""
-    read_as = {
-        "base": (LARGER, ("--seed", "1"), ()),
-        "small": (MODEL, (), ()),
-        "same": (LARGER, ("--seed", "3"), ()),
-        "other": (MODEL, (), ("line 5: extends is not read", "line 5: env_file is not read")),
-    }
-    for name, expected in read_as.items():
-        found = read(tmp_path, "compose.yaml", text, f"#{name}")
-        assert (found.model, found.file_flags, found.unread) == expected
+def test_what_a_compose_service_takes_from_elsewhere_is_named(tmp_path: Path) -> None:
+    own = f"extends: base, env_file: .env, command: [--model, {MODEL}]"
+    text = f"services: {{base: {{environment: [S=1]}}, v: {{{own}}}}}\n"
+    found = read(tmp_path, "compose.yaml", text)
+    assert (found.model, found.file_flags) == (MODEL, ())
+    assert found.unread == ("line 1: env_file is not read", "line 1: extends is not read")
 
 
 def test_what_a_chart_or_kserve_adds_is_named(tmp_path: Path) -> None:
@@ -138,11 +128,12 @@ def test_a_program_is_read_without_running_it(tmp_path: Path) -> None:
 def test_a_list_of_words_is_a_command(tmp_path: Path) -> None:
     text = f"""\
 MODEL, PORT = "{MODEL}", 8000
+LIMIT = ["--limit-mm-per-prompt"]
 def serve():
     command = ["sleep"]; command += ["1"]
     command: list[str] = ["vllm", "serve", "--uvicorn-log-level=info", "{MODEL}"]
     command += ["--port", str(2**13), "--seed", f"{{1}}{{2}}", "--max-num-seqs", str(SEQUENCES)]
-    command.extend(["--limit-mm-per-prompt", json.dumps({{"image": 2}})])
+    command.extend([*LIMIT, json.dumps({{"image": 2}})])
     if SEQUENCES:
         command.append("--enforce-eager")
     subprocess.Popen(command)
@@ -155,9 +146,30 @@ def stop():
         '--uvicorn-log-level=info --port 8192 --seed 12 --limit-mm-per-prompt {"image": 2}',
     )
     assert list(found.unread) == [
-        "line 8: command.append('--enforce-eager') is not read: it may not run",
-        "line 5: --max-num-seqs is left out: SEQUENCES is known only when it runs",
+        "line 9: command.append('--enforce-eager') is not read",
+        "line 6: --max-num-seqs is left out: SEQUENCES is known only when it runs",
     ]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        f"base = ['vllm', 'serve', '{MODEL}']\nrun([*base, *['--max-model-len', '8192']])",
+        f"base = ['vllm', 'serve', '{MODEL}']\nrun(base + ['--max-model-len', '8' + '192'])",
+        f"a = ['vllm', 'serve', '{MODEL}']\na = a + ['--max-model-len']\na += ['8192']\nrun(a)",
+        f"N = 8192\nos.system(f'vllm serve {MODEL} --max-model-len {{N}} 2>&1 | tee log')",
+        f"words = 'vllm serve {MODEL} {LENGTH}'.split()",
+    ],
+)
+def test_lists_that_are_joined_and_texts_for_a_shell(tmp_path: Path, program: str) -> None:
+    found = read(tmp_path, "a.py", program)
+    assert (found.model, " ".join(found.file_flags), found.unread) == (MODEL, LENGTH, ())
+
+
+@pytest.mark.parametrize("change", ["a[2] = 'b'", "a.insert(3, '--seed')", "del a[2]"])
+def test_another_change_of_a_list_is_named(tmp_path: Path, change: str) -> None:
+    text = f"a = ['vllm', 'serve', '{MODEL}', '--max-model-len', '8192']\n{change}\nrun(a)"
+    assert read(tmp_path, "a.py", text).unread == (f"line 2: {change} is not read",)
 
 
 @pytest.mark.parametrize("option", ["", "--port=1 ", "--no-enable-prefix-caching "])

@@ -36,6 +36,10 @@ GROWING = {
     "array.sh": "A=(a)\n" + 'A+=("${A[@]}" "${A[@]}")\n' * 60 + 'vllm serve "${A[@]}"\n',
     "functions.sh": f"{FUNCTIONS}f0\nvllm serve m\n",
     "deep.sh": "(" * 50_000 + "vllm serve m" + ")" * 50_000,
+    "words.sh": "a@" * 100_000 + "\nvllm serve m\n",
+    "blocks.md": "```yaml\na: 1\n```\n" * 10_000,
+    "lists.py": "a0 = ['vllm', 'serve', 'm']\n"
+    + "".join(f"a{n} = [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60)),
     "scripts.yaml": "env: {" + "a: b, " * 9000 + "}\nrun:\n" + "- vllm serve m\n" * 9000,
     "powers.py": "from vllm import LLM\nb = a = 9 * a\n" + "LLM(seed=" + "-" * 3000 + "1)",
 }
