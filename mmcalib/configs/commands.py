@@ -227,7 +227,7 @@ def keep_known(words: Sequence[Span]) -> tuple[list[Span], list[str]]:
     for word in words:
         is_option = word.text.startswith("-")
         unknown = [why.translate(_SHOWN) for why in _REASON.findall(word.text)]
-        unknown += [f"{one} is not set in the file" for one in _TEMPLATE.findall(word.text)]
+        unknown += [f"{one} is not filled in" for one in _TEMPLATE.findall(word.text)]
         if unknown:
             is_left_out = bool(kept) and not is_option and bool(_BARE.match(kept[-1].text))
             what = kept.pop().text if is_left_out else without_marks(word.text).partition("=")[0]

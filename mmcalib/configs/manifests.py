@@ -262,8 +262,8 @@ class _Container:
             known = {} if self.form is _COMPOSE else self.environment
             if name in known or default:
                 return known.get(name) or "".join(default)
-            # In a script it may be the shell's own.
-            is_own = is_script and self.form is not _COMPOSE
+            # In a script it may be the shell's own; a template stays one.
+            is_own = (is_script and self.form is not _COMPOSE) or match[0].startswith("{{")
             return match[0] if is_own else mark_unknown(match[0], "is not set in the file")
 
         return self.form.variable.sub(value, text)

@@ -75,7 +75,7 @@ decode:
         "line 3: parallelism is not read",
         "line 5: envFrom is not read",
         "line 5: --enforce-eager is left out: true is no text",
-        "line 5: --port is left out: {{ .p }} is not set in the file",
+        "line 5: --port is left out: {{ .p }} is not filled in",
     ]
     text = (
         f"kind: A\nspec: {{model: {{modelFormat: {{}}, runtime: v, args: [--model, {MODEL}]}}}}\n"
