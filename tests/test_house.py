@@ -57,8 +57,8 @@ SHORT = {
 }
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
-    "modules": 230,
-    "product lines": 48_091,
+    "modules": 229,
+    "product lines": 48_080,
     "test files": 183,
     "test lines": 38_497,
     "benchmark lines": 7_174,

@@ -293,3 +293,29 @@ class EngineHost(Closing):
         self._closing = True
         self._child.close()
         self._log.close()
+
+
+class CachingHost(EngineHost):
+    """Caches answers, for jobs over one corpus and model; it assumes that files do not change."""
+
+    def __init__(self, **how: Any) -> None:
+        self._cache: dict[bytes, list[object]] = {}
+        super().__init__(**how)
+
+    def _converse(self, request: m.Request[Any], doing: str) -> Iterator[Any]:
+        if not request.cacheable:
+            yield from super()._converse(request, doing)
+            return
+        key = m.encode(request)
+        if key in self._cache:
+            yield from self._cache[key]
+            return
+        answers: list[object] = []
+        for answer in super()._converse(request, doing):
+            answers.append(answer)
+            # The machine may have more free memory later, so a failure for memory is not cached.
+            if not isinstance(answer, m.Interim) and not any(
+                isinstance(a, m.Measured) and a.refused_by == "host_memory" for a in answers
+            ):
+                self._cache[key] = answers
+            yield answer

@@ -16,7 +16,7 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.domain.traffic import Arrivals, Traffic, TrafficRequest
 from mmcalib.engine import messages as m
-from mmcalib.engine.caching import CachingHost
+from mmcalib.engine.host import CachingHost
 from mmcalib.errors import MmcalibError
 from mmcalib.limits.costs import CostTable
 from mmcalib.limits.values import ProfileReserve, compute_reserve, resident_items

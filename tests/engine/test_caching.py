@@ -9,7 +9,7 @@ from PIL import Image
 
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import ImageShape, VideoShape
-from mmcalib.engine.caching import CachingHost
+from mmcalib.engine.host import CachingHost
 from mmcalib.engine.messages import Blank, File, Measure, Measured, OpenModel
 from mmcalib.errors import EngineDied
 from tests.engine.conftest import QWEN, folder_of

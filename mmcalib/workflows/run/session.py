@@ -23,8 +23,7 @@ from mmcalib.decision.explore import BudgetSource
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality
-from mmcalib.engine.caching import CachingHost
-from mmcalib.engine.host import EngineHost
+from mmcalib.engine.host import CachingHost, EngineHost
 from mmcalib.errors import UsageError, VllmRefused
 from mmcalib.files import Scratch
 from mmcalib.limits.policy import FIT, Policy
