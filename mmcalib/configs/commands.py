@@ -198,7 +198,7 @@ def serve_slice(words: Sequence[str]) -> slice | None:
     images = [word.removeprefix("--image=") for word in words]
     if "kubectl" in runners and "--" in words and any(map(_IMAGE.fullmatch, images)):
         return slice(words.index("--") + 1, None)
-    if any(before == "--entrypoint" and "vllm" not in word for before, word in pairs):
+    if re.search(r"--entrypoint[ =](?!\S*vllm)\S", " ".join(words)):
         return None
     for at, (before, word) in enumerate(pairs if runners & _CONTAINERS else (), 1):
         if _IMAGE.fullmatch(word) and (before[:1] != "-" or _SWITCHES.fullmatch(before)):

@@ -206,9 +206,8 @@ def _find_commands(
 ) -> tuple[list[Command], str]:
     """Return the commands that start vLLM, and what they are; nothing for vLLM's own YAML."""
     if path.suffix == ".py":
-        return read_program(
-            text, _read_line
-        ), "call or command that starts vLLM, for Python to parse"
+        what = "call or command that starts vLLM, for Python to parse"
+        return read_program(text, _read_line), what
     if path.suffix == ".md":
         return [*_read_blocks(text)], "block of code that starts vLLM"
     objects = [read_object(root, text) for root in join_runtimes(documents)]

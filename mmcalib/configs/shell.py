@@ -220,13 +220,13 @@ class Script:
         given = {n: values[0] for n in names if len(values := self.variables.get(n, [])) == 1}
         self.variables = outer
         for one in bodies:
-            start, body, its = one.named_children[0], one.named_children[-2], given
-            script = self._source(body)
-            if self._source(start)[0] not in "'\"\\":
+            its, own = given, one.named_children if one.named_children[1:] else [one, one]
+            script = self._source(own[-2])
+            if self._source(own[0])[:1] not in "'\"\\":
                 script = script.replace("\\$", "$")
                 its = {name: values[0] for name, values in outer.items() if len(values) == 1}
             self._spend(len(script))
-            Script(script, its, None, self._line(body), outer=self)
+            Script(script, its, None, self._line(own[-2]), outer=self)
         if spans:
             self._call(Command(spans, (), spans[0].line, given, call=self.call), node)
 
