@@ -58,7 +58,7 @@ SHORT = {
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
     "modules": 229,
-    "product lines": 48_080,
+    "product lines": 48_079,
     "test files": 183,
     "test lines": 38_497,
     "benchmark lines": 7_174,

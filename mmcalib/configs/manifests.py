@@ -239,8 +239,6 @@ class _Container:
                     text = mark_unknown(text, "is no text")
                 words.append(_span(text, one, "list" if is_flow(node) else "item"))
         image = _scalar(self.fields.get("image") or self.fields.get("repository")) or ""
-        if _OTHERS.search(image):
-            return []
         # Without a program of its own, it starts the image's.
         is_sure = "vllm" in image and self.form.keys[0] not in self.fields
         # The router of production-stack has arguments and an image of its own too.
@@ -251,7 +249,8 @@ class _Container:
         is_guess = not is_sure and is_bare and _OPTIONS.isdisjoint(options)
         command = Command(words, notes, _line(self.path[-1]), self.environment, is_guess=is_guess)
         starts = "modelURL" in self.fields or (bool(words) and (is_sure or is_bare))
-        return command.find_server(starts=starts)
+        # Another engine's image may run vLLM, but only if its command says so.
+        return command.find_server(starts=starts and not _OTHERS.search(image))
 
     def _expand(self, text: str, *, is_script: bool = False) -> str:
         def value(match: re.Match[str]) -> str:
