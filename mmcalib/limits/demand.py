@@ -59,7 +59,7 @@ class WorstStep(_Step):
     like `exemplar`.
     """
 
-    modality: Modality = "image"
+    modality: Modality = field(kw_only=True)
     items: int = 0
     exemplar: str = ""
 
@@ -75,8 +75,8 @@ class PromptsStep(_Step):
     recurrent layers, which vLLM's profile skips; one prompt of as many tokens takes `alone_bytes`.
     """
 
-    prompts: int = 1
-    alone_bytes: int = 0
+    prompts: int = field(kw_only=True)
+    alone_bytes: int = field(kw_only=True)
     profiled_bytes: int = 0
 
 

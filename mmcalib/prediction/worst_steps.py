@@ -152,13 +152,13 @@ def list_demands(
         limit, known = _step_tokens(modality, decision), step.encoder_tokens
         most = round((step.encoder_peak_bytes or 0) * max(1.0, limit / known if known else 1.0))
         rest, kept = rest_of_cache(limit), calibrated.kept_bytes
-        yield demand.WorstStep(limit, most, rest, kept, modality)
+        yield demand.WorstStep(limit, most, rest, kept, modality=modality)
     excess = find_excess_items(decision)
     for ran in calibrated.steps:
         over, taken, peak_bytes = excess.get(ran.step.shape.modality), ran.tokens, ran.peak_bytes
         if peak_bytes is not None and taken is not None and over is not None:
             rest, path, items = rest_of_cache(taken), over.cost.exemplar, ran.step.items
-            yield demand.WorstStep(taken, peak_bytes, rest, 0, over.modality, items, path)
+            yield demand.WorstStep(taken, peak_bytes, rest, 0, items, path, modality=over.modality)
     # The profile's later peaks include its own outputs.
     outputs = calibrated.outputs.held_bytes if calibrated.outputs else 0
     profiled = max((p.peak_bytes for p in calibrated.phases if p.name in _LANGUAGE), default=0)
@@ -168,7 +168,8 @@ def list_demands(
     single = min((one.phase.peak_bytes for one in calibrated.prefills), default=0)
     for one in calibrated.prefills:
         tokens, peak = budget.max_num_batched_tokens, one.phase.peak_bytes
-        yield demand.PromptsStep(tokens, peak, full, 0, one.prompts, single, profiled)
+        own = {"prompts": one.prompts, "alone_bytes": single, "profiled_bytes": profiled}
+        yield demand.PromptsStep(tokens, peak, full, **own)
     if calibrated.merge_peak_bytes is not None:
         tokens = min(budget.max_num_batched_tokens, budget.encoder_cache_size)
         yield demand.MergeStep(tokens, calibrated.merge_peak_bytes, full)

@@ -101,8 +101,8 @@ def prompts(
     count: int, alone: int, each: int, reserved: int, resident: int = 0, profiled: int = 0
 ) -> Shortfall:
     peak, held = alone + (count - 1) * each, Resident(resident * 64, MIB // 64)
-    step = PromptsStep(8192, peak * MIB, held, 0, count, alone * MIB, profiled * MIB)
-    return Shortfall(reserved * MIB, step, GIB)
+    more = {"prompts": count, "alone_bytes": alone * MIB, "profiled_bytes": profiled * MIB}
+    return Shortfall(reserved * MIB, PromptsStep(8192, peak * MIB, held, **more), GIB)
 
 
 def test_a_prompt_that_takes_more_than_is_reserved_takes_a_smaller_step() -> None:
