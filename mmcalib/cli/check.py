@@ -187,7 +187,7 @@ def scan(options: ScanOptions) -> None:
         print_json(ScanDocument.model_construct(corpus=corpus, skipped=skipped))
     if not options.quiet:
         print_census(corpus, census, left_out, console)
-        given = [*(("--data", one) for one in data)]
+        given = [("--data", one) for one in data]
         given += [("--requests", str(one)) for one in options.requests or ()]
         given = [("--requests", str(options.save))] if options.save else given
         read = shlex.join(word for pair in given for word in pair)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 import yaml
 
@@ -14,6 +15,7 @@ from mmcalib.configs.shell import ORPHANS, Script
 from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
 from mmcalib.text import serve_option
 
+_Path: TypeAlias = tuple[yaml.MappingNode, ...]
 # Fields that may have the model's.
 _AROUND: Final = ("model", "modelArtifacts", "model_loading_config")
 # KServe's runtime handles these itself and passes the others on to vLLM.
@@ -23,6 +25,7 @@ _OTHERS: Final = re.compile(
     "guidellm|litellm|llama.?cpp|llama-swap|sglang|text-(generation|embeddings)|tensorrt|triton"
     "|ollama|nginx|postgres|redis|lmdeploy"
 )
+# Where KServe puts the model that `storageUri` names.
 _MOUNTED: Final = "/mnt/models"
 # Only a container of vLLM has these fields.
 _SERVERS: Final = frozenset(("modelFormat", "modelURL", "engine_kwargs"))
@@ -83,7 +86,8 @@ def read_object(root: yaml.Node, text: str) -> list[Command] | None:
     Raises OverflowError for too many scripts.
     """
     top, form = fields_of(root), _VALUES
-    paths: list[tuple[yaml.Node, ...]] = [*_mappings(root, ())]
+    mappings = [*_mappings(root, ())]
+    paths: list[tuple[yaml.Node, ...]] = [*mappings]
     names = [_scalar(fields_of(top.get("metadata")).get("name"))] * len(paths)
     if not top.keys().isdisjoint(("apiVersion", "kind")):
         form = _KUBERNETES
@@ -94,19 +98,18 @@ def read_object(root: yaml.Node, text: str) -> list[Command] | None:
     found = [one for path, name in pairs for one in _Container(form, text, path).read(name or "")]
     found = [one for one in found if not one.is_guess] or found
     if form is _VALUES or not found:
-        found += _read_scripts(root, text, _VALUES.keys if found else ())
+        found += _read_scripts(mappings, text, _VALUES.keys if found else ())
     return found or (None if form is _VALUES else [])
 
 
 def join_runtimes(roots: Sequence[yaml.Node]) -> list[yaml.Node]:
     """Return the objects, with KServe's runtimes joined to the services that name them: arguments
-    and variables of a service follow those of the runtime's container.
+    and variables of a service follow those of the runtime's container. Raises OverflowError.
     """
-    kinds = [_scalar(fields_of(root).get("kind")) or "" for root in roots]
     runtimes = {
         _scalar(fields_of(fields_of(root).get("metadata")).get("name")): root
-        for root, kind in zip(roots, kinds, strict=True)
-        if kind.endswith("ServingRuntime")
+        for root in roots
+        if (_scalar(fields_of(root).get("kind")) or "").endswith("ServingRuntime")
     }
     used, left = set[int](), _MOST_JOINED
     for root in roots:
@@ -115,39 +118,39 @@ def join_runtimes(roots: Sequence[yaml.Node]) -> list[yaml.Node]:
             model = fields_of(model).get(name)
         runtime = runtimes.get(_scalar(fields_of(model).get("runtime")) or "")
         spec = fields_of(fields_of(runtime).get("spec"))
-        base, own = next(iter(parts_of(spec.get("containers", root))), root), fields_of(model)
-        if runtime is None or not (isinstance(model, yaml.MappingNode) and fields_of(base)):
+        base = fields_of(next(iter(parts_of(spec.get("containers"))), None))
+        if runtime is None or not (isinstance(model, yaml.MappingNode) and base):
             continue
         used.add(id(runtime))
-        for name, node in fields_of(base).items():
-            if name in ("args", "env") and isinstance(own.get(name), yaml.SequenceNode):
-                own[name].value = [*parts_of(node), *own[name].value]
+        own = fields_of(model)
+        for name in {"args", "env"} & base.keys():
+            if isinstance(own.get(name), yaml.SequenceNode):
+                # Another service may have the same node, by an alias.
+                own[name] = copy(own[name])
+                own[name].value = [*parts_of(base[name]), *own[name].value]
                 left -= len(own[name].value)
         if left < 0:
             raise OverflowError
-        del own["runtime"]
-        pairs = {**fields_of(base), **own}.items()
-        model.value = [(yaml.ScalarNode("", name), node) for name, node in pairs]
+        pairs = {**base, **own}.items()
+        model.value = [(yaml.ScalarNode("", key), one) for key, one in pairs if key != "runtime"]
     return [root for root in roots if id(root) not in used]
 
 
-def _read_scripts(root: yaml.Node, text: str, read: Sequence[str]) -> list[Command]:
+def _read_scripts(mappings: Sequence[_Path], text: str, read: Sequence[str]) -> list[Command]:
     """Read each text that mentions vLLM as a script, with the variables around it, but for fields
     that are `read` already.
     """
-    macros = fields_of(root).get("macros")
+    macros = fields_of(mappings[0][0]).get("macros") if mappings else None
     # An alias is the same node again.
     texts = {
         id(node): (*path, node)
-        for path in _mappings(root, ())
+        for path in mappings
         for key, part in path[-1].value
         for node in (part.value if isinstance(part, yaml.SequenceNode) else [part])
         if key.value not in read and path[-1] is not macros
     }
-    marks = ("vllm", "${") if macros else ("vllm",)
-    paths = [
-        p for p in texts.values() if " " in p[-1].value and any(m in p[-1].value for m in marks)
-    ]
+    mark = re.compile(r"vllm|\$\{" if macros else "vllm")
+    paths = [one for one in texts.values() if " " in one[-1].value and mark.search(one[-1].value)]
     if len(paths) > _MOST_SCRIPTS:
         raise OverflowError
     return [server for path in paths for server in _Container(_SCRIPTS, text, path).read("")]
@@ -165,13 +168,12 @@ class _Container:
 
     def __init__(self, form: _Form, text: str, path: Sequence[yaml.Node]) -> None:
         self.form, self.text, self.path = form, text, path
-        nodes = path if form is _SCRIPTS else path[-1:]
         own = fields_of(path[-1])
         # Production-stack's chart has fields of its own, in the mapping inside its container's.
         self.chart = fields_of(own.get("vllmConfig")) if form is _VALUES else {}
         is_chart = path[1:] and fields_of(path[-2]).get("vllmConfig") is path[-1]
         self.fields = {} if is_chart else own | self.chart
-        every = [*map(fields_of, nodes[:-1]), self.fields]
+        every = [*map(fields_of, path[:-1] if form is _SCRIPTS else ()), self.fields]
         self.environment: dict[str, str] = {}
         for name, value in (pair for fields in every for pair in _environment(fields)):
             self.environment |= {} if value is None else {name: self._expand(value)}
@@ -183,20 +185,21 @@ class _Container:
         engine = fields_of(self.fields.get("engine_kwargs"))
         own += [word for key, node in engine.items() for word in _argument_words(key, node)]
         # KServe's LLMInferenceService has them in a variable.
-        more, line = self.environment.get("VLLM_ADDITIONAL_ARGS", ""), _line(self.path[-1])
-        own += [word for one in Script(more, {}, None, line).commands for word in one.words]
+        if more := self.environment.get("VLLM_ADDITIONAL_ARGS"):
+            script = Script(more, {}, None, _line(self.path[-1]))
+            own += [word for command in script.commands for word in command.words]
         unread = [f"line {_line(node)}: {what} is not read" for what, node in self._find_unread()]
         found = self._find_servers(own)
         # Several commands of one container's script are told apart by their lines.
         name = (_scalar(self.fields.get("name")) or name) if len(found) == 1 else ""
         model = _model_around(self.path, self.form.models)
-        own_image = not {"image", "repository"}.isdisjoint(self.fields)
-        place = self.path[-1].start_mark.index, end_of(self.path[-1])
-        extent = place if own_image else (0, None)
+        extent: tuple[int, int | None] = 0, None
+        if found and not {"image", "repository"}.isdisjoint(self.fields):
+            extent = self.path[-1].start_mark.index, end_of(self.path[-1])
         for one in found:
             words = [*_kserve_words(one.words)] if "modelFormat" in self.fields else one.words
-            whole = replace(one, words=words, unread=[*unread, *one.unread], extent=extent)
-            yield replace(whole, name=name, model=model)
+            notes = [*unread, *one.unread]
+            yield replace(one, words=words, unread=notes, name=name, model=model, extent=extent)
 
     def _find_unread(self) -> Iterator[tuple[str, yaml.Node]]:
         others = self.chart.keys() - {*_CHART, "extraArgs"}
@@ -322,8 +325,8 @@ def _argument_words(name: str, node: yaml.Node) -> list[Span]:
 def _kserve_words(words: Sequence[Span]) -> Iterator[Span]:
     after = [*(word.text for word in words[1:]), ""]
     for word, following in zip(words, after, strict=True):
-        # That is where KServe puts what `storageUri` names.
-        if _MOUNTED in (word.text, following * (word.text == "--model"), word.text[8:]):
+        value = following if word.text == "--model" else word.text.removeprefix("--model=")
+        if value == _MOUNTED:
             continue
         name, _, value = word.text.partition("=")
         if ours := _KSERVE.get(argument_of(name), name):
@@ -354,9 +357,7 @@ def _scalar(node: yaml.Node | None) -> str | None:
     return str(node.value) if isinstance(node, yaml.ScalarNode) else None
 
 
-def _mappings(
-    node: yaml.Node, path: tuple[yaml.MappingNode, ...]
-) -> Iterator[tuple[yaml.MappingNode, ...]]:
+def _mappings(node: yaml.Node, path: _Path) -> Iterator[_Path]:
     """Yield the path to every mapping, outermost first."""
     if isinstance(node, yaml.MappingNode):
         path = (*path, node)
@@ -376,7 +377,7 @@ def fields_of(node: yaml.Node | None) -> dict[str, yaml.Node]:
     return fields
 
 
-def parts_of(node: yaml.Node) -> list[yaml.Node]:
+def parts_of(node: yaml.Node | None) -> list[yaml.Node]:
     if isinstance(node, yaml.MappingNode):
         return [part for pair in node.value for part in pair]
     return node.value if isinstance(node, yaml.SequenceNode) else []

@@ -62,11 +62,9 @@ def read_program(text: str, read_script: Callable[[str, int], list[Command]]) ->
     inlining = _Inlining(once, nodes)
     called = [(ast.unparse(node.func), node) for node in nodes if isinstance(node, ast.Call)]
     changed = defaultdict[int, list[str]](list)
-    for node in nodes:
-        match node:
-            case ast.Assign([ast.Attribute(ast.Name(id=name))]) if name in values:
-                what = ast.unparse(node.targets[0])
-                changed[id(values[name])].append(f"line {node.lineno}: {what} is not read")
+    for target, value in values.items():
+        if (owner := values.get(target.rpartition(".")[0])) is not None:
+            changed[id(owner)].append(f"line {value.lineno}: {target} is not read")
     calls = [
         _read_call(node, imported.get(name, name.rpartition(".")[2]), inlining, changed[id(node)])
         for name, node in called

@@ -243,7 +243,7 @@ def _read_dockerfile(text: str) -> list[Command]:
 
 
 def _read_line(script: str, line: int) -> list[Command]:
-    return Script(script, {}, None, line).find_servers()
+    return Script(script, {}, None, line).find_servers() if "vllm" in script else []
 
 
 def _read_blocks(text: str) -> Iterator[Command]:
