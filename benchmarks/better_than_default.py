@@ -29,12 +29,14 @@ from calibrations import calibrated, commit, keep, kept, retentions  # noqa: E40
 from empty_media import write_image  # noqa: E402
 from pages import page  # noqa: E402
 
+from mmcalib.checks.memory import reserve_left  # noqa: E402
+from mmcalib.releases.constants import VLLM_SLACK_BYTES  # noqa: E402
 from mmcalib.results.memory import Memory, TrafficFigures  # noqa: E402
 
 # A clip of 12 seconds takes 16,000 tokens.
 CONTEXT_TOKENS, CLIPS_CONTEXT_TOKENS = 8_192, 32_768
 GPUS = ("L4", "L40S", "A100-80G", "H100-80G")
-SEED = 11
+SEED, SLACK_GIB = 11, VLLM_SLACK_BYTES / 2**30
 
 
 def pictures(folder: Path, chance: random.Random) -> None:
@@ -140,6 +142,8 @@ MODELS: dict[str, tuple[str, ...]] = {
     "Qwen/Qwen2-Audio-7B-Instruct": ("sounds",),
 }
 
+Load = TrafficFigures | None
+
 
 @dataclass(frozen=True, slots=True)
 class Side:
@@ -152,15 +156,10 @@ class Side:
     max_concurrency: float | None
     batch: int | None
     requests_rejected: int | None = None
-    reserve_left_bytes: int | None = None
+    reserve_left_gib: float | None = None
     holds: bool = False
     preemptions: int | None = None
     steps: int | None = None
-
-    @property
-    def reserve_left_gib(self) -> float | None:
-        left = self.reserve_left_bytes
-        return None if left is None else left / 2**30
 
     @property
     def serves(self) -> bool:
@@ -170,7 +169,7 @@ class Side:
 @dataclass(frozen=True, slots=True)
 class Row:
     """One corpus, model and GPU; `problem` is why there are no figures, `worse` what `run` itself
-    says is worse than defaults that serve the corpus.
+    says is worse than defaults that serve the corpus, or that load spends more of the reserve.
     """
 
     corpus: str
@@ -205,25 +204,26 @@ def measured(corpus: str, model: str, gpus: Sequence[str], scratch: Path) -> Ite
         worse = [c.detail for c in found.checks if c.code == "MM071" and c.status != "pass"]
         loads = (found.traffic.default, found.traffic.calibrated) if found.traffic else (None, None)
         default, tuned = (
-            _side(memory, budget.max_num_batched_tokens, load)
+            _side(memory, budget.max_num_batched_tokens, load, loads[0] or load)
             for memory, budget, load in (
                 (found.memory.default, found.budget.default, loads[0]),
                 (found.memory.calibrated, found.budget.calibrated, loads[1]),
             )
         )
-        mean, worst = retentions(found)
-        row = Row(corpus, model, gpu, default, tuned, mean, worst, found.verdict, failed)
-        yield replace(row, worse="".join(worse[:1]))
+        if (tuned.reserve_left_gib or 1) < SLACK_GIB <= (default.reserve_left_gib or 0):
+            worse.append("load takes the reserve below vLLM's slack")
+        shares, said = retentions(found), " ".join(worse)
+        yield Row(corpus, model, gpu, default, tuned, *shares, found.verdict, failed, said)
 
 
-def _side(memory: Memory, batch: int | None, load: TrafficFigures | None) -> Side:
+def _side(memory: Memory, batch: int | None, load: Load, usual: Load) -> Side:
     side = Side(memory.kv_cache_tokens, memory.max_concurrency, batch)
-    if load is None:
+    if load is None or usual is None:
         return side
     return replace(
         side,
         requests_rejected=len(load.refused),
-        reserve_left_bytes=load.margin.nbytes,
+        reserve_left_gib=reserve_left(load, usual) / 2**30,
         holds=load.status != "fail",
         preemptions=load.preemptions,
         steps=load.steps,

@@ -62,7 +62,7 @@ class Decision(JudgedConfig):
     """The configuration to emit, and its sources. `chosen` has one point of each knob that has an
     effect. `forced` says why the policy's own choice did not work, `forced_by` what was too small,
     and `unforced` what would make it work; `rounding` is how the step was rounded to whole items;
-    `remedies` made it serve; `keeps_reserve` if caps are larger than the items need.
+    `remedies` made it serve, or leave some of the reserve.
     """
 
     default_table: CostTable
@@ -82,7 +82,6 @@ class Decision(JudgedConfig):
     effects: tuple[Effect, ...] = ()
     rounding: Rounding = "up"
     remedies: tuple[Remedy, ...] = ()
-    keeps_reserve: bool = False
     cache: DecidedCache = NOT_SIZED
 
     @property

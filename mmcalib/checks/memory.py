@@ -130,6 +130,7 @@ class Load(Protocol):
     steps: int
     highest: HighestStep | None
     reserved_bytes: int
+    requested_bytes: int
     preemptions: int
     encoder_waits: int
 
@@ -248,7 +249,7 @@ def serves_worse(before: Load | None, after: Load, *, larger_steps: bool) -> boo
 def _under_load(
     before: Load, after: Load, *, larger_steps: bool
 ) -> Iterator[tuple[str, str, bool]]:
-    left = before.margin.nbytes, after.margin.nbytes
+    left = reserve_left(before, before), reserve_left(after, before)
     figure = f"{remaining(left[0])} → {remaining(left[1])}"
     yield "reserve left under load", figure, _falls_short(left[1], left[0])
     if before.served != after.served:  # the defaults reject some
@@ -260,6 +261,11 @@ def _under_load(
     # More concurrency brings more preemptions, which is worse only if all takes more steps.
     figure += f" in {before.steps:,} → {after.steps:,} steps"
     yield "preemptions", figure, larger_steps or after.steps > before.steps
+
+
+def reserve_left(load: Load, usual: Load) -> int:
+    """Bytes of the reserve that load leaves, with what a lower `gpu_memory_utilization` adds."""
+    return load.margin.nbytes + max(0, usual.requested_bytes - load.requested_bytes)
 
 
 def _falls_short(left_bytes: int, default_bytes: int) -> bool:

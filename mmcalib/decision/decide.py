@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,13 +14,13 @@ from mmcalib.decision.explore import BudgetSource, explore, has_any_effect, rele
 from mmcalib.decision.measure import Sample, measure
 from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.knobs import AreaCap, Knob, Setting, merge_settings
+from mmcalib.domain.knobs import Knob, Setting, merge_settings
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.gate.fit import Fit
 from mmcalib.limits.costs import CostTable
-from mmcalib.limits.frontier import Point, choose_point, setting_at, token_levels
+from mmcalib.limits.frontier import Point, choose_point, token_levels
 from mmcalib.limits.policy import COSTS, FIT, Policy
 from mmcalib.limits.values import (
     Count,
@@ -61,21 +60,6 @@ class DecisionBuilder:
     def with_remedy(self, remedy: Remedy) -> DecisionBuilder:
         budgets = self.budgets.with_values(remedy.changes)
         return replace(self, budgets=budgets, remedies=(*self.remedies, remedy))
-
-    def with_larger_caps(self, tight: Decision, share: float) -> DecisionBuilder:
-        """Raise the tight caps, which downscale nothing, this share of the way to the defaults."""
-        every = dict(self.explored)
-        for point in tight.chosen:
-            knob, least = point.knob, point.value + share * (point.knob.value - point.value)
-            row = [e for e in every[knob.name] if not point.value <= e.point.value < least]
-            if isinstance(knob, AreaCap) and least > point.value:
-                unit = knob.token_px or 1
-                larger = replace(point, value=math.ceil(least / unit) * unit)
-                larger = replace(larger, setting=setting_at(knob, larger.value, tight.setting))
-                args = {**tight.engine_args, **larger.setting.engine_args}
-                row.append(Explored(larger, self.budgets.budget_of(args), args))
-            every[knob.name] = sorted(row, key=lambda e: e.point.value)
-        return replace(self, explored=every)
 
     def candidates(self, at_most: int | None = None) -> Iterator[Decision]:
         """Yield configurations of equal quality, the cheapest budget first: the smallest caps that
@@ -328,6 +312,10 @@ class MemoryJudge:
         """Return bytes of the reserve that load leaves, without a decision by default; or None."""
         return None
 
+    def keep_reserve(self, decision: Decision) -> Remedy | None:
+        """Return what leaves vLLM's own slack of the reserve under load; None if nothing does."""
+        return None
+
 
 def decide(
     census: Census,
@@ -381,7 +369,7 @@ def decide(
     too_long = _too_long(first)
     reason = too_long or judge.rejects(first)
     if not reason:
-        return _first_that_serves(builder, judge, ranked) or first
+        return _first_that_serves(judge, ranked) or _with_reserve(first, 0, judge) or first
     if not too_long and (found := _with_remedies(builder, judge, ranked)):
         return found
     by_level: dict[int, Decision | None] = {}
@@ -390,7 +378,7 @@ def decide(
         ranked = _rank(builder, judge, at_most)
         found = None
         if not _too_long(ranked[0]):
-            found = _first_that_serves(builder, judge, ranked)
+            found = _first_that_serves(judge, ranked)
             found = found or _with_remedies(builder, judge, ranked, at_most)
         by_level[at_most] = found
         return found is not None
@@ -441,49 +429,39 @@ def _rank(
     return [decision for decision, _ in sorted(rated, key=order)]
 
 
-def _first_that_serves(
-    builder: DecisionBuilder, judge: MemoryJudge, ranked: Iterable[Decision]
-) -> Decision | None:
+def _first_that_serves(judge: MemoryJudge, ranked: Iterable[Decision]) -> Decision | None:
     """Return the first that serves no less than the defaults, best without its reserve spent."""
     least, tight = judge.kv_tokens(None) or 0, None
     for one in ranked:
-        tokens = judge.kv_tokens(one) or least
-        if tokens < least or judge.rejects(one) or judge.serves_worse(one):
+        if _serves_less(one, least, judge):
             continue
         if not _spends_reserve(one, judge):
-            return one if tight is None else _with_room(builder, judge, tight, one)
+            if tight is None:
+                return one
+            more = round((judge.kv_tokens(one) or 0) / _NEARLY_AS_LARGE)
+            return _with_reserve(tight, max(least, more), judge) or one
         tight = tight or one
-    return tight
+    return tight and (_with_reserve(tight, least, judge) or tight)
+
+
+def _with_reserve(tight: Decision, least: int, judge: MemoryJudge) -> Decision | None:
+    """Return it with the reserve that load leaves by default, if that holds `least` tokens."""
+    if not _spends_reserve(tight, judge) or not (remedy := judge.keep_reserve(tight)):
+        return None
+    args = {**tight.engine_args, **remedy.changes}
+    kept = replace(tight, engine_args=args, remedies=(*tight.remedies, remedy))
+    return None if _serves_less(kept, least, judge) or _spends_reserve(kept, judge) else kept
+
+
+def _serves_less(decision: Decision, least: int, judge: MemoryJudge) -> bool:
+    tokens = judge.kv_tokens(decision) or least
+    return tokens < least or bool(judge.rejects(decision)) or judge.serves_worse(decision)
 
 
 def _spends_reserve(decision: Decision, judge: MemoryJudge) -> bool:
     """Return whether load takes the reserve below vLLM's own slack, unlike by default."""
     left, usual = judge.reserve_left(decision), judge.reserve_left(None)
     return left is not None and usual is not None and left < VLLM_SLACK_BYTES <= usual
-
-
-# More than the caps should need, and how often they rise: the peak does not grow evenly with them.
-_ROOM: Final = 1.25
-_RISES: Final = 3
-
-
-def _with_room(
-    builder: DecisionBuilder, judge: MemoryJudge, tight: Decision, roomy: Decision
-) -> Decision:
-    """Raise the tight caps until load leaves enough, if that still has more KV cache than roomy."""
-    found, share, most = tight, 0.0, judge.reserve_left(roomy) or 0
-    for _ in range(_RISES if roomy.setting == roomy.default_table.setting else 0):
-        left = judge.reserve_left(found) or 0
-        share += (1 - share) * _ROOM * (VLLM_SLACK_BYTES - left) / max(1, most - left)
-        if share >= 1:
-            break
-        found = builder.with_larger_caps(tight, share).build(None, tight.rounding)
-        gains = (judge.kv_tokens(found) or 0) * _NEARLY_AS_LARGE > (judge.kv_tokens(roomy) or 0)
-        if not gains or judge.rejects(found) or judge.serves_worse(found):
-            break
-        if not _spends_reserve(found, judge):
-            return replace(found, keeps_reserve=True)
-    return roomy
 
 
 # Configurations with remedies to try, and how many remedies one may have.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
+from mmcalib.checks import memory as loads
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import Decision, Explored, JudgedConfig
-from mmcalib.checks.memory import fixed_kv_cache_check, serves_worse, steps_are_larger
 from mmcalib.decision.decide import MemoryJudge
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.errors import MmcalibError, VerdictError
@@ -37,6 +37,8 @@ _LITTLE: Final = 64 << 20
 # The most that first predictions for 15 starts were too high, as a share of the GPU (reports/gpu).
 _ERROR: Final = 0.0072
 _TRIES: Final = 4
+# Arguments that set how much memory the KV cache gets.
+_SHARES: Final = frozenset({UTILIZATION, "kv_cache_memory_bytes", "num_gpu_blocks_override"})
 
 
 def reject_too_small(
@@ -99,7 +101,7 @@ class RehearsalJudge(MemoryJudge):
     default: EngineArgs
     concurrency: float | None
     serve: Callable[[EngineArgs, RehearsedMemory | None], TrafficFigures | None]
-    given: Container[str] = ()
+    given: Collection[str] = ()
     reserves: bool = True
 
     def rejects(self, decision: Decision, *, reserved: bool = False) -> str:
@@ -131,12 +133,25 @@ class RehearsalJudge(MemoryJudge):
         before, after = map(self._attempt, (None, decision))
         if (served := self._serve(decision.engine_args)) is None:
             return False
-        larger = steps_are_larger(before, after)
-        return serves_worse(self._serve(self.default), served, larger_steps=larger)
+        larger = loads.steps_are_larger(before, after)
+        return loads.serves_worse(self._serve(self.default), served, larger_steps=larger)
 
     def reserve_left(self, decision: Decision | None) -> int | None:
-        served = self._serve(self.default if decision is None else decision.engine_args)
-        return None if served is None else served.margin.nbytes
+        usual = self._serve(self.default)
+        served = usual if decision is None else self._serve(decision.engine_args)
+        return None if served is None or usual is None else loads.reserve_left(served, usual)
+
+    def keep_reserve(self, decision: Decision) -> Remedy | None:
+        left, rehearsed = self.reserve_left(decision), self._attempt(decision)
+        if left is None or rehearsed is None or rehearsed.division.is_extensible:
+            return None
+        if not self.reserves or not _SHARES.isdisjoint(self.given):
+            return None
+        room = rehearsed.requested_bytes - (VLLM_SLACK_BYTES - left)
+        share = math.floor(1000 * room / rehearsed.total_bytes) / 1000
+        why = f"keeps {VLLM_SLACK_BYTES >> 20} MiB free under load, which takes "
+        why += f"all but {gib(left)} of the reserve" if left >= 0 else "more than the reserve"
+        return set_value(UTILIZATION, share, why, "KV cache")
 
     def remedies(self, decision: Decision) -> Iterator[Remedy]:
         rehearsed = self._attempt(decision)
@@ -362,7 +377,7 @@ def fix_kv_cache(
     if pool is None:
         return None
     (rehearsed,) = ask([{**decision.engine_args, **pool.values}], encoder_steps(decision))
-    check = fixed_kv_cache_check(pool, rehearsed)
+    check = loads.fixed_kv_cache_check(pool, rehearsed)
     if check.status == "fail":
         return PinnedPool(None, check)
     return PinnedPool(pool, check, rehearsed)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from mmcalib.checks.memory import reserve_left
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.memory import LiveTensor
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
@@ -361,7 +362,7 @@ def load_cells(default: TrafficFigures | None, tuned: TrafficFigures) -> tuple[s
     cells = [_holds_under_load(default), _holds_under_load(tuned)]
     if default is None or tuned.status == "fail":
         return cells[0], cells[1]
-    left = [one.margin.nbytes for one in (default, tuned)]
+    left = [reserve_left(one, default) for one in (default, tuned)]
     if 0 <= left[1] < min(left[0], VLLM_SLACK_BYTES):
         cells = [f"{cell}, {gib(nbytes)} left" for cell, nbytes in zip(cells, left, strict=True)]
     paused = default.preemptions, tuned.preemptions

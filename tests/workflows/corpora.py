@@ -2,7 +2,8 @@
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 from mmcalib.census.accesses import AccessLog
 from mmcalib.census.census import Census, choose_sample
@@ -20,7 +21,6 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import ImageShape, Modality, Shape
 from mmcalib.limits.policy import Policy
 from mmcalib.progress import Silent
-from mmcalib.remedies.memory import Remedy
 from mmcalib.workflows.corpus import LoadedCorpus
 from tests.workflows.fake_host import FakeHost, opened
 
@@ -55,36 +55,18 @@ def pretended(media: Iterable[tuple[Modality, str]]) -> list[str | Skipped]:
     return [path for _, path in media]
 
 
-@dataclass(frozen=True)
-class PretendGpu(MemoryJudge):
-    """Judges by what a test says."""
+def pretend_gpu(default: int, said: dict[str, Callable[..., Any]]) -> MemoryJudge:
+    """Return a judge that says what a test says, under the names of its methods."""
+    judge, reserves = MemoryJudge(), said.pop("reserves", lambda one: True)
+    rejects, tokens = said.pop("rejects", judge.rejects), said.pop("kv_tokens", judge.kv_tokens)
 
-    reason: Callable[[Decision], str] | None
-    tokens: Callable[[Decision], int] | None
-    default: int
-    taken: Callable[[Decision], bool] | None
-    offered: Callable[[Decision], Iterable[Remedy]] | None = None
-    left: Callable[[Decision | None], int] | None = None
-    reserved: Callable[[Decision], bool] | None = None
+    def refuse(decision: Decision, *, reserved: bool = False) -> str:
+        short = "startup reserves too little" if reserved and not reserves(decision) else ""
+        return short or rejects(decision)
 
-    def remedies(self, decision: Decision) -> Iterable[Remedy]:
-        return self.offered(decision) if self.offered else ()
-
-    def rejects(self, decision: Decision, *, reserved: bool = False) -> str:
-        if reserved and self.reserved and not self.reserved(decision):
-            return "startup reserves too little"
-        return self.reason(decision) if self.reason else ""
-
-    def kv_tokens(self, decision: Decision | None) -> int | None:
-        if decision is None:
-            return self.default
-        return self.tokens(decision) if self.tokens else None
-
-    def serves_worse(self, decision: Decision) -> bool:
-        return self.taken is not None and self.taken(decision)
-
-    def reserve_left(self, decision: Decision | None) -> int | None:
-        return self.left(decision) if self.left else None
+    vars(judge).update(said, rejects=refuse)
+    vars(judge)["kv_tokens"] = lambda one: default if one is None else tokens(one)
+    return judge
 
 
 def decide(
@@ -93,14 +75,9 @@ def decide(
     model: ModelInfo | None = None,
     files: Mapping[str, Shape | None] | None = None,
     host: type[FakeHost] = FakeHost,
-    rejects: Callable[[Decision], str] | None = None,
-    kv_tokens: Callable[[Decision], int] | None = None,
     default_kv_tokens: int = 0,
-    serves_worse: Callable[[Decision], bool] | None = None,
     handed: Files = pretended,
-    remedies: Callable[[Decision], Iterable[Remedy]] | None = None,
-    reserve_left: Callable[[Decision | None], int] | None = None,
-    reserves: Callable[[Decision], bool] | None = None,
+    **said: Callable[..., Any],
 ) -> Decision:
     """Decide for the pretend model."""
     policy, model = policy or Policy(), model or opened()
@@ -110,9 +87,7 @@ def decide(
     there = host(model, {**known, **(files or {})})
     budgets = BudgetSource(there, model, "/models/pretend", policy, files=handed)  # type: ignore[arg-type]
     sample = choose_sample(read.census, 12)
-    judge = PretendGpu(
-        rejects, kv_tokens, default_kv_tokens, serves_worse, remedies, reserve_left, reserves
-    )
+    judge = pretend_gpu(default_kv_tokens, said)
     texts = Texts.of(there, model.modalities, read.texts)  # type: ignore[arg-type]
     decided = decide_it(read.census, read.prompts, sample, budgets, Silent(), judge, texts)
     return decided.with_cache(

@@ -156,8 +156,6 @@ def _choice_reason(point: Point, decision: Decision, policy: Policy) -> str:
         words = f"detail of {plural(point.items_gaining, point.knob.modality)}"
         words += "" if point.items_shrunk is None else f", {left}"
         return f"{words}; otherwise {decision.forced}" if decision.forced else words
-    if decision.keeps_reserve:
-        return "downscales nothing, and load leaves some of the reserve"
     return "smallest that downscales nothing"
 
 

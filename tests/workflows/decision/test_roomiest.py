@@ -52,27 +52,37 @@ def test_less_than_two_per_cent_of_the_kv_cache_turn_no_option(own: int, reserve
 
 
 @pytest.mark.parametrize(
-    ("default_mib", "mib_by_token", "free", "most"),
+    ("default_mib", "default_tokens", "kept_tokens", "most", "share"),
     [
-        (1_500, 0.13, 8_000, 9_443),  # 1.25 × 150 of 1,090 MiB of the way to 16,384 tokens
-        (1_500, 0.13, 9_500, 10_878),  # in two steps, as the first 1,500 tokens leave nothing
-        (1_500, 0.02, 8_000, 16_384),  # all of that way
-        (149, 0.13, 8_000, 8_000),  # nothing to lose
-        (1_500, 0.01, 8_000, 8_000),  # lost by the limits alone
+        (1_500, 50_000, 75_000, 8_000, 0.9),
+        (1_500, 50_000, 51_000, 16_384, None),  # less than 2% more than with vLLM's own items
+        (1_500, 60_000, 75_000, 8_000, 0.9),  # which hold less than by default
+        (1_500, 60_000, 59_999, 8_000, None),
+        (149, 50_000, 75_000, 8_000, None),  # nothing to lose
     ],
 )
-def test_a_reserve_is_not_spent_for_kv_cache(default_mib, mib_by_token, free, most: int) -> None:
-    """A cap at the largest item leaves nothing of it under load: it rises until enough is left."""
+def test_a_reserve_is_not_spent_for_kv_cache(
+    default_mib, default_tokens, kept_tokens, most: int, share: float | None
+) -> None:
+    """A cap at the largest item leaves nothing of it under load: a little less for vLLM does."""
 
     def largest(one: Decision) -> int:
         return one.budget.max_tokens_per_item["image"]
 
     def left(one: Decision | None) -> int:
-        return round(2**20 * (mib_by_token * max(0, largest(one) - free) if one else default_mib))
+        if one is None:
+            return default_mib << 20
+        return 150 << 20 if one.remedies or largest(one) > 8_000 else 0
 
-    page = corpus([PAGE])
-    found = decide(page, kv_tokens=lambda one: 100_000 - 3 * largest(one), reserve_left=left)
+    found = decide(
+        corpus([PAGE]),
+        kv_tokens=lambda one: kept_tokens if one.remedies else 100_000 - 3 * largest(one),
+        default_kv_tokens=default_tokens,
+        reserve_left=left,
+        keep_reserve=lambda one: Remedy("", {"gpu_memory_utilization": 0.9}, "KV cache", "less"),
+    )
     assert largest(found) == most
+    assert found.engine_args.get("gpu_memory_utilization") == share
 
 
 def test_one_that_serves_the_corpus_worse_than_the_defaults_is_passed_over() -> None:
