@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import traceback
 from multiprocessing.connection import Connection
@@ -160,6 +161,8 @@ class Service:
 
 
 def serve(pipe: Connection) -> None:
+    # The imports of the first answer make millions of objects that stay.
+    gc.disable()
     service = Service(pipe)
     while True:
         try:
@@ -178,3 +181,4 @@ def serve(pipe: Connection) -> None:
                     remedy_for(error, request),
                 )
             )
+        gc.enable()

@@ -149,8 +149,7 @@ class RehearsalJudge(MemoryJudge):
             return None
         room = rehearsed.requested_bytes - (VLLM_SLACK_BYTES - left)
         share = math.floor(1000 * room / rehearsed.total_bytes) / 1000
-        why = f"keeps {VLLM_SLACK_BYTES >> 20} MiB free under load, which takes "
-        why += f"all but {gib(left)} of the reserve" if left >= 0 else "more than the reserve"
+        why = f"keeps {VLLM_SLACK_BYTES >> 20} MiB free under load; otherwise {remaining(left)}"
         return set_value(UTILIZATION, share, why, "KV cache")
 
     def remedies(self, decision: Decision) -> Iterator[Remedy]:

@@ -90,6 +90,7 @@ def install(gpu: Gpu) -> ImaginaryMachine:
         install_part(machine)
     gc.collect()
     gc.freeze()
+    gc.enable()
     return machine
 
 

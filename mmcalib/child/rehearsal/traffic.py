@@ -45,7 +45,7 @@ class ForwardCache:
         self._device, self._ledger = device, ledger
         # The largest tensors of the highest cached forward since this was emptied.
         self.largest: tuple[LiveTensor, ...] = ()
-        # How tokens are divided among sequences, which the language model's step depends on.
+        # How tokens are divided among sequences, if the language model's memory depends on it.
         self.sharing: Hashable = None
         self._peak_bytes = 0
 
@@ -148,11 +148,9 @@ class _MemoryLedger(StepLedger):
     def __init__(self, machine: ImaginaryMachine) -> None:
         self._gpu_memory, self._ledger = machine.machine, machine.ledger
         self._forwards = ForwardCache(machine.device, machine.ledger)
-        self._naming = ExitStack()
-        self._base_bytes = 0
-        self._most_decodes = 0
-        self._decode_bytes = 0
-        self._peak_bytes = 0
+        self._naming, self._divides = ExitStack(), True
+        self._base_bytes = self._peak_bytes = 0
+        self._most_decodes = self._decode_bytes = 0
 
     def prepare(self, config: Any) -> None:
         models.disable_compilation(config)
@@ -167,16 +165,18 @@ class _MemoryLedger(StepLedger):
 
     def on_started(self, core: SteppedCore) -> None:
         self._base_bytes += self._ledger.booked_bytes(core.kv_tensors)
-        model = core.worker.model_runner.model
+        model, config = core.worker.model_runner.model, core.worker.vllm_config
+        # FlashAttention needs memory for tokens alone.
+        self._divides = models.attention_backends(config) != "FLASH_ATTN"
         self._naming.enter_context(track_modules(model, self._ledger))
         self._forwards.watch(model)
 
     def run(self, decided: Any, work: Callable[[], None]) -> None:
-        before = self._allocated_bytes()
-        decodes = _count_decodes(decided)
+        before, decodes = self._allocated_bytes(), _count_decodes(decided)
         self.largest, self._forwards.largest = (), ()
-        tokens = decided.num_scheduled_tokens.values()
-        self._forwards.sharing = len(tokens), sum(count == 1 for count in tokens)
+        if self._divides:
+            tokens = decided.num_scheduled_tokens.values()
+            self._forwards.sharing = len(tokens), sum(count == 1 for count in tokens)
         if decodes and decodes <= self._most_decodes:
             self._peak_bytes = before + self._decode_bytes
             return
@@ -202,10 +202,9 @@ class _MemoryLedger(StepLedger):
 
 def _count_decodes(scheduled: Any) -> int:
     """Count the sequences that a step continues by one token each; 0 if it does anything else."""
-    if scheduled.scheduled_new_reqs or scheduled.scheduled_encoder_inputs:
-        return 0
+    more = scheduled.scheduled_new_reqs or scheduled.scheduled_encoder_inputs
     # Such steps also free encoder outputs of an encoder-decoder model.
-    if scheduled.free_encoder_mm_hashes or scheduled.scheduled_cached_reqs.resumed_req_ids:
-        return 0
+    more = more or scheduled.free_encoder_mm_hashes
+    more = more or scheduled.scheduled_cached_reqs.resumed_req_ids
     sequences = len(scheduled.num_scheduled_tokens)
-    return sequences if sequences == scheduled.total_num_scheduled_tokens else 0
+    return 0 if more or sequences != scheduled.total_num_scheduled_tokens else sequences
