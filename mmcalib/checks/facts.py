@@ -60,9 +60,8 @@ class Explored:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision(JudgedConfig):
     """The configuration to emit, and its sources. `chosen` has one point of each knob that has an
-    effect. `forced` says why the policy's own choice did not work, `forced_by` what was too small,
-    and `unforced` what would make it work; `rounding` is how the step was rounded to whole items;
-    `remedies` made it serve, or leave some of the reserve.
+    effect. `forced` says why the policy's own choice failed, `forced_by` what was too small, and
+    `unforced` what would make it work; `rounding` is the step's, to whole items; `remedies` apply.
     """
 
     default_table: CostTable

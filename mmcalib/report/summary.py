@@ -61,7 +61,8 @@ def summary(
     tail = list(_tail(calibration, took, serve, folder, also, width))
     # Each table has an empty line above; the first has a heading, the last a line below.
     room = MOST_LINES - len(head) - len(compared) - len(tail) - 4
-    settings = list(_settings(calibration)) if passes else []
+    # Remedies first, because they have a price.
+    settings = sorted(_settings(calibration) if passes else (), key=lambda row: row[-1] != "r")
     if len(settings) > (most := room - _LEAST_NOTES):
         settings[most - 1 :] = [(f"and {len(settings) - most + 1} more", "", "", "")]
     notes = list(_notes(calibration, room - len(settings), width))
