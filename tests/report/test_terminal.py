@@ -114,6 +114,15 @@ def test_a_pass_ends_with_the_command_that_serves() -> None:
     assert details.startswith("Details: out/report.html")
 
 
+def test_a_remedy_is_shown_where_not_all_settings_are() -> None:
+    found = with_audio()
+    lower = {"setting": "gpu_memory_utilization", "value": 0.913, "label": "rehearsed"}
+    evidence = [*found.evidence, found.evidence[0].model_copy(update=lower)]
+    page = shown(found.model_copy(update={"evidence": evidence}))
+    assert re.search(r"^gpu_memory_utilization +0\.913 .*r$", page, re.MULTILINE)
+    assert re.search(r"^and \d+ more", page, re.MULTILINE)
+
+
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_hostile_names_neither_widen_nor_colour_it(name: str) -> None:
     text = shown(named(name))
