@@ -211,7 +211,7 @@ def resolve(
     digest = hashlib.sha256(repr(checkpoint_files(geometry)).encode()).hexdigest()[:12]
     name = f"{geometry.id.replace('/', '--')}-{digest}"
     folder = materialise(geometry, cache_dir / "geometry" / name)
-    note = f"using the bundled geometry, not the hub: {why}"
+    note = f"using the bundled geometry: items cost the same, text counts in bytes ({why})"
     if geometry.assumed:
         note = f"{model} is assumed to be {geometry.assumed}: its own config is not here ({why})"
     doubts = (f"bundled geometry: {doubt}" for doubt in geometry.cannot_promise)
