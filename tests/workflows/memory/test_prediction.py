@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -60,19 +61,14 @@ def test_the_same_is_rehearsed_once_and_more_steps_are_not_the_same() -> None:
     assert at.count == len(process.asked) == 3
 
 
-def test_the_first_failure_of_what_is_tried_is_kept() -> None:
-    at, _ = prediction()
-    with at:
+def test_the_first_failure_of_what_is_tried_is_kept_unless_it_is_fatal() -> None:
+    with prediction()[0] as at:
         with pytest.raises(EngineError, match="two are too many"):
             at.rehearse({"max_num_seqs": 2})
         assert at.failure is None
         assert at.rehearse_all([{"max_num_seqs": 3}, {"max_num_seqs": 2}]) == [None, None]
     assert isinstance(at.failure, EngineDied)
-
-
-def test_what_is_fatal_is_raised() -> None:
-    at, _ = prediction(fatal=(EngineDied,))
-    with at:
+    with prediction(fatal=(EngineDied,))[0] as at:
         assert at.rehearse_or_none({"max_num_seqs": 2}) is None
         with pytest.raises(EngineDied):
             at.rehearse_or_none({"max_num_seqs": 3})
@@ -163,6 +159,17 @@ def test_remedies_that_are_not_enough_alone_are_tried_together() -> None:
         kept = replace(judge, given={UTILIZATION, "max_num_batched_tokens"}, concurrency=128)
         assert list(kept.remedies(decision)) == []
     assert found == [{UTILIZATION: 0.95}, {"max_num_batched_tokens": 2048}, {"max_num_seqs": 64}]
+
+
+def test_what_load_would_take_of_the_reserve_is_left_by_a_lower_utilization() -> None:
+    decision = decide(corpus([ImageShape(280, 280)]))
+    left = [SimpleNamespace(nbytes=mib << 20) for mib in (999, 50)]
+    loads = [SimpleNamespace(margin=one, requested_bytes=20 * GIB) for one in left]
+    with prediction()[0] as at:
+        judge = RehearsalJudge(at, {}, None, lambda args, _: cast(Any, loads[bool(args)]))
+        changes = getattr(judge.keep_reserve(decision), "changes", None)
+        assert changes == {UTILIZATION: 0.904}, "100 of 22,528 MiB less"
+        assert replace(judge, given={UTILIZATION}).keep_reserve(decision) is None
 
 
 def test_the_default_is_judged_by_the_corpus_own_items_too() -> None:

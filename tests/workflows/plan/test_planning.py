@@ -31,7 +31,6 @@ GPU = gpus.find_gpu("H100-80G")
 L4 = describe_gpu("22GiB", "8.9")
 ROOMY = {"model": "/m", "max_num_seqs": 256, "max_num_batched_tokens": 16_384}
 FOUR = {**ROOMY, "max_num_seqs": 4}
-SEQS = Remedy("max_num_seqs", {"max_num_seqs": 4}, "speed", "at most 4 at once")
 
 
 @dataclass
