@@ -81,6 +81,7 @@ class Service:
             case m.OpenModel():
                 from mmcalib.child.model import OpenedModel
 
+                gc.enable()
                 self._model = OpenedModel(request)
                 return self._model.describe()
             case m.ParseServeConfig():
@@ -94,6 +95,7 @@ class Service:
             case m.StartEngine():
                 from mmcalib.child.engine import start_engine
 
+                gc.enable()
                 self._engine, started = start_engine(request, say=self._note)
                 self._engine_args = request.engine_args
                 return started

@@ -149,8 +149,7 @@ class _MemoryLedger(StepLedger):
         self._gpu_memory, self._ledger = machine.machine, machine.ledger
         self._forwards = ForwardCache(machine.device, machine.ledger)
         self._naming, self._divides = ExitStack(), True
-        self._base_bytes = self._peak_bytes = 0
-        self._most_decodes = self._decode_bytes = 0
+        self._base_bytes = self._peak_bytes = self._most_decodes = self._decode_bytes = 0
 
     def prepare(self, config: Any) -> None:
         models.disable_compilation(config)
@@ -202,9 +201,8 @@ class _MemoryLedger(StepLedger):
 
 def _count_decodes(scheduled: Any) -> int:
     """Count the sequences that a step continues by one token each; 0 if it does anything else."""
-    more = scheduled.scheduled_new_reqs or scheduled.scheduled_encoder_inputs
+    more = scheduled.scheduled_new_reqs or scheduled.scheduled_cached_reqs.resumed_req_ids
     # Such steps also free encoder outputs of an encoder-decoder model.
-    more = more or scheduled.free_encoder_mm_hashes
-    more = more or scheduled.scheduled_cached_reqs.resumed_req_ids
+    more = more or scheduled.scheduled_encoder_inputs or scheduled.free_encoder_mm_hashes
     sequences = len(scheduled.num_scheduled_tokens)
     return 0 if more or sequences != scheduled.total_num_scheduled_tokens else sequences
