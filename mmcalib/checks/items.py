@@ -301,10 +301,9 @@ def _fullest_fits(prompt: LargestPrompt, facts: CheckFacts) -> Check:
     remedies.append(
         "--requests FILE checks your requests" if own else "--data DIR checks your own media"
     )
-    alone = own and max(each for _, each in most.values()) + reserve_tokens > room
-    status: Status = "fail" if alone else "warn"
-    rejects = f"{detail}: vLLM rejects such a prompt"
-    return Check(ids.PROMPT_LENGTH, status, rejects, "\n".join(remedies))
+    status: Status = "fail" if own and max(each for _, each in most.values()) >= room else "warn"
+    detail += ": vLLM rejects such a prompt" if tokens >= room else ": its answer is cut short"
+    return Check(ids.PROMPT_LENGTH, status, detail, "\n".join(remedies))
 
 
 def _longest_fits(longest: Fit, facts: CheckFacts) -> Check:

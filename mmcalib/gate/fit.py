@@ -227,9 +227,7 @@ def fit_prompts(
         if longest is None or size > most:
             longest, most = prompt, size
         answer = judge_fit(prompt.needs, max_model_len)
-        # For an absent text and answer only the reserve is known.
-        unwritten = prompt.text is None and needed is not None and needed > max_model_len
-        if answer == "no" or unwritten:
+        if answer == "no":
             too_long += prompt.count
         elif answer == "unknown" or needed is None:
             unknown += prompt.count

@@ -12,10 +12,11 @@ def prompt(
 
 
 def test_items_without_a_request_leave_the_reserve_for_text_and_answer() -> None:
-    prompts = [PromptTokens("a", 5, 900), PromptTokens("b", 2, 901), PromptTokens("c", 3, 950)]
+    """The reserve is assumed, so only items as long as the context are rejected for certain."""
+    prompts = [PromptTokens("a", 5, 900), PromptTokens("b", 2, 901), PromptTokens("c", 3, 1000)]
     found = some(fit_prompts(prompts, RESERVE, 1000))
-    assert (found.longest.origin, found.needed_tokens) == ("c", 1050)
-    assert (found.prompts_too_long, found.prompts_cut, found.passes) == (5, 0, False)
+    assert (found.longest.origin, found.needed_tokens) == ("c", 1100)
+    assert (found.prompts_too_long, found.prompts_cut, found.passes) == (3, 2, False)
     whole = some(fit_prompts([PromptTokens("a", 1, 900)], RESERVE, 1000))
     assert whole.fits_answers
 
