@@ -142,7 +142,7 @@ MODELS: dict[str, tuple[str, ...]] = {
     "Qwen/Qwen2-Audio-7B-Instruct": ("sounds",),
 }
 
-Load = TrafficFigures | None
+Traffic = TrafficFigures | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ def measured(corpus: str, model: str, gpus: Sequence[str], scratch: Path) -> Ite
         yield Row(corpus, model, gpu, default, tuned, *shares, found.verdict, failed, said)
 
 
-def _side(memory: Memory, batch: int | None, load: Load, usual: Load) -> Side:
+def _side(memory: Memory, batch: int | None, load: Traffic, usual: Traffic) -> Side:
     side = Side(memory.kv_cache_tokens, memory.max_concurrency, batch)
     if load is None or usual is None:
         return side

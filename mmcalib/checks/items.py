@@ -20,6 +20,7 @@ from mmcalib.limits.demand import Excess, find_excesses
 from mmcalib.limits.frontier import Point, most_detailed
 from mmcalib.limits.policy import TEXT_RESERVE_TOKENS
 from mmcalib.limits.values import LIMIT, Count, resident_items
+from mmcalib.releases.constants import MIN_ANSWER_TOKENS
 from mmcalib.text import number, plural
 
 
@@ -301,8 +302,9 @@ def _fullest_fits(prompt: LargestPrompt, facts: CheckFacts) -> Check:
     remedies.append(
         "--requests FILE checks your requests" if own else "--data DIR checks your own media"
     )
-    status: Status = "fail" if own and max(each for _, each in most.values()) >= room else "warn"
-    detail += ": vLLM rejects such a prompt" if tokens >= room else ": its answer is cut short"
+    last = room - MIN_ANSWER_TOKENS
+    status: Status = "fail" if own and max(each for _, each in most.values()) > last else "warn"
+    detail += ": vLLM rejects such a prompt" if tokens > last else ": its answer is cut short"
     return Check(ids.PROMPT_LENGTH, status, detail, "\n".join(remedies))
 
 

@@ -160,9 +160,9 @@ class EncoderOutputs:
 GRAPHS: Final = "CUDA graphs"
 
 
-def floor_utilization(nbytes: int, total_bytes: int) -> float:
-    """The `gpu_memory_utilization` in hundredths that takes at most `nbytes` of the GPU."""
-    return max(0, math.floor(100 * nbytes / total_bytes) / 100)
+def floor_utilization(nbytes: int, total_bytes: int, parts: int = 100) -> float:
+    """The `gpu_memory_utilization` in steps of 1/`parts` that takes at most `nbytes` of the GPU."""
+    return max(0, math.floor(parts * nbytes / total_bytes) / parts)
 
 
 @dataclass(frozen=True, slots=True)

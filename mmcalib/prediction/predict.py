@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
-from mmcalib.checks import memory as loads
+from mmcalib.checks import memory
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import Decision, Explored, JudgedConfig
 from mmcalib.decision.decide import MemoryJudge
-from mmcalib.domain.memory import RehearsedMemory
+from mmcalib.domain.memory import RehearsedMemory, floor_utilization
 from mmcalib.errors import MmcalibError, VerdictError
 from mmcalib.limits.demand import FixedKvCache, Shortfall, fix_kv_cache_size
 from mmcalib.limits.policy import Cost
@@ -38,7 +38,7 @@ _LITTLE: Final = 64 << 20
 _ERROR: Final = 0.0072
 _TRIES: Final = 4
 # Arguments that set how much memory the KV cache gets.
-_SHARES: Final = frozenset({UTILIZATION, "kv_cache_memory_bytes", "num_gpu_blocks_override"})
+_KV_SIZES: Final = frozenset({UTILIZATION, "kv_cache_memory_bytes", "num_gpu_blocks_override"})
 
 
 def reject_too_small(
@@ -133,22 +133,22 @@ class RehearsalJudge(MemoryJudge):
         before, after = map(self._attempt, (None, decision))
         if (served := self._serve(decision.engine_args)) is None:
             return False
-        larger = loads.steps_are_larger(before, after)
-        return loads.serves_worse(self._serve(self.default), served, larger_steps=larger)
+        larger = memory.steps_are_larger(before, after)
+        return memory.serves_worse(self._serve(self.default), served, larger_steps=larger)
 
     def reserve_left(self, decision: Decision | None) -> int | None:
         usual = self._serve(self.default)
         served = usual if decision is None else self._serve(decision.engine_args)
-        return None if served is None or usual is None else loads.reserve_left(served, usual)
+        return None if served is None or usual is None else memory.reserve_left(served, usual)
 
     def keep_reserve(self, decision: Decision) -> Remedy | None:
         left, rehearsed = self.reserve_left(decision), self._attempt(decision)
         if left is None or rehearsed is None or rehearsed.division.is_extensible:
             return None
-        if not self.reserves or not _SHARES.isdisjoint(self.given):
+        if not self.reserves or not _KV_SIZES.isdisjoint(self.given):
             return None
         room = rehearsed.requested_bytes - (VLLM_SLACK_BYTES - left)
-        share = math.floor(1000 * room / rehearsed.total_bytes) / 1000
+        share = floor_utilization(room, rehearsed.total_bytes, 1000)
         why = f"keeps {VLLM_SLACK_BYTES >> 20} MiB free under load; otherwise {remaining(left)}"
         return set_value(UTILIZATION, share, why, "KV cache")
 
@@ -376,7 +376,7 @@ def fix_kv_cache(
     if pool is None:
         return None
     (rehearsed,) = ask([{**decision.engine_args, **pool.values}], encoder_steps(decision))
-    check = loads.fixed_kv_cache_check(pool, rehearsed)
+    check = memory.fixed_kv_cache_check(pool, rehearsed)
     if check.status == "fail":
         return PinnedPool(None, check)
     return PinnedPool(pool, check, rehearsed)
