@@ -86,7 +86,7 @@ def main() -> None:
     given = parser.parse_args()
     surroundings.prepare("auto")
     if _PREPARED not in os.environ:
-        env = {**child_environment(os.environ, offline=True), _PREPARED: "1"}
+        env = {**child_environment(os.environ), _PREPARED: "1"}
         os.execve(sys.executable, [sys.executable, *sys.argv], env)
     with tempfile.TemporaryDirectory(prefix="mmcalib-benchmark-") as scratch:
         measure(given.model, given.most_px, Path(scratch))

@@ -22,6 +22,6 @@ def run_python(*words: object, **options: Any) -> subprocess.CompletedProcess[st
 
 def answer_of(*words: str | Path, **environment: str) -> Any:
     """Run Python as the engine's child, and return what its last line says."""
-    done = run_python(*words, env={**child_environment(os.environ, offline=True), **environment})
+    done = run_python(*words, env={**child_environment(os.environ), **environment})
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])

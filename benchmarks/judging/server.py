@@ -70,7 +70,7 @@ class Server:
             *("--kv-cache-memory-bytes", str(KV_CACHE_BYTES)),
             *("--allowed-local-media-path", str(media)),
         ]
-        env = child_environment(os.environ, offline=True)
+        env = child_environment(os.environ)
         # The API server and the engine in two processes, as users have them.
         del env["VLLM_ENABLE_V1_MULTIPROCESSING"]
         # For `/reset_mm_cache`, which makes a failing order of requests repeatable.

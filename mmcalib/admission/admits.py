@@ -290,7 +290,7 @@ def admit_item(
             )
             prompt = RequestLines(os.getcwd(), how).prompt("the request", line)
             if isinstance(prompt, Skipped):
-                return answer_unusable(prompt.reason, prompt.remedy)
+                return answer_unusable(prompt.reason)
             return admit_request(gate, prompt, counting, os.path.realpath(scratch.path))[1]
     return admit_file(gate, describe_item(item, sound=takes_video_as_audio(gate.counts)))
 
@@ -364,10 +364,8 @@ def answer_unreadable(reason: str, *, of: str = "") -> Admission:
     return reject(f"{of}{reason}", remedy, basis="none", unread=reason)
 
 
-def answer_unusable(reason: str, remedy: str = "") -> Admission:
-    """Answer for a request that cannot be used, or that a setting of the server admits."""
-    if remedy:
-        return reject(reason, remedy)
+def answer_unusable(reason: str) -> Admission:
+    """Answer for a request that cannot be used."""
     if reason == REMOTE:
         return _undecided_elsewhere(reason)
     if reason.endswith(NOT_MODELLED):

@@ -102,8 +102,7 @@ class _Gate:
 
     def prompt(self, prompt: Prompt | Skipped) -> CheckedItem:
         if isinstance(prompt, Skipped):
-            answer = admits.answer_unusable(prompt.reason, prompt.remedy)
-            return CheckedItem(prompt.path, "prompt", (), answer)
+            return CheckedItem(prompt.path, "prompt", (), admits.answer_unusable(prompt.reason))
         try:
             files, answer = admits.admit_request(self._gate, prompt, self._counting, self._scratch)
         finally:

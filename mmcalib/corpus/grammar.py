@@ -93,10 +93,6 @@ def _holding(*names: str, **properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": [*properties, *names]}
 
 
-def _between(least: int, most: int = 1000) -> dict[str, Any]:
-    return {"minimum": least, "maximum": most}
-
-
 _FULL = {"type": "object", "minProperties": 1, "properties": {"$defs": {"type": "object"}}}
 # Values of other fields that affect only the answer.
 _KNOWN_VALUES: Mapping[str, Any] = {

@@ -73,11 +73,7 @@ NOT_MODELLED = "is not modelled"
 
 
 class BadRequest(ValueError):  # noqa: N818 - a value in flight, turned into `Skipped`
-    """The line is not a usable chat request; the message names the place. `remedy` admits it."""
-
-    def __init__(self, message: str, remedy: str = "") -> None:
-        super().__init__(message)
-        self.remedy = remedy
+    """The line is not a usable chat request; the message names the place."""
 
 
 class UnknownPart(BadRequest):

@@ -94,7 +94,7 @@ class RequestLines:
         except (BadRequest, urls.Unresolved) as error:
             if self._grammar and isinstance(error, UnknownPart):
                 error = self._grammar.classify_part(error)
-            return Skipped(origin, one_line(str(error)), remedy=getattr(error, "remedy", ""))
+            return Skipped(origin, one_line(str(error)))
         for one in media:
             if not one.exists:
                 return Skipped(origin, one_line(f"missing file: {one.item.path}"))

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from mmcalib.engine.wheels import can_vllm_serve
+from mmcalib.engine.wheels import BUILDS, installed_version, is_mismatched
 from mmcalib.processes import safe_environment
 
 SHIM = Path(__file__).parent / "shim"
+_MEDIA_PACKAGES = ("torchvision", "torchaudio", "torchcodec")
 
 # Set in the child's environment: workers behave as on a card with this many bytes.
 CARD_VARIABLE = "MMCALIB_CARD_BYTES"
@@ -25,14 +26,12 @@ def shimmed_environment(base: Mapping[str, str]) -> dict[str, str]:
     return env
 
 
-def child_environment(
-    base: Mapping[str, str], *, offline: bool, foreign: bool = False
-) -> dict[str, str]:
+def child_environment(base: Mapping[str, str], *, foreign: bool = False) -> dict[str, str]:
     """Return the parent's environment with the variables that vLLM needs in the child.
 
     A `foreign` interpreter does not get the parent's path; it finds mmcalib through the shim. The
-    engine core runs inside the child, logs go to stderr, usage statistics are off, and `offline`
-    keeps transformers from contacting a hub for local models.
+    engine core runs inside the child, logs go to stderr, usage statistics are off, and transformers
+    does not ask a hub about local models.
     """
     own = {k: v for k, v in base.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
     env = shimmed_environment(own if foreign else base)
@@ -42,13 +41,17 @@ def child_environment(
     env["DO_NOT_TRACK"] = "1"
     env["TOKENIZERS_PARALLELISM"] = "false"
     env.setdefault("VLLM_LOGGING_COLOR", "0")
-    if offline:
-        env["HF_HUB_OFFLINE"] = "1"
+    env["HF_HUB_OFFLINE"] = "1"
     return env
 
 
 def serve_program() -> str:
-    return "vllm serve" if can_vllm_serve() else "mmcalib serve"
+    """Return the program that can start a server in this installation.
+
+    The script `vllm` needs its package (vllm/entrypoints/cli/main.py, 0.32) and torch's media ones.
+    """
+    is_whole = installed_version(BUILDS[0]) and not any(map(is_mismatched, _MEDIA_PACKAGES))
+    return "vllm serve" if is_whole else "mmcalib serve"
 
 
 def serve_command(config: Path) -> str:

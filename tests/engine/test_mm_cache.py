@@ -99,9 +99,7 @@ def in_vllm(script: str, asked: Any) -> Any:
     if not VLLM_0_31.is_reached:
         for name, before in _BEFORE_0_31.items():
             script = script.replace(name, before)
-    done = run_python(
-        "-c", script, input=json.dumps(asked), env=child_environment(os.environ, offline=True)
-    )
+    done = run_python("-c", script, input=json.dumps(asked), env=child_environment(os.environ))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -45,7 +45,7 @@ TOOL = {
 def served(folder: Path, contexts: Sequence[int], requests: Sequence[dict[str, Any]]) -> list[Any]:
     """Per context and request: the prompt's length and the granted answer, or vLLM's refusal."""
     text = json.dumps({"model": str(folder), "contexts": contexts, "requests": requests})
-    env = child_environment(os.environ, offline=True)
+    env = child_environment(os.environ)
     done = run_python(ADMITTING, input=text, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
     found: list[Any] = json.loads(done.stdout.splitlines()[-1])

@@ -173,7 +173,7 @@ def test_an_installation_stops_at_the_first_target_that_moved() -> None:
         "from mmcalib.child.rehearsal.startup import install; "
         "install(find_gpu('H100-80G'))"
     )
-    done = run_python("-c", program, cwd=ROOT, env=child_environment(os.environ, offline=True))
+    done = run_python("-c", program, cwd=ROOT, env=child_environment(os.environ))
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert "TargetMissing: the installed version does not have torch.cuda.mem_get_info" in last
