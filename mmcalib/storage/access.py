@@ -10,7 +10,6 @@ import io
 import os
 import stat
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -65,14 +64,9 @@ def _unwritable(path: Path, error: OSError) -> OutputError:
 MAX_COPIED_BYTES = 1 << 32
 
 
-# Module and function that open each scheme, imported on demand. Other schemes are archives if the
-# path has a member, else fsspec's file systems.
-_OPENERS: Mapping[str, tuple[str, str]] = {
-    "parquet": ("mmcalib.storage.tables", "open_cell"),
-    "hf-dataset": ("mmcalib.storage.tables", "open_row"),
-}
-_MEMBER = ("mmcalib.storage.archive", "open_item")
-_ANY = ("mmcalib.storage.remote", "open_item")
+# The module that opens a scheme, imported on demand. Other schemes are archives if the path has a
+# member, else fsspec's file systems.
+_OPENERS = {"parquet": "tables", "hf-dataset": "tables"}
 
 
 def open_item(item: Item) -> Opened:
@@ -85,9 +79,9 @@ def open_item(item: Item) -> Opened:
     if location.is_file:
         file = cast("BinaryIO", open(item.path, "rb"))  # noqa: SIM115 - closed by `Opened`
         return Opened(file, os.fstat(file.fileno()).st_size, item.path)
-    other = _ANY if location.archive is None else _MEMBER
-    module, name = _OPENERS.get(location.scheme or "", other)
-    opened: Opened = getattr(importlib.import_module(module), name)(item, location)
+    other = "remote" if location.archive is None else "archive"
+    module = f"mmcalib.storage.{_OPENERS.get(location.scheme or '', other)}"
+    opened: Opened = importlib.import_module(module).open_item(item, location)
     return opened
 
 

@@ -104,7 +104,7 @@ _BATCH_BYTES = 1 << 26
 
 @contextmanager
 def open_table(path: str) -> Iterator[tuple[str, Any]]:
-    """Open a parquet file, and yield its version and the file. Raises as `open_cell` does."""
+    """Open a parquet file, and yield its version and the file. Raises as `open_item` does."""
     parquet = import_optional("pyarrow.parquet", "parquet")
     with translate_errors("parquet"):
         version, opened = open_whole(path)
@@ -124,14 +124,6 @@ def batch_rows(metadata: Any) -> int:
     groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
     largest_bytes = max((group.total_byte_size for group in groups), default=0)
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, largest_bytes)))
-
-
-def open_cell(item: Item, location: Location) -> Opened:
-    """Open a table's cell. Raises OSError or ValueError, UsageError without pyarrow."""
-    cell = Cell.of(location.member)
-    version = item.byte_source.version if item.byte_source else ""
-    data = cell.bytes_of(_cell_cursor(location.archive or "", version, cell.column).row(cell.row))
-    return Opened(io.BytesIO(data), len(data))
 
 
 # Enough for the columns of one table, read in turns.
@@ -230,11 +222,16 @@ def _plain(rows: Iterator[Mapping[str, object]]) -> Iterator[Mapping[str, object
         yield from rows
 
 
-def open_row(item: Item, location: Location) -> Opened:
-    """Stream the data set up to the row. Raises OSError or ValueError, and UsageError."""
-    cell = Cell.of(location.member)
-    row = _row_cursor(location.archive or "").row(cell.row)
-    data = cell.bytes_of(row.get(cell.column) if isinstance(row, dict) else None)
+def open_item(item: Item, location: Location) -> Opened:
+    """Open a cell; a data set is streamed up to its row. Raises OSError, ValueError, UsageError."""
+    cell, table = Cell.of(location.member), location.archive or ""
+    if location.scheme == SCHEME:
+        row = _row_cursor(table).row(cell.row)
+        value = row.get(cell.column) if isinstance(row, dict) else None
+    else:
+        version = item.byte_source.version if item.byte_source else ""
+        value = _cell_cursor(table, version, cell.column).row(cell.row)
+    data = cell.bytes_of(value)
     return Opened(io.BytesIO(data), len(data))
 
 
