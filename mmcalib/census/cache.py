@@ -98,7 +98,6 @@ _COMMIT_S = 0.25
 # An item's key begins with a digest of its folder, so that a folder's rows are adjacent.
 _FOLDER_BYTES, _ITEM_BYTES = 8, 24
 
-_NO_ROW = (None, None)
 _Row = tuple[bytes, str, str]
 
 
@@ -131,12 +130,8 @@ class Cache(Closing):
         with self._discarding_damage():
             marks = ",".join("?" * len(known))
             query = f"SELECT item, version, line FROM seen WHERE item IN ({marks})"  # noqa: S608
-            rows = {key: row for key, *row in self._db.execute(query, known)}
-        lines: list[str | None] = []
-        for order, key in zip(orders, keys, strict=True):
-            version, line = rows.get(key, _NO_ROW) if key else _NO_ROW
-            lines.append(line if version == order.version else None)
-        return lines
+            lines = {(key, version): line for key, version, line in self._db.execute(query, known)}
+        return [lines.get((key, order.version)) for key, order in zip(keys, orders, strict=True)]
 
     def store(self, answered: Iterable[tuple[ProbeTask, ProbeResult]]) -> None:
         """Store results; they reach the disk within a moment, at the next call or on `close`."""

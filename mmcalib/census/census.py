@@ -94,7 +94,7 @@ class Census:
         # Parts of the columns, each at most half as long as the one before.
         self._parts: dict[Modality, list[_Rows]] = {}
         self._paths = PathLists()
-        self._encodings: list[Encoding] = []
+        # Encodings are numbered from 0, in the order in which they were seen.
         self._numbers: dict[Encoding, int] = {}
         self._whole: dict[Modality, ShapeCounts] = {}
 
@@ -113,10 +113,10 @@ class Census:
     def encoded_counts(self) -> Iterator[tuple[EncodedItem, ShapeCount]]:
         """Yield the distinct pairs of shape and encoding with their counts, in a fixed order."""
         for modality in self.modalities():
-            table = self._rows(modality)
+            table, encodings = self._rows(modality), list(self._numbers)
             for shape, row in zip(table.shapes, table.rows, strict=True):
                 count, at, number = row.item()
-                file = EncodedItem(shape, self._encodings[number])
+                file = EncodedItem(shape, encodings[number])
                 yield file, ShapeCount(shape, count, self._paths[at])
 
     def exclude_files(self, refuses: Callable[[EncodedItem], object]) -> Census:
@@ -135,7 +135,7 @@ class Census:
     def given_items(self, modality: Modality) -> int:
         """Count the items that have no file, only a size."""
         table = self._rows(modality)
-        numbers = [n for n, encoding in enumerate(self._encodings) if encoding.given]
+        numbers = [number for encoding, number in self._numbers.items() if encoding.given]
         return int(table.rows["count"][np.isin(table.rows["encoding"], numbers)].sum())
 
     def counts(self, modality: Modality) -> ShapeCounts:
@@ -165,12 +165,14 @@ class Census:
 
     def _fold(self) -> None:
         """Move the recent counts to the columns."""
+        for _, encoding in self._recent:
+            self._numbers.setdefault(encoding, len(self._numbers))
         for modality in MODALITIES:
             recent = [item for item in self._recent.items() if item[0][0].modality == modality]
             if not recent:
                 continue
             fields = (
-                (tally.count, self._paths.add(tally.exemplars), self._number(encoding))
+                (tally.count, self._paths.add(tally.exemplars), self._numbers[encoding])
                 for (_, encoding), tally in recent
             )
             shapes = shape_rows(modality, [shape for (shape, _), _ in recent])
@@ -207,18 +209,10 @@ class Census:
         return _Rows(Shapes(modality, shapes[first]), merged)
 
     def _ranks(self) -> Column:
-        """Return the rank of each encoding among those known so far."""
-        ranks = np.empty(len(self._encodings), dtype=np.int64)
-        order = sorted(range(len(self._encodings)), key=self._encodings.__getitem__)
-        ranks[order] = np.arange(len(order))
+        """Return the rank of each encoding, by its number, among those known so far."""
+        ranks = np.empty(len(self._numbers), dtype=np.int64)
+        ranks[[self._numbers[encoding] for encoding in sorted(self._numbers)]] = range(len(ranks))
         return ranks
-
-    def _number(self, encoding: Encoding) -> int:
-        number = self._numbers.get(encoding)
-        if number is None:
-            number = self._numbers[encoding] = len(self._encodings)
-            self._encodings.append(encoding)
-        return number
 
 
 def shape_order(shape: Shape) -> tuple[float, ...]:

@@ -178,8 +178,7 @@ class CorpusCounter:
         if self.contents is not None:
             self.contents[drop_data(item)] = None
         if self.known:  # else no path comes twice
-            self.settled.add(path)
-            self.skipped.pop(item.path, None)
+            self._settle(item.path)
 
     def _add_prompt(self, prompt: Prompt | Skipped) -> None:
         if isinstance(prompt, Skipped):
