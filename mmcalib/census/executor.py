@@ -20,7 +20,7 @@ class FunctionRef:
 
     module: str
     name: str
-    more: tuple[str, ...] = ()
+    more: tuple[object, ...] = ()
 
     def __call__(self, item: Item) -> ProbedMedia | str:
         return load_function(self.module, self.name)(item, *self.more)

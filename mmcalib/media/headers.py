@@ -64,18 +64,18 @@ def is_video_truncated(file: BinaryIO) -> bool:
     if head.startswith(b"RIFF"):
         listed = int.from_bytes(head[4:8], "little")
         return head[8:12] == b"AVI " and size_bytes < 8 + listed < 8 + _OPEN_RIFF
-    return any(kind == b"mdat" and end > size_bytes for kind, _, end in _boxes(file, 0, size_bytes))
+    return any(kind == b"mdat" and end > size_bytes for kind, _, end in boxes(file, 0, size_bytes))
 
 
 def _mov(file: BinaryIO, size_bytes: int) -> bool:
-    for kind, start, end in _boxes(file, 0, size_bytes):
+    for kind, start, end in boxes(file, 0, size_bytes):
         if kind == b"moov":
             # The matrix of a track is multiplied by that of the movie.
-            parts = list(_boxes(file, start, end))
+            parts = list(boxes(file, start, end))
             tracks = [part for part in parts if part[0] == b"trak"]
             headers = [part for part in parts if part[0] == b"mvhd"]
             for _, first, last in tracks:
-                headers += [part for part in _boxes(file, first, last) if part[0] == b"tkhd"]
+                headers += [part for part in boxes(file, first, last) if part[0] == b"tkhd"]
             upright = (_is_upright(file, *header) for header in headers)
             return len(headers) != len(tracks) + 1 or not all(upright)
     return True
@@ -87,7 +87,7 @@ def _is_upright(file: BinaryIO, kind: bytes, start: int, end: int) -> bool:
     return data[at : at + len(_UPRIGHT)] == _UPRIGHT
 
 
-def _boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
+def boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
     """Yield kind, start and end of each box, up to the first invalid one; `end` may cut it."""
     for _ in range(_MOST_BOXES):
         header = read_at(file, start, 16)

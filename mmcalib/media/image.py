@@ -18,6 +18,7 @@ from mmcalib.domain.model import MAX_PIXELS
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.media.bounded import read_at
 from mmcalib.media.failure import Unreadable, media_errors, reading_by_pillow
+from mmcalib.media.headers import boxes
 
 # Orientations 5 to 8 of EXIF 2.32, tag 0x0112, swap width and height.
 _TAG = int(ExifTags.Base.Orientation)
@@ -163,7 +164,7 @@ def _shape(image: ImageFile.ImageFile, file: BinaryIO) -> ImageShape:
 # A 0xFF in a JPEG's pixels that is not escaped, padding or a restart is a marker.
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _JPEG_END, _JPEG_SCAN, _JPEG_BARE = 0xD9, 0xDA, (0x01, *range(0xD0, 0xD9))
-# Limit of chunks, segments and boxes; a file with more is not found to be whole.
+# Limit of chunks and segments; a file with more is not found to be whole.
 _MOST_PARTS = 1 << 18
 # Bytes that deflate makes of one at most (RFC 1951), and channels by PNG's color type.
 _DEFLATE_RATIO, _PNG_CHANNELS = 1032, {2: 3, 4: 2, 6: 4}
@@ -187,7 +188,7 @@ def is_truncated(file: BinaryIO, size_bytes: int) -> bool | None:
     if head.startswith(b"BM"):
         return int.from_bytes(head[2:6], "little") > size_bytes
     if head[4:8] in (b"ftyp", b"jP  "):
-        return not _boxes_end(file, size_bytes)
+        return all(end != size_bytes for *_, end in boxes(file, 0, size_bytes))
     file.seek(0)
     with ignore_warnings():
         image = open_image(file, any_format=True)
@@ -234,18 +235,3 @@ def _png_ends(file: BinaryIO, size_bytes: int) -> bool:
     bits = width * height * depth * _PNG_CHANNELS.get(color, 1)
     whole = ended or len(pixels) == 1 or pixels[-1:] < pixels[:1]
     return whole and sum(pixels) * _DEFLATE_RATIO * 8 >= bits
-
-
-def _boxes_end(file: BinaryIO, size_bytes: int) -> bool:
-    """True if the boxes end with the file. A box without a length extends to the end."""
-    at = 0
-    for _ in range(_MOST_PARTS):
-        header = read_at(file, at, 16)
-        if len(header) < 8:
-            break
-        size = int.from_bytes(header[:4])
-        size = int.from_bytes(header[8:]) if size == 1 else size
-        if size < 8:
-            return True
-        at += size
-    return at == size_bytes

@@ -10,7 +10,6 @@ from typing import BinaryIO, cast
 
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import (
-    PLAIN,
     EncodedItem,
     ImageShape,
     Modality,
@@ -46,7 +45,7 @@ _NOT_MEDIA = "not an image, video or audio file"
 _BY_DECLARATION: dict[Modality, Kind] = {"image": "image", "video": "container", "audio": "audio"}
 
 
-def examine(item: Item, *, sound: bool = False) -> EncodedItem | Skipped:
+def examine(item: Item, sound: bool = False) -> EncodedItem | Skipped:
     """Return the item's shape and encoding by content; `Skipped` if it has none, or if a request
     declared another modality.
 
@@ -60,10 +59,6 @@ def examine(item: Item, *, sound: bool = False) -> EncodedItem | Skipped:
     if item.declared not in (None, seen.modality):
         return Skipped(item.path, f"declared as {item.declared}, but is {seen.modality}")
     return seen
-
-
-def examine_sound(item: Item) -> EncodedItem | Skipped:
-    return examine(item, sound=True)
 
 
 def probe(item: Item) -> Shape | Skipped:
@@ -86,7 +81,9 @@ def _read_header(item: Item, sound: bool) -> EncodedItem:
         size_bytes, file = opened.size_bytes, bounded.limit_reads(opened.file, opened.size_bytes)
         if kind == "image":
             file.seek(0)
-            return _image(file, size_bytes, item, has_signature)
+            any_format = item.declared == "image" or not has_signature
+            shape = image_shape(file, any_format=any_format)
+            return _add_size(EncodedItem(shape), size_bytes, item)
         medium = opened.path or limited(item, opened)
         file = file if opened.path else cast("BinaryIO", medium)
         declared = item.declared or ("audio" if sound else None)
@@ -104,13 +101,6 @@ def _kind(head: bytes, item: Item) -> tuple[Kind, bool]:
     if item.declared and (kind != "text" or item.declared != "video"):
         return _BY_DECLARATION[item.declared], False
     return KIND_OF_EXTENSION.get(extension_of(item.path.partition(MEMBER_MARK)[0]), kind), False
-
-
-def _image(file: BinaryIO, size_bytes: int, item: Item, has_signature: bool) -> EncodedItem:
-    shape = image_shape(file, any_format=item.declared == "image" or not has_signature)
-    if size_bytes <= MIB and not is_http(item.path):
-        return EncodedItem(shape, PLAIN)
-    return _add_size(EncodedItem(shape), size_bytes, item)
 
 
 def _add_size(file: EncodedItem, size_bytes: int, item: Item) -> EncodedItem:

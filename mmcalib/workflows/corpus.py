@@ -77,7 +77,7 @@ CACHE = "census.sqlite3"
 # The probe function and the name of its cache: a sound-only model uses only the sound of videos.
 # Functions are named, not imported: media libraries take 0.25 s, which a cached corpus saves.
 _PROBE = FunctionRef("mmcalib.media.probe", "examine"), CACHE
-_PROBE_SOUND = FunctionRef("mmcalib.media.probe", "examine_sound"), f"sound-{CACHE}"
+_PROBE_SOUND = FunctionRef("mmcalib.media.probe", "examine", (True,)), f"sound-{CACHE}"
 
 
 @contextmanager

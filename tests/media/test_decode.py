@@ -15,7 +15,7 @@ from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import AudioShape, EncodedItem, ImageShape, Modality, VideoShape
 from mmcalib.media.decode import decode_check
 from mmcalib.media.failure import NO_SAMPLES
-from mmcalib.media.probe import examine, examine_sound, examine_whole, probe
+from mmcalib.media.probe import examine, examine_whole, probe
 from tests.builders import expect
 from tests.odd_media import (
     amr,
@@ -345,8 +345,8 @@ def test_a_sound_without_samples_is_no_damage(tmp_path: Path) -> None:
 def test_a_recording_is_its_sound_to_a_model_of_sound(tmp_path: Path) -> None:
     path = str(meeting(tmp_path / "a.mp4"))
     assert isinstance(probe(Item(path)), VideoShape)
-    for seen in (examine_sound(Item(path)), examine_whole(Item(path), sound=True)):
+    for seen in (examine(Item(path), sound=True), examine_whole(Item(path), sound=True)):
         assert isinstance(seen, EncodedItem), seen
         assert isinstance(seen.shape, AudioShape)
         assert seen.shape.duration_s == pytest.approx(4, rel=0.02)
-    assert isinstance(examine_sound(Item(path, "video")), EncodedItem)
+    assert isinstance(examine(Item(path, "video"), sound=True), EncodedItem)
