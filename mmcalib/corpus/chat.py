@@ -246,12 +246,17 @@ def _is_usual(part: object) -> bool:
     return isinstance(words, str) or (words is None and part.get("type") in WORDLESS)
 
 
-def _tokens(value: object, least: int = 0) -> int | None:
-    """Parse as pydantic does, which accepts "7" and 7.0 too; None if it is not a number."""
+def read_as(adapter: TypeAdapter[Any], value: object) -> Any:
+    """Parse as pydantic does, which takes "7" and 7.0 for a number too; None for other values."""
     try:
-        return max(least, _INT.validate_python(value))
+        return adapter.validate_python(value)
     except ValidationError:
         return None
+
+
+def _tokens(value: object, least: int = 0) -> int | None:
+    number = read_as(_INT, value)
+    return None if number is None else max(least, number)
 
 
 def _message_bytes(message: Message) -> int:

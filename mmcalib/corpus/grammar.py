@@ -11,9 +11,9 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from mmcalib.corpus.chat import TEXT_FIELDS, ChatRequest, medium_of
+from mmcalib.corpus.chat import TEXT_FIELDS, ChatRequest, medium_of, read_as
 from mmcalib.corpus.lines import MESSAGES_FIELDS, OPENAI_ROLES, BadRequest, UnknownPart
 
 # Fields that affect only the answer, if the schema accepts them.
@@ -261,15 +261,11 @@ class Grammar:
         for call in message.get("tool_calls") or ():
             if isinstance(call, Mapping) and call.get("type", "function") != "function":
                 raise BadRequest("vLLM rejects tool_calls of a type other than function")
-        if self._is_string and isinstance(content, str | list):
-            self._reject_placeholders(ChatRequest([dict(message)]))
-
-    def _reject_placeholders(self, turn: ChatRequest) -> None:
-        """As `_get_full_multimodal_text_prompt` does (vllm/renderers/chat_utils.py, 0.32)."""
-        placeholders, words = self._grammar.get("placeholders", {}), turn.text()
+        # As `_get_full_multimodal_text_prompt` does (vllm/renderers/chat_utils.py, 0.32).
+        turn = ChatRequest([dict(message)] if self._is_string else [])
         for modality, items in turn.items().items():
-            mark = placeholders.get(modality)
-            if mark and words.count(mark) > items:
+            mark = self._grammar.get("placeholders", {}).get(modality)
+            if mark and turn.text().count(mark) > items:
                 raise BadRequest(f"a message has more {mark} in its text than {modality} items")
 
     def _validate_part(self, part: Mapping[str, Any]) -> None:
@@ -334,7 +330,7 @@ def _validator(schema: Mapping[str, Any]) -> Any:
     from jsonschema import Draft202012Validator, validators
 
     checker = Draft202012Validator.TYPE_CHECKER.redefine_many(
-        {kind: lambda _, value, to=to: _lax(to, value) is not None for kind, to in _LAX.items()}
+        {kind: lambda _, value, to=to: read_as(to, value) is not None for kind, to in _LAX.items()}
     )
     bounds = {name: _bound(name, beyond) for name, beyond in _BEYOND.items()}
     return validators.extend(Draft202012Validator, bounds, type_checker=checker)(schema)
@@ -352,7 +348,7 @@ def _bound(name: str, beyond: Callable[[float, float], bool]) -> Any:
         from jsonschema import ValidationError as Invalid
 
         # Try int first: floats above 2**53 are inexact.
-        number = next((n for to in _NUMBERS if (n := _lax(to, value)) is not None), None)
+        number = next((n for to in _NUMBERS if (n := read_as(to, value)) is not None), None)
         # A calibration stores limits that are too large for a JSON number as text.
         most = int(limit) if isinstance(limit, str) else limit
         endless = isinstance(number, float) and not math.isfinite(number)
@@ -360,10 +356,3 @@ def _bound(name: str, beyond: Callable[[float, float], bool]) -> Any:
             yield Invalid(f"{value!r} is beyond the {name} of {limit}")
 
     return check
-
-
-def _lax(adapter: TypeAdapter[Any], value: object) -> Any:
-    try:
-        return adapter.validate_python(value)
-    except ValidationError:
-        return None

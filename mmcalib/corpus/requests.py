@@ -64,8 +64,7 @@ class RequestLines:
     """Reads requests whose relative paths start at `folder`, a resolved path."""
 
     def __init__(self, folder: str, how: Reading) -> None:
-        self._folder, self._grammar, self._as_sent = folder, how.grammar, how.as_sent
-        self._urls_only = how.urls_only
+        self._folder, self._how = folder, how
         # Hash of the medium last seen under each uuid; 0 after two different ones.
         self._hash_of_uuid: dict[str, int] = {}
         # Number of well-formed requests that vLLM rejects; the smallest body whose size matters.
@@ -73,27 +72,27 @@ class RequestLines:
         unlimited = how.as_sent and how.most_body_bytes <= 0
         self._least_body_bytes = sys.maxsize if unlimited else how.most_body_bytes + 1
         self._root = os.path.realpath(how.allowed_root) if how.allowed_root else folder
-        self._scratch = how.scratch
         self._remember = lru_cache(_MAX_NAMES)(self._find) if how.at_rest else self._find
 
     def prompt(self, origin: str, line: bytes) -> Prompt | Skipped:
         """Parse a line; `Skipped` if unusable. Raises UsageError for files outside the root."""
+        grammar = self._how.grammar
         try:
-            request, _ = parse_line(line, origin, as_sent=self._as_sent)
+            request, _ = parse_line(line, origin, as_sent=self._how.as_sent)
             try:
-                doubt = self._grammar.find_doubt(request) if self._grammar else ""
+                doubt = grammar.find_doubt(request) if grammar else ""
                 doubt = self._doubt_uuids(request) or doubt
-                paths = request.row or not self._urls_only
+                paths = request.row or not self._how.urls_only
                 media = [
                     self.find_medium(one, origin, place, paths=paths)
                     for place, one in enumerate(request.media(), 1)
                 ]
             except (BadRequest, urls.Unresolved):
-                self.refused += self._as_sent
+                self.refused += self._how.as_sent
                 raise
         except (BadRequest, urls.Unresolved) as error:
-            if self._grammar and isinstance(error, UnknownPart):
-                error = self._grammar.classify_part(error)
+            if grammar and isinstance(error, UnknownPart):
+                error = grammar.classify_part(error)
             return Skipped(origin, one_line(str(error)))
         for one in media:
             if not one.exists:
@@ -104,7 +103,7 @@ class RequestLines:
         if size >= self._least_body_bytes:
             body = {**request.fields, **request.others, "messages": request.messages}
             size = min(size, len(json.dumps(body)))
-            if not self._as_sent:
+            if not self._how.as_sent:
                 self._least_body_bytes = max(self._least_body_bytes, size)
         sent = request.replace_media(one.url for one in media)
         by_path = not request.row and any(urls.is_path(url) for _, url in request.media())
@@ -141,7 +140,7 @@ class RequestLines:
 
     def _find(self, part_type: UrlType, url: str, paths: bool) -> _Medium:
         if urls.is_inline(url):
-            path = urls.write_inline_file(part_type, url, self._scratch)
+            path = urls.write_inline_file(part_type, url, self._how.scratch)
         elif (remote := urls.remote_url(url, urls.SERVED_SCHEMES)) and is_allowed(remote):
             path = remote
         else:

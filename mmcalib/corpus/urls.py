@@ -23,9 +23,6 @@ REMOTE = f"remote URL: {NOT_ALLOWED}"
 # Schemes for `--data`. fsspec's other schemes may lead back to the local disk.
 _REMOTE_SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "hf")
 
-_FRAMES_SUFFIX = ".frames"
-_FRAMES_TYPE = "video/jpeg"
-
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 # Remote schemes of vLLM (`load_from_url`, vllm/multimodal/media/connector.py, 0.32).
 SERVED_SCHEMES = ("http", "https")
@@ -156,7 +153,7 @@ def frames_in_data_url(url: str) -> bytes | None:
     """Return the frames in a `data:` URL, with the header that `sniff` expects; None for others."""
     header, _, payload = url[5:].partition(",")
     kind, *_, encoding = header.split(";")
-    if kind.lower() != _FRAMES_TYPE or encoding != "base64":
+    if kind.lower() != "video/jpeg" or encoding != "base64":
         return None
     return FRAMES + payload.encode(errors="replace")
 
@@ -166,7 +163,7 @@ def write_inline_file(part_type: UrlType, url: str, folder: Path) -> str:
     Raises `Unresolved` and OutputError.
     """
     if part_type == PART_OF["video"] and (frames := frames_in_data_url(url)):
-        data, extension = frames, _FRAMES_SUFFIX
+        data, extension = frames, ".frames"
     else:
         data, extension = decode_data_url(url)
     path = folder / f"{hashlib.sha256(data).hexdigest()}{extension}"
