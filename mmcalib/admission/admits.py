@@ -381,7 +381,7 @@ def _undecided_elsewhere(reason: str) -> Admission:
 def _admit_offline(gate: Gate, row: Mapping[str, Any]) -> Admission:
     """Decide about a prompt for `LLM.generate`, with media in memory."""
     media = row[OFFLINE]
-    if not isinstance(media, Mapping) or row.keys() & {"messages", "body", "input"}:
+    if not isinstance(media, Mapping) or row.keys() & _REQUEST_FIELDS:
         raise unsupported_type(row)
     files = list[EncodedItem]()
     for one in itertools.chain.from_iterable(itertools.starmap(_items_of, media.items())):

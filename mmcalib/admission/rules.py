@@ -326,17 +326,14 @@ def _agrees(rule: bounds.Rule, shape: Shape, cost: Made, *, exact: bool) -> bool
         return False
     if exact:
         return (bound.tokens, bound.embeds) == (cost.tokens, cost.embeds)
-    if isinstance(rule, bounds.Frames) and not _matches_frames(rule, cost):
-        return False
+    if isinstance(rule, bounds.Frames):
+        # It must give the exact cost of the frames that were really sampled.
+        frames, width, height = cost.sampled
+        embeds = rule.embeds(frames, width, height)
+        if embeds != cost.embeds or cost.tokens > embeds + rule.tokens_around(frames):
+            return False
     inside = bound.least_embeds <= cost.embeds <= bound.embeds
     return inside and bound.least_tokens <= cost.tokens <= bound.tokens
-
-
-def _matches_frames(rule: bounds.Frames, cost: Cost) -> bool:
-    """Return whether the rule gives the exact cost of the frames that were really sampled."""
-    frames, width, height = cost.sampled
-    embeds = rule.embeds(frames, width, height)
-    return embeds == cost.embeds and cost.tokens <= embeds + rule.tokens_around(frames)
 
 
 # Shapes with a path, per modality: a report shows this number of images.

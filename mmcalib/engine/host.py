@@ -180,11 +180,9 @@ class EngineHost(Closing):
         """
         if isinstance(request, m.OpenModel):
             self._open_request = request
-        closing = request.reply()
-        for answer in self._converse(request, doing):
-            if isinstance(answer, closing):
-                return answer
-        raise EngineError(f"the engine did not answer while {doing}")
+        *_, answer = self._converse(request, doing)
+        reply: m.R = answer
+        return reply
 
     def measure(self, request: m.Measure, doing: str) -> Iterator[m.Measured]:
         """Yield one `Measured` per subject, in order. Files have a shorter time limit."""
@@ -192,7 +190,8 @@ class EngineHost(Closing):
         yield from (answer for answer in answers if isinstance(answer, m.Measured))
 
     def _converse(self, request: m.Request[Any], doing: str) -> Iterator[Any]:
-        has_files = isinstance(request, m.Measure) and request.has_files
+        subjects = request.subjects if isinstance(request, m.Measure) else ()
+        has_files = any(isinstance(subject, m.File) for subject in subjects)
         silence_s = min(self._silence_s, FILE_SILENCE_S) if has_files else self._silence_s
         if self._child.pipe.closed:
             hint = f"its log: {self._log.path}" if self._log.path.exists() else ""

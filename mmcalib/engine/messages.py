@@ -155,10 +155,6 @@ class Measure(Request[Done], cacheable=True):
     setting: Setting
     subjects: tuple[Blank | File, ...]
 
-    @property
-    def has_files(self) -> bool:
-        return any(isinstance(subject, File) for subject in self.subjects)
-
 
 class Measured(Interim):
     """The cost of subject `index`, or the reason without one."""

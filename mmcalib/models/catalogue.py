@@ -51,8 +51,7 @@ class Geometry:
 
     def facts(self) -> Iterator[tuple[str, Fact]]:
         """Yield every fact with its dotted name, such as `config.vision_config.depth`."""
-        for name, section in self.sections.items():
-            yield from _walk(name, section)
+        return _walk(self.sections)
 
     def values(self, section: str) -> dict[str, Any]:
         """Return a section as in the checkpoint's files, without sources; {} if it is missing."""
@@ -87,12 +86,12 @@ def _parse_facts(raw: Mapping[str, Any], sources: Mapping[str, str]) -> Facts:
     return facts
 
 
-def _walk(prefix: str, facts: Facts) -> Iterator[tuple[str, Fact]]:
+def _walk(facts: Facts, prefix: str = "") -> Iterator[tuple[str, Fact]]:
     for name, node in facts.items():
         if isinstance(node, Fact):
-            yield f"{prefix}.{name}", node
+            yield f"{prefix}{name}", node
         else:
-            yield from _walk(f"{prefix}.{name}", node)
+            yield from _walk(node, f"{prefix}{name}.")
 
 
 def _strip(facts: Facts) -> dict[str, Any]:

@@ -174,7 +174,7 @@ def materialise(geometry: Geometry, folder: Path) -> Path:
     with `load_format=dummy`.
     """
     files = checkpoint_files(geometry)
-    if not _has_files(folder, files):
+    if {path.name: path.is_file() and path.read_bytes() for path in folder.glob("*")} != files:
         with whole_folder(folder) as scratch:
             for name, content in files.items():
                 (scratch / name).write_bytes(content)
@@ -208,9 +208,3 @@ def vocab_size(config: dict[str, Any]) -> int:
     """Return the largest vocab_size that a part of the model declares; 0 if none does."""
     nested = (vocab_size(part) for part in config.values() if isinstance(part, dict))
     return max((int(config.get("vocab_size", 0)), *nested))
-
-
-def _has_files(folder: Path, files: dict[str, bytes]) -> bool:
-    if not folder.is_dir() or {path.name for path in folder.iterdir()} != files.keys():
-        return False
-    return all((folder / name).read_bytes() == content for name, content in files.items())

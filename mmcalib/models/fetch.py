@@ -14,6 +14,9 @@ from mmcalib.text import GIB
 # A tokenizer has up to 40 MB, the list of a repository's files less.
 MOST_FILE_BYTES = 1 << 28
 MOST_MEMORY_BYTES = GIB
+SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.py", "tokenizer*")
+# Short, so that an offline machine gets the bundled geometry quickly; the hub answers far sooner.
+REACH_TIMEOUT_S = 4.0
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Events of `sys.addaudithook` -> indices of the arguments that name written paths.
@@ -30,8 +33,6 @@ class FetchRequest(NamedTuple):
     model: str
     endpoint: str
     cache: str
-    patterns: list[str]
-    timeout_s: float
 
 
 def restrict_writes(folders: list[str], files: list[str]) -> None:
@@ -78,8 +79,8 @@ def serve(pipe: Connection) -> None:
             order.model,
             endpoint=order.endpoint,
             cache_dir=order.cache,
-            allow_patterns=order.patterns,
-            etag_timeout=order.timeout_s,
+            allow_patterns=list(SMALL_FILES),
+            etag_timeout=REACH_TIMEOUT_S,
         )
         pipe.send((folder, ""))
     except Exception as error:  # noqa: BLE001 - the client's HTTP libraries and their errors vary

@@ -22,18 +22,15 @@ import platformdirs
 from mmcalib.errors import ModelError
 from mmcalib.models.catalogue import assume_build, find_model, suggest_model
 from mmcalib.models.checkpoint import checkpoint_files, materialise
-from mmcalib.models.fetch import FetchRequest
+from mmcalib.models.fetch import REACH_TIMEOUT_S, FetchRequest
 from mmcalib.processes import STDERR, Worker, safe_environment
 from mmcalib.text import one_line
 
 WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth")
 # The hub client's default; HF_ENDPOINT overrides it.
 DEFAULT_ENDPOINT = "https://huggingface.co"
-# Short, so that an offline machine gets the bundled geometry quickly; the hub answers far sooner.
-REACH_TIMEOUT_S = 4.0
 # Enough for 50 MB on a slow line, but not for a server that sends byte by byte.
 FETCH_TIMEOUT_S = 300.0
-SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.py", "tokenizer*")
 # A snapshot without any of these cannot tokenize: another tool fetched only config.json.
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "tekken.json")
 # vLLM has no reader of GGUF since 0.31 (its plug-in is vllm-gguf-plugin).
@@ -66,14 +63,11 @@ class HuggingFaceHub:
             raise HubUnavailable("huggingface_hub is not installed")
         if not is_reachable(self.endpoint, REACH_TIMEOUT_S):
             raise HubUnavailable(f"{self.endpoint} did not answer within {REACH_TIMEOUT_S:g} s")
-        order = FetchRequest(
-            model_id, self.endpoint, self._cache, list(SMALL_FILES), REACH_TIMEOUT_S
-        )
         own = {"HF_HUB_DISABLE_XET": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         env = safe_environment(os.environ, sys.path) | own
         # The client's progress goes to stderr.
         with Worker("mmcalib.models.fetch", send_s=1, env=env, output=STDERR) as client:
-            client.send(order)
+            client.send(FetchRequest(model_id, self.endpoint, self._cache))
             try:
                 folder, why = client.receive(FETCH_TIMEOUT_S)
             except TimeoutError:
@@ -186,8 +180,10 @@ def resolve(
         name = cached[1].replace("--", "/")
         found = resolve(name, cache_dir=cache_dir, env=env, hub=hub, architecture=architecture)
         return replace(found, notes=(*found.notes, f"{model} is {name} of the hub"))
-    if (local := _local(model)) is not None:
-        return ResolvedModel(model, str(local), "local", ())
+    if (local := Path(model).expanduser()).is_dir():
+        return ResolvedModel(model, str(_with_config(model, local).resolve()), "local", ())
+    if model.endswith(".gguf"):
+        raise ModelError(f"{model} is a GGUF file, without config.json", hint=_GGUF_HINT)
     if model.startswith(("/", "./", "../", "~")) or model.count("/") > 1:
         other = f"--model with the model's hub id, or another folder: ls {os.path.dirname(model)}"
         hint = _suggestion(model, env, architecture) or other
@@ -226,15 +222,6 @@ def _suggestion(model: str, env: Mapping[str, str], architecture: str | None) ->
         if cached_snapshot(one, env):
             return f"--model {one}"
     return suggest_model(model, architecture)
-
-
-def _local(model: str) -> Path | None:
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        return _with_config(model, folder).resolve()
-    if model.endswith(".gguf"):
-        raise ModelError(f"{model} is a GGUF file, without config.json", hint=_GGUF_HINT)
-    return None
 
 
 def _with_config(model: str, folder: Path) -> Path:
