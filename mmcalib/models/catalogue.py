@@ -8,13 +8,14 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from mmcalib.models.cut import text_sections
 
 Status = Literal["found", "inferred", "transformers-default", "stand-in"]
 STATUSES: tuple[str, ...] = get_args(Status)
+_FOLDER = Path(__file__).parent
 SECTIONS = (
     *("config", "preprocessor", "video_preprocessor", "processor"),
     *("tokens", "words", "tokenizer", "placeholders", "chat"),
@@ -103,12 +104,7 @@ def _strip(facts: Facts) -> dict[str, Any]:
 @cache
 def bundled_models() -> tuple[Geometry, ...]:
     """Return every bundled geometry, sorted by id."""
-    folder = resources.files("mmcalib.models") / "facts"
-    documents = (
-        json.loads(file.read_text(encoding="utf-8"))
-        for file in folder.iterdir()
-        if file.name.endswith(".json")
-    )
+    documents = (json.loads(file.read_bytes()) for file in _FOLDER.glob("facts/*.json"))
     return tuple(sorted(map(parse_geometry, documents), key=lambda geometry: geometry.id.lower()))
 
 
@@ -165,8 +161,7 @@ def suggest_model(unknown: str, architecture: str | None = None) -> str:
 @cache
 def _usual_quantizations() -> list[dict[str, Any]]:
     """Return the quantization that builds usually have, by a pattern of "id architecture"."""
-    file = resources.files("mmcalib.models") / "quantizations.json"
-    usual: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    usual: list[dict[str, Any]] = json.loads((_FOLDER / "quantizations.json").read_bytes())
     return usual
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from mmcalib.errors import UsageError
@@ -229,8 +229,7 @@ def fold_name(name: str) -> str:
 @cache
 def _entries() -> tuple[tuple[Gpu, list[str]], ...]:
     """Return each GPU of the catalogue and its other names."""
-    file = resources.files("mmcalib.models") / "gpus.json"
-    entries = json.loads(file.read_text(encoding="utf-8"))
+    entries = json.loads((Path(__file__).parent / "gpus.json").read_bytes())
     aliases = [entry.pop("aliases") for entry in entries]
     gpus = [Gpu(**{**entry, "capability": tuple(entry["capability"])}) for entry in entries]
     return tuple(zip(gpus, aliases, strict=True))
