@@ -40,7 +40,17 @@ def may_be_rotated(file: BinaryIO) -> bool:
         tracks = head.replace(_SEEK + _TRACKS, b"").partition(_TRACKS)[2]
         end = _element_end(tracks)
         return not 0 < end <= len(tracks) or _PROJECTION.search(tracks, 0, end) is not None
-    return _mov(file, file.seek(0, os.SEEK_END))
+    for kind, start, end in boxes(file, 0, file.seek(0, os.SEEK_END)):
+        if kind == b"moov":
+            # The matrix of a track is multiplied by that of the movie.
+            parts = list(boxes(file, start, end))
+            tracks = [part for part in parts if part[0] == b"trak"]
+            headers = [part for part in parts if part[0] == b"mvhd"]
+            for _, first, last in tracks:
+                headers += [part for part in boxes(file, first, last) if part[0] == b"tkhd"]
+            upright = (_is_upright(file, *header) for header in headers)
+            return len(headers) != len(tracks) + 1 or not all(upright)
+    return True
 
 
 def _element_end(data: bytes) -> int:
@@ -65,20 +75,6 @@ def is_video_truncated(file: BinaryIO) -> bool:
         listed = int.from_bytes(head[4:8], "little")
         return head[8:12] == b"AVI " and size_bytes < 8 + listed < 8 + _OPEN_RIFF
     return any(kind == b"mdat" and end > size_bytes for kind, _, end in boxes(file, 0, size_bytes))
-
-
-def _mov(file: BinaryIO, size_bytes: int) -> bool:
-    for kind, start, end in boxes(file, 0, size_bytes):
-        if kind == b"moov":
-            # The matrix of a track is multiplied by that of the movie.
-            parts = list(boxes(file, start, end))
-            tracks = [part for part in parts if part[0] == b"trak"]
-            headers = [part for part in parts if part[0] == b"mvhd"]
-            for _, first, last in tracks:
-                headers += [part for part in boxes(file, first, last) if part[0] == b"tkhd"]
-            upright = (_is_upright(file, *header) for header in headers)
-            return len(headers) != len(tracks) + 1 or not all(upright)
-    return True
 
 
 def _is_upright(file: BinaryIO, kind: bytes, start: int, end: int) -> bool:
