@@ -10,10 +10,9 @@ from pathlib import Path
 
 from mmcalib.admission import admits
 from mmcalib.admission.calibration import Calibration
-from mmcalib.corpus.chat import Prompt
+from mmcalib.corpus.chat import Prompt, Source
 from mmcalib.corpus.requests import Reading, RequestLines, RequestsSource, file_labels
 from mmcalib.corpus.resolve import find_sources
-from mmcalib.corpus.source import Source
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.model import BODY_BYTES
 from mmcalib.domain.shapes import EncodedItem, takes_video_as_audio

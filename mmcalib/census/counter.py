@@ -13,8 +13,7 @@ from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.census import Census
 from mmcalib.census.executor import Executor, ProbeTask
 from mmcalib.census.prompts import PromptCensus
-from mmcalib.corpus.chat import Prompt
-from mmcalib.corpus.source import Source
+from mmcalib.corpus.chat import Prompt, Source
 from mmcalib.domain.items import Item, Skipped, decode_line, download_mib, drop_data, loaded_bytes
 from mmcalib.domain.shapes import (
     AudioShape,

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Literal, cast
 
-from mmcalib.corpus.chat import PART_OF, ChatRequest, Prompt, text_part, url_part
-from mmcalib.corpus.source import Source, is_hidden
+from mmcalib.corpus.chat import PART_OF, ChatRequest, Prompt, Source, text_part, url_part
 from mmcalib.corpus.tables import MOST_SENT_BYTES, ParquetSource, guess_modality
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.errors import MmcalibError
@@ -186,7 +185,8 @@ class ArchiveSource:
         for member in archive.members():
             name = member.name
             is_meta = self.kind == "tar" and _META_NAME.match(name)
-            if is_meta or is_hidden(name) or member.is_folder:
+            steps = (step for step in name.split("/") if step not in (".", ".."))
+            if is_meta or member.is_folder or any(step.startswith(".") for step in steps):
                 continue
             path = member_path(self.kind, name, self.path)
             if not member.is_file:

@@ -1,4 +1,4 @@
-"""OpenAI chat requests: their media, their text, and how much context they need."""
+"""OpenAI chat requests: their media, text and need of context; the protocol of their sources."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from mmcalib.domain.items import Item, RequestText
+from mmcalib.domain.items import Item, RequestText, Skipped
 from mmcalib.domain.shapes import Modality
 
 Message = dict[str, Any]
@@ -194,6 +194,16 @@ class Prompt:
     doubt: str = ""
     body_bytes: int = field(default=0, compare=False)
     by_path: bool = field(default=False, compare=False)
+
+
+class Source(Protocol):
+    """Media files, requests that name them, or both. Each call starts over in the same order."""
+
+    def items(self) -> Iterator[Item | Skipped]:
+        """Yield every media file once, and `Skipped` for files that cannot be media."""
+
+    def prompts(self) -> Iterator[Prompt | Skipped]:
+        """Yield every request; `Skipped.path` is the request's origin."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Generic, TypeVar
 
 from mmcalib.corpus.archives import archive_source
-from mmcalib.corpus.chat import Prompt
-from mmcalib.corpus.source import Folders, Source, is_listed_file, walk
+from mmcalib.corpus.chat import Prompt, Source
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import is_size, with_tag
 from mmcalib.errors import CorpusError, OutputError
 from mmcalib.files import cut_lines
-from mmcalib.storage.location import Location
+from mmcalib.media.failure import error_reason
+from mmcalib.storage.location import NOT_REGULAR, Location
 from mmcalib.text import one_line
 
 P = TypeVar("P")
@@ -63,7 +65,7 @@ class Files(Generic[P]):
 
 
 class FolderSource(Files[str]):
-    """Every file that `walk` finds below `root`, with archives' members.
+    """Every file below `root`, with archives' members.
 
     The probe decides what is media. Hints name the option `given_as`.
     """
@@ -81,7 +83,66 @@ class FolderSource(Files[str]):
         )
 
     def _paths(self) -> Iterator[str | Skipped]:
-        return walk(self.root)
+        return _walk(self.root, set())
+
+
+# Device and inode of each folder that was read, so that circular links end.
+_Read = set[tuple[int, int]]
+
+
+def _walk(root: str, read: _Read) -> Iterator[str | Skipped]:
+    """Yield the files below `root`, or `root` itself, depth first and sorted by name.
+
+    Names with a leading dot are ignored. Links are followed. Anything but a regular file is
+    `Skipped`, as is a folder in `read`.
+    """
+    entries = _list_entries(root, read)
+    if not isinstance(entries, list):
+        yield entries or root
+        return
+    within = [iter(entries)]
+    while within:
+        for entry in within[-1]:
+            if entry.name[0] == ".":
+                continue
+            # The folder's listing already has the file type, which saves a `stat` per file.
+            if _is_listed_file(entry):
+                yield entry.path
+                continue
+            below = _list_entries(entry.path, read)
+            if isinstance(below, list):
+                within.append(iter(below))
+                break
+            yield below or entry.path
+        else:
+            within.pop()
+
+
+def _list_entries(path: str, read: _Read) -> list[os.DirEntry[str]] | Skipped | None:
+    """Return a folder's sorted entries, `Skipped` if it was read before; None for a file."""
+    try:
+        status = os.stat(path)
+        if not stat.S_ISDIR(status.st_mode):
+            return None if stat.S_ISREG(status.st_mode) else Skipped(path, NOT_REGULAR)
+        with os.scandir(path) as scan:
+            entries = sorted(scan, key=lambda entry: entry.name)
+    except OSError as error:
+        is_broken = isinstance(error, FileNotFoundError) and os.path.islink(path)
+        why = "broken link" if is_broken else error_reason(error)
+        return Skipped(path, "circular link" if error.errno == errno.ELOOP else why)
+    identity = (status.st_dev, status.st_ino)
+    if identity in read:
+        return Skipped(path, "folder already read under another name", no_media=True)
+    read.add(identity)
+    return entries
+
+
+def _is_listed_file(entry: os.DirEntry[str]) -> bool:
+    """True if the folder's listing marks the entry as a regular file."""
+    try:
+        return entry.is_file(follow_symlinks=False)
+    except OSError:
+        return False
 
 
 _WILDCARDS = re.compile(r"[*?[]")
@@ -112,14 +173,14 @@ class GlobSource(Files[str]):
 
     def _paths(self) -> Iterator[str | Skipped]:
         """Walk the pattern. Each path carries the pattern steps that its next name may match."""
-        folders, end = Folders(), len(self._steps)
+        read, end = _Read(), len(self._steps)
         waiting = [(self._root, self._from(0))]
         while waiting:
             path, places = waiting.pop()
             if end in places:
-                yield from walk(path, folders)
+                yield from _walk(path, read)
                 continue
-            entries = folders.list_entries(path)
+            entries = _list_entries(path, read)
             if isinstance(entries, Skipped) and os.path.isdir(path):
                 yield entries
             elif isinstance(entries, list):
@@ -127,7 +188,7 @@ class GlobSource(Files[str]):
                 waiting += [
                     (entry.path, after)
                     for entry, after in matches
-                    if end in after or (after and not is_listed_file(entry))
+                    if end in after or (after and not _is_listed_file(entry))
                 ]
 
     def _after(self, places: frozenset[int], name: str) -> frozenset[int]:

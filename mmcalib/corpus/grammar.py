@@ -158,7 +158,10 @@ class Grammar:
         # With `prompt_embeds` enabled, vLLM searches each text for their marker.
         if self._embeds and not ChatRequest(request.messages).is_plain:
             doubts.append("text of another type is not modelled")
-        if fields.get("continue_final_message") and _ends_with_medium(request.messages[-1]):
+        content = request.messages[-1].get("content")
+        # transformers ends such a prompt with the last text (`render_jinja_template`, 5.19).
+        ends_with_medium = isinstance(content, list) and content and medium_of(content[-1])
+        if fields.get("continue_final_message") and ends_with_medium:
             doubts.append("continue_final_message may cut off the media after the last text")
         if not self._grammar:
             names = fields.keys() - request.fields.keys() - _ANY_VALUE
@@ -318,12 +321,6 @@ class Grammar:
             (_validator({**defs[name], "$defs": defs}), set(defs[name].get("properties", ())))
             for name in names
         ]
-
-
-def _ends_with_medium(message: Mapping[str, Any]) -> bool:
-    """transformers ends such a prompt with the last text (`render_jinja_template`, 5.19)."""
-    content = message.get("content")
-    return isinstance(content, list) and bool(content) and medium_of(content[-1]) is not None
 
 
 def _validator(schema: Mapping[str, Any]) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
 from mmcalib.corpus.archives import Record, RecordKind
-from mmcalib.corpus.source import Source
+from mmcalib.corpus.chat import Source
 from mmcalib.domain.items import Item, loaded_bytes
 from mmcalib.errors import MmcalibError
 from mmcalib.media.failure import error_reason

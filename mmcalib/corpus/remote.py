@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from mmcalib.corpus.archives import archive_source
+from mmcalib.corpus.chat import Source
 from mmcalib.corpus.folder import Files, is_pattern
-from mmcalib.corpus.source import Source
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.media.failure import error_reason

@@ -170,13 +170,8 @@ _OTHERS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A line of the file, with its number (from 1); a `copy` if it counts more."""
-
-    number: int
-    text: bytes
-    copy: int = 0
+# A line's origin (the file's label, the number from 1, `#1` if it counts again), and its text.
+_Line = tuple[str, bytes]
 
 
 def file_labels(paths: Sequence[Path]) -> list[str]:
@@ -231,7 +226,7 @@ class RequestsSource:
         usable, first = 0, None
         items: dict[Item, None] = {}
         for line in self._lines():
-            prompt = self._reader.prompt(self._origin(line), line.text)
+            prompt = self._reader.prompt(*line)
             loose = isinstance(prompt, Prompt) and prompt.request.loose
             if self._at_rest:
                 its = prompt.items if isinstance(prompt, Prompt) else self._items_of([line])
@@ -264,18 +259,15 @@ class RequestsSource:
         self, lines: Iterable[_Line], origins: Container[str] | None = None
     ) -> Iterator[tuple[str, ChatRequest, float | None]]:
         """Yield usable requests (only those of `origins`, if set), and when each was sent."""
-        for line in lines:
-            origin = self._origin(line)
+        for origin, text in lines:
             if origins is None or origin in origins:
                 with suppress(BadRequest):
-                    yield origin, *parse_line(line.text, origin)
-
-    def _origin(self, line: _Line) -> str:
-        return f"{self._label}:{line.number}" + (f"#{line.copy}" if line.copy else "")
+                    yield origin, *parse_line(text, origin)
 
     def _lines(self) -> Iterator[_Line]:
         if self._drawn:
-            yield from (_Line(n, text) for n, text in enumerate(self._drawn.lines(), 1))
+            for number, text in enumerate(self._drawn.lines(), 1):
+                yield f"{self._label}:{number}", text
             return
         with self.path.open("rb") as file:
             # `parse_line` rejects a line that is too long.
@@ -285,7 +277,8 @@ class RequestsSource:
                     many = 1  # Also for a wrong line.
                     with suppress(ValueError):
                         many = getattr(read_given(text), "count", 1)
-                    yield from (_Line(number, text, n) for n in range(many))
+                    origin = f"{self._label}:{number}"
+                    yield from ((f"{origin}#{n}" if n else origin, text) for n in range(many))
 
 
 def _reject_other_formats(path: Path) -> None:

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from mmcalib.corpus import folder
 from mmcalib.corpus.archives import SubprocessSource, archive_source
+from mmcalib.corpus.chat import Source
 from mmcalib.corpus.remote import RemoteSource
-from mmcalib.corpus.source import Source
 from mmcalib.corpus.tables import HfDatasetSource
 from mmcalib.domain.shapes import is_size
 from mmcalib.errors import UsageError

@@ -24,11 +24,10 @@ from mmcalib.census.prompts import PromptCensus
 from mmcalib.configs.opening import find_configuration, open_model
 from mmcalib.configs.read import read_configuration
 from mmcalib.corpus.archives import stop_readers
-from mmcalib.corpus.chat import Prompt, Text
+from mmcalib.corpus.chat import Prompt, Source, Text
 from mmcalib.corpus.given import format_text
 from mmcalib.corpus.requests import Reading, RequestsSource, file_labels
 from mmcalib.corpus.resolve import find_sources
-from mmcalib.corpus.source import Source
 from mmcalib.decision.media_files import Files, prepare_files
 from mmcalib.decision.texts import BATCH, ReadTexts, Texts
 from mmcalib.domain.items import Skipped

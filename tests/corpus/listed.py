@@ -1,7 +1,6 @@
 """The items and prompts of a source that skips nothing."""
 
-from mmcalib.corpus.chat import Prompt
-from mmcalib.corpus.source import Source
+from mmcalib.corpus.chat import Prompt, Source
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.media.probe import probe
