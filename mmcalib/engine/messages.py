@@ -50,14 +50,8 @@ class Request(Message, Generic[R]):
     def __init_subclass__(cls, *, cacheable: bool = False) -> None:
         super().__init_subclass__()
         cls.cacheable = cacheable
-        Message.by_name.setdefault(cls.reply().__name__, cls.reply())
-
-    @classmethod
-    def reply(cls) -> type[R]:
-        """Return R of the declared base `Request[R]`."""
-        reply_type: type[R]
-        (reply_type,) = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]
-        return reply_type
+        (reply,) = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]
+        Message.by_name.setdefault(reply.__name__, reply)
 
 
 def encode(message: object) -> bytes:
