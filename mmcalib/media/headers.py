@@ -37,9 +37,9 @@ def may_be_rotated(file: BinaryIO) -> bool:
     head = read_at(file, 0, _HEAD_BYTES)
     if head.startswith(_EBML):
         # The tracks come before the large elements, after an index that names their offset.
-        tracks = head.replace(_SEEK + _TRACKS, b"").partition(_TRACKS)[2]
-        end = _element_end(tracks)
-        return not 0 < end <= len(tracks) or _PROJECTION.search(tracks, 0, end) is not None
+        data = head.replace(_SEEK + _TRACKS, b"").partition(_TRACKS)[2]
+        end = _element_end(data)
+        return not 0 < end <= len(data) or _PROJECTION.search(data, 0, end) is not None
     for kind, start, end in boxes(file, 0, file.seek(0, os.SEEK_END)):
         if kind == b"moov":
             # The matrix of a track is multiplied by that of the movie.
