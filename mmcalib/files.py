@@ -7,6 +7,7 @@ import contextlib
 import errno
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -19,10 +20,6 @@ from mmcalib.errors import OutputError
 from mmcalib.processes import Closing
 from mmcalib.text import MIB
 
-# A temporary name is longer than the file's own, which may be as long as the system allows.
-_NAME_PREFIX_CHARS = 100
-_AS = ("utf-8", "surrogateescape")
-
 
 def write_text(path: Path, text: str) -> None:
     """Replace the file's content atomically. Raises OutputError and keeps the old content."""
@@ -31,43 +28,25 @@ def write_text(path: Path, text: str) -> None:
 
 def write_texts(texts: Mapping[Path, str]) -> None:
     """Replace files that belong together; if one fails, all keep their text. Raises OutputError."""
-    waiting: dict[Path, str] = {}
+    waiting: dict[Path, Path] = {}
     try:
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            waiting[path] = _write_temporary(path, text.encode(*_AS))
-        for path in texts:
-            os.replace(waiting[path], path)
-            del waiting[path]
+            content = text.encode(errors="surrogateescape")
+            waiting[path] = path.parent / f".mmcalib-{secrets.token_hex(8)}"
+            with open(waiting[path], "xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        for path, temporary in waiting.items():
+            temporary.replace(path)
     except (OSError, UnicodeEncodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise OutputError(f"cannot write {path}: {why}", hint="--out another folder") from error
     finally:
-        for name in waiting.values():
-            _remove(name)
-
-
-def _write_temporary(path: Path, content: bytes) -> str:
-    """Write a new file in the same folder, synced and with the umask's mode; return its name."""
-    prefix = f".{path.name[:_NAME_PREFIX_CHARS]}."
-    handle, name = tempfile.mkstemp(prefix=prefix, dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(handle)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-    except BaseException:
-        _remove(name)
-        raise
-    return name
-
-
-def _remove(name: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(name)
+        for temporary in waiting.values():
+            with contextlib.suppress(OSError):
+                temporary.unlink()
 
 
 def link_or_copy(source: Path, target: Path) -> None:

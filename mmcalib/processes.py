@@ -54,16 +54,6 @@ def give_back_large_blocks() -> None:
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
-_PR_SET_PDEATHSIG = 1
-
-
-def belong_to_parent() -> None:
-    """Ignore interrupts; on Linux, let the kernel kill this process when its parent thread ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def confine(memory_bytes: int) -> None:
     """Limit a decoding process to `memory_bytes` more address space, and silence its warnings."""
     warnings.simplefilter("ignore")
@@ -248,9 +238,17 @@ class Worker(Closing):
         self.closed = True
 
 
+_PR_SET_PDEATHSIG = 1
+
+
 def serve_parent(serve: Callable[..., None]) -> None:
-    """Run as a `Worker`: call `serve(pipe, FILES and NUMBERS)` until the parent closes the pipe."""
-    belong_to_parent()
+    """Run as a `Worker`: call `serve(pipe, FILES and NUMBERS)` until the parent closes the pipe.
+
+    Interrupts are ignored; on Linux the kernel kills this process when its parent thread ends.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     pipe_fd, *numbers = map(int, sys.argv[1:])
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         serve(Connection(pipe_fd), *numbers)

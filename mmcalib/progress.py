@@ -33,18 +33,15 @@ class Progress(Protocol):
         """Receive one line of an engine process's output."""
 
 
-class _SilentTask:
-    def advance(self, done: int = 1) -> None: ...
-    def total(self, total: int) -> None: ...
-
-
 class Silent:
-    """Ignores all progress."""
+    """Ignores all progress; it is its own task."""
 
     @contextmanager
     def step(self, title: str, total: int | None = None) -> Iterator[Task]:
-        yield _SilentTask()
+        yield self
 
+    def advance(self, done: int = 1) -> None: ...
+    def total(self, total: int) -> None: ...
     def note(self, text: str) -> None: ...
     def log(self, line: str) -> None: ...
 
@@ -59,7 +56,7 @@ class StepLog(Silent):
     def step(self, title: str, total: int | None = None) -> Iterator[Task]:
         started = time.monotonic()
         self._logger.info("%s", title)
-        yield _SilentTask()
+        yield self
         self._logger.info("%s: %.1f s", title, time.monotonic() - started)
 
     def note(self, text: str) -> None:

@@ -115,12 +115,9 @@ def during_interrupt(error: BaseException) -> bool:
     return cause is not None
 
 
-def _explain_unparsed(error: Exception) -> UsageError:
+def _explain_unparsed(error: Any) -> UsageError:
     """Typer's message about the command line, with the next thing to type."""
-    words = sys.argv[1:]
-    message = str(getattr(error, "message", "") or error)
-    if callable(whole := getattr(error, "format_message", None)):
-        message = str(whole())
+    words, message = sys.argv[1:], str(error.format_message())
     name = next((word for word in words if word in COMMANDS), "")
     hint = f"mmcalib {name} --help" if name else "mmcalib --help"
     typed = getattr(error, "option_name", None)
@@ -158,7 +155,10 @@ def main() -> None:
     # SIGTERM unwinds like an interrupt, so that engine processes end too.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
-        code = app(_spell_as_options(sys.argv[1:]), standalone_mode=False)
+        words = sys.argv[1:]
+        if words[:1] == ["help"]:
+            words = [*words[1:], "--help"]
+        code = app(["--version"] if words == ["version"] else words, standalone_mode=False)
         _flush()
         if code == INTERRUPTED:
             raise KeyboardInterrupt
@@ -184,15 +184,6 @@ def _fail(error: MmcalibError) -> NoReturn:
         print_error(error)
         _flush()
     sys.exit(error.exit_code)
-
-
-def _spell_as_options(words: list[str]) -> list[str]:
-    match words:
-        case ["help", *rest]:
-            return [*rest, "--help"]
-        case ["version"]:
-            return ["--version"]
-    return words
 
 
 def _interrupted() -> NoReturn:

@@ -88,28 +88,22 @@ def command(function: Callable[[Any], None]) -> Callable[..., None]:
     return called
 
 
-def _complete_gpu(incomplete: str) -> list[str]:
+def _complete(option: str, incomplete: str) -> list[str]:
+    """The models or GPUs that the last name of a list may become."""
+    from mmcalib.models.catalogue import bundled_models
     from mmcalib.models.gpus import catalogue_gpus
 
-    return _complete_last(incomplete, [gpu.name for gpu in catalogue_gpus()])
-
-
-def _complete_model(incomplete: str) -> list[str]:
-    from mmcalib.models.catalogue import bundled_models
-
-    return _complete_last(incomplete, [model.id for model in bundled_models()])
-
-
-def _complete_last(incomplete: str, known: Sequence[str]) -> list[str]:
-    before, comma, begun = incomplete.rpartition(",")
+    models, (before, comma, begun) = option == "model", incomplete.rpartition(",")
+    known = [one.id for one in bundled_models()] if models else [g.name for g in catalogue_gpus()]
     return [f"{before}{comma}{name}" for name in known if name.startswith(begun)]
-
-
-_COMPLETE = {"gpu": _complete_gpu, "model": _complete_model}
 
 
 def _parameter(own: Option) -> inspect.Parameter:
     """Describe an option to Typer."""
+
+    def complete(incomplete: str) -> list[str]:
+        return _complete(own.name, incomplete)
+
     if own.is_argument:
         shown = typer.Argument(metavar=own.metavar, help=own.help)
     else:
@@ -119,7 +113,7 @@ def _parameter(own: Option) -> inspect.Parameter:
             help=own.help,
             min=own.least,
             callback=own.eager,
-            autocompletion=_COMPLETE.get(own.name),
+            autocompletion=complete if own.name in ("gpu", "model") else None,
             is_eager=own.eager is not None,
             rich_help_panel=None if own.basic else MORE,
         )

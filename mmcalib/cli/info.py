@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict
@@ -56,9 +57,6 @@ def serve(options: ServeOptions) -> None:
 
     Example: mmcalib serve --config out/engine.yaml -- --port 8000
     """
-    import os
-    import sys
-
     from mmcalib.configs.read import read_configuration
     from mmcalib.engine.environment import become_server
     from mmcalib.engine.wheels import BUILDS, installed_version

@@ -7,9 +7,11 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -36,10 +38,12 @@ from mmcalib.version import __version__
 from mmcalib.workflows.run.run import run_each
 from mmcalib.workflows.run.session import Job, RunOutcome
 
-_REPORTS = ("report.html", "report.md")
+if TYPE_CHECKING:
+    from mmcalib.cli.run import RunCommandOptions
+
 # The difference from the user's configuration to the tuned one.
 DIFF = "engine.diff"
-FILES = ("engine.yaml", "calibration.json", *_REPORTS, "skipped.jsonl")
+FILES = ("engine.yaml", "calibration.json", "report.html", "report.md", "skipped.jsonl")
 # Written with `--emit`, or if the user gave a configuration.
 OTHER_FORMS = (*(form.file for form in CONFIGURATIONS.values() if form.file not in FILES), DIFF)
 # For the results, and as much in files that go again.
@@ -106,13 +110,8 @@ def finish(
     calibration: Calibration,
     out: Path,
     console: Console,
+    options: RunCommandOptions,
     *,
-    as_json: bool,
-    quiet: bool,
-    strict: bool,
-    thumbnails: bool = True,
-    redact_paths: bool = False,
-    emit: Sequence[str] = (),
     command: Sequence[str] = (),
     seconds: float | None = None,
 ) -> None:
@@ -120,6 +119,7 @@ def finish(
     Only a pass writes `engine.yaml` and the forms of `emit`, all or none. `command` has the words
     of this run, and `seconds` its time.
     """
+    thumbnails, redact_paths = not options.no_thumbnails, options.redact_paths
     passes = calibration.verdict == "pass"
     config = out / "engine.yaml"
     serve = serve_command(config)
@@ -135,13 +135,13 @@ def finish(
             write_text(out / DIFF, calibration.yours.diff)
             also.append(str(out / DIFF))
         # Last: a form that cannot carry a value fails, and then none of them is written.
-        wanted = [CONFIGURATIONS[name] for name in dict.fromkeys(emit)]
+        wanted = [CONFIGURATIONS[name] for name in dict.fromkeys(options.emit or ())]
         forms = [form for form in wanted if form.file not in FILES]
         write_texts({out / form.file: form.render(calibration, serve_program()) for form in forms})
         also += [str(out / form.file) for form in forms]
-    if as_json:
+    if options.as_json:
         print_document(calibration.to_json())
-    if not quiet:
+    if not options.quiet:
         summary(calibration, console, serve=served, folder=str(out), seconds=seconds, also=also)
         if words := undrawn_words():
             console.print(words, markup=False, soft_wrap=True)
@@ -150,11 +150,11 @@ def finish(
             console.print(f"{_LEFT_OUT}: {retry}", markup=False, soft_wrap=True)
     if not passes:
         failed = first_failed(calibration.checks)
-        if not quiet:
+        if not options.quiet:
             # The summary shows the rest.
             raise VerdictError(f"failed at {failed.code} {failed.name}")
         raise VerdictError(f"failed at {check_line(failed)}", hint=failed.remedy)
-    if strict and calibration.corpus.skipped:
+    if options.strict and calibration.corpus.skipped:
         raise VerdictError(
             f"--strict: {calibration.corpus.skipped} files or requests were skipped",
             hint=f"see {out / 'skipped.jsonl'}",
@@ -163,11 +163,9 @@ def finish(
 
 def gpu_that_serves(named: gpus.Gpu | str | None) -> gpus.Gpu | None:
     """The given GPU, or the one of this machine; None without either."""
-    if isinstance(named, gpus.Gpu):
-        return named
-    if named is not None:
-        return resolve_gpu(named)
-    return resolve_gpu(AUTO) if gpus.has_gpu() else None
+    if named is None and gpus.has_gpu():
+        named = AUTO
+    return resolve_gpu(named) if isinstance(named, str) else named
 
 
 COMPARISON = "comparison.json"
@@ -192,25 +190,20 @@ def split_names(names: str | None) -> list[str | None]:
 
 def compare(
     jobs: Sequence[Job],
-    out: Path,
     progress: Progress,
-    finish: Callable[..., None],
     console: Console,
     prices: Mapping[gpus.Gpu | None, float | None],
-    *,
-    as_json: bool,
-    quiet: bool,
-    force: bool,
+    options: RunCommandOptions,
 ) -> None:
     """Run the jobs, `finish` each in its folder, and compare. Raises VerdictError if all fail.
 
     Contexts are as short as the media allow, unless options, file or flags set one.
     """
-    jobs = [job.with_fitting_context() for job in jobs]
+    jobs, out = [job.with_fitting_context() for job in jobs], options.job.out
     folders = [out / name for name in _folder_names(jobs)]
     for folder in folders:
-        check_output_dir(folder, force=force)
-    if (out / COMPARISON).exists() and not force:
+        check_output_dir(folder, force=options.force)
+    if (out / COMPARISON).exists() and not options.force:
         raise UsageError(f"--out {out} has a comparison", hint="--force, or --out another folder")
     outcomes = [RunOutcome(on_change=partial(save, out=folder)) for folder in folders]
     found = Comparison(mmcalib=__version__, runs=[])
@@ -221,7 +214,7 @@ def compare(
         if isinstance(calibration, Calibration):
             row = ComparedRun.of(calibration, gpu, folder.name)
             try:
-                finish(calibration, folder, console, as_json=False, quiet=True)
+                finish(calibration, folder, console, replace(options, as_json=False, quiet=True))
             except VerdictError as error:
                 refused = error if row.verdict == "pass" else refused
         else:
@@ -230,19 +223,19 @@ def compare(
         row = row.model_copy(update={"price_per_h": prices[job.gpu]})
         found = Comparison(mmcalib=__version__, runs=[*found.runs, row])
         write_text(out / COMPARISON, found.model_dump_json(indent=2) + "\n")
-        if not quiet:
+        if not options.quiet:
             ended = f"{len(found.runs)} of {len(jobs)}: {folder.name} {row.verdict.upper()}"
             console.print(ended, markup=False, style="bold")
-    if as_json:
+    if options.as_json:
         print_document(found.model_dump_json(indent=2))
-    if not quiet:
+    if not options.quiet:
         print_comparison(found, console)
         console.print(f"Details: {out / COMPARISON}, and a folder for each", markup=False)
     passed = [run for run in found.runs if run.verdict == "pass"]
     if not passed:
         first = found.runs[0]
         raise VerdictError(f"none of {len(jobs)} passed: {first.problem}", hint=first.remedy)
-    if not quiet:
+    if not options.quiet:
         for run in passed:
             serve = serve_command(out / run.folder / "engine.yaml")
             console.print(f"Serve:  {serve}", markup=False, style="bold", soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import MISSING
@@ -69,8 +70,6 @@ class ReportOptions:
 
 def _emit_again(source: Path, form: str, out: Path | None, options: ReportOptions) -> None:
     """Write the configuration in this form into `out`, or to standard output."""
-    from shlex import quote
-
     from mmcalib.admission.calibration import Calibration
     from mmcalib.engine.environment import serve_program
     from mmcalib.files import write_text
@@ -103,7 +102,7 @@ def _emit_again(source: Path, form: str, out: Path | None, options: ReportOption
     if not options.quiet:
         if calibration.verdict == "fail":
             typer.echo("warning: this configuration failed its checks", err=True)
-        name = quote(str(out)) if out else file
+        name = shlex.quote(str(out)) if out else file
         use = CONFIGURATIONS[form].usage(calibration.server, name, serve_program())
         typer.echo(f"Use: {use}" if out else f"Save as {file}, then: {use}", err=True)
 
@@ -117,8 +116,6 @@ def report(options: ReportOptions) -> None:
 
     Example: mmcalib report out --emit args
     """
-    import shlex
-
     from mmcalib.admission.calibration import Calibration
     from mmcalib.engine.environment import serve_command
     from mmcalib.files import write_text

@@ -66,24 +66,13 @@ def run(options: RunCommandOptions) -> None:
     kind = f"run {options.job.validate} {options.job.model} {options.job.gpu}"
     times = StepTimes(cache_dir() / "steps" / f"{crc32(kind.encode()):08x}.json")
     console, progress = terminal(quiet=options.quiet, verbose=options.verbose, times=times)
-    finish = partial(
-        output.finish,
-        strict=options.strict,
-        thumbnails=not options.no_thumbnails,
-        redact_paths=options.redact_paths,
-        emit=options.emit or [],
-        command=sys.argv[1:],
-    )
-    as_json, quiet, force = options.as_json, options.quiet, options.force
     if len(jobs) > 1:
-        output.compare(
-            jobs, out, progress, finish, console, prices, as_json=as_json, quiet=quiet, force=force
-        )
+        output.compare(jobs, progress, console, prices, options)
         times.save()
         return
     if any(prices.values()):
         raise UsageError("a price compares several GPUs", hint="--gpu L4=0.80/h,L40S=1.90/h")
-    output.check_output_dir(out, force=force)
+    output.check_output_dir(out, force=options.force)
     outcome = RunOutcome(on_change=partial(output.save, out=out))
     try:
         calibration = run_job(job, outcome, progress)
@@ -93,4 +82,4 @@ def run(options: RunCommandOptions) -> None:
         raise
     times.save()
     seconds = time.monotonic() - started
-    finish(calibration, out, console, as_json=as_json, quiet=quiet, seconds=seconds)
+    output.finish(calibration, out, console, options, command=sys.argv[1:], seconds=seconds)

@@ -90,10 +90,9 @@ def issue(calibration: CalibrationDocument) -> str:
         *(f"| {' | '.join(map(cell, cells))} |" for *cells, _ in reserved),
     ]
     checks = [
-        f"- {rows.MARKS[status]} {cell(text.one_line(rows.check_line(check)))}"
-        for status in ("fail", "warn")
-        for check in shown.checks
-        if check.status == status
+        f"- {rows.MARKS[check.status]} {cell(text.one_line(rows.check_line(check)))}"
+        for check in rows.worst_first(shown.checks)
+        if check.status in ("fail", "warn")
     ]
     most = MOST_LINES - len(lines) - 1
     if len(checks) > most:

@@ -213,7 +213,7 @@ def html(report: Report) -> str:
     made.filters["name"] = _name
     # A setting may break after its dots.
     made.filters["dotted"] = lambda setting: _name(setting).replace(".", Markup(".<wbr>"))
-    shown, serve, worst_first = report.shown, report.command, list(rows.MARKS)
+    shown = report.shown
     # Without comments: the page gives the reasons of the settings below.
     settings = (yaml_entry(*item) for item in shown.engine_config.items() if item[1] is not None)
     return made.get_template("report.html.j2").render(
@@ -221,7 +221,7 @@ def html(report: Report) -> str:
         words=rows,
         facts=list(facts(shown)),
         headlines=(_kv_cache(shown), _worst_item(shown), _rejected(shown)),
-        serve=serve,
+        serve=report.command,
         yaml=escape("".join(settings)),
         tokens=list(distributions(shown)),
         sizes=list(sizes(shown)),
@@ -236,7 +236,7 @@ def html(report: Report) -> str:
         diff=escape(rows.diff_text(shown.yours)) if shown.yours else "",
         settings=group_evidence(shown.evidence),
         verdict=rows.verdict_of(shown),
-        checks=sorted(shown.checks, key=lambda check: worst_first.index(check.status)),
+        checks=rows.worst_first(shown.checks),
         labels=_LABELS,
     )
 

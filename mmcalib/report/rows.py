@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,11 +13,17 @@ from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.results.calibration import CalibrationDocument, YourConfiguration
 from mmcalib.results.memory import EncoderBudget, Memory, ServedTraffic, TrafficFigures
 from mmcalib.results.part import CheckResult, verdict_words
-from mmcalib.text import gib, number, plural, printable, share
+from mmcalib.text import gib, number, plural, printable, ratio, share
 
 # The worst first.
 MARKS = {"fail": "FAIL", "warn": "warn", "skip": "skip", "pass": "ok"}
 STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
+
+
+def worst_first(checks: Iterable[CheckResult]) -> list[CheckResult]:
+    """Sort checks by status; those of one status keep their order."""
+    return sorted(checks, key=lambda check: list(MARKS).index(check.status))
+
 
 # A name, a value for each configuration, and how the last value is known.
 Row = tuple[str, ...]
@@ -128,9 +134,7 @@ def reserved_rows(compared: Sequence[Column]) -> list[Row]:
             ", ".join(f"{number(count)} {m}" for m, count in of.items()) or "—" for of in held
         ]
     cells["profiled at startup"] = list(map(profile, budgets))
-    cells["profiled ÷ largest step, tokens"] = [
-        "—" if one.adequacy is None else f"{one.adequacy:.2f}" for one in budgets
-    ]
+    cells["profiled ÷ largest step, tokens"] = [ratio(one.adequacy) for one in budgets]
     cells["max_num_batched_tokens"] = [number(one.max_num_batched_tokens) for one in budgets]
     if compared[-1].cache:
         cells["processor cache, hit rate"] = [one.cache for one in compared]

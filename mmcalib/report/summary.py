@@ -235,9 +235,8 @@ def _notes(calibration: CalibrationDocument, room: int, width: int) -> Iterator[
     first = first_failed(calibration.checks) if calibration.verdict == "fail" else None
     checks = [
         check
-        for status in list(rows.MARKS)[:-1]
-        for check in calibration.checks
-        if check.status == status and check is not first
+        for check in rows.worst_first(calibration.checks)
+        if check.status != "pass" and check is not first
     ]
     groups = [
         list(group) for _, group in groupby(checks, key=lambda c: (c.status, c.code or c.name))
@@ -309,16 +308,15 @@ def _tail(
         words = re.sub(r" · [\d,]+ warnings?", "", rows.verdict_of(calibration))
         verdict = f"PASS{took}{words.removeprefix('pass')}."
         command = f"Serve:  {text.printable(serve)}"
-        shrunk = next((c for c in calibration.checks if c.code == DETAIL_KEPT.code), None)
-        if shrunk is not None and shrunk.status == "warn":
-            yield from _wrapped(verdict, "", 2, width)
-            yield from _wrapped(f"→ {shrunk.remedies[0]}", "  ", 2, width)
-            yield Text(command, "bold")
-        elif len(f"{verdict} {command}") <= width:
-            yield Text(f"{verdict} {command}", "bold")
+        kept = (c for c in calibration.checks if c.code == DETAIL_KEPT.code and c.status == "warn")
+        shrunk = next(kept, None)
+        if shrunk is None and len(f"{verdict} {command}") <= width:
+            command = f"{verdict} {command}"
         else:
             yield from _wrapped(verdict, "", 2, width)
-            yield Text(command, "bold")
+        if shrunk is not None:
+            yield from _wrapped(f"→ {shrunk.remedies[0]}", "  ", 2, width)
+        yield Text(command, "bold")
     files = ", ".join([os.path.join(folder, "report.html"), *also])
     issue = f"Details: {files} · to report an issue: mmcalib report {folder} --format issue"
     yield Text(text.printable(issue if folder and len(issue) <= width else f"Details: {files}"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console, JustifyMethod, RenderableType
@@ -14,7 +14,6 @@ from rich.text import Text
 from mmcalib import text
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.shapes import UNKNOWN_CONTENT, AudioShape, Shape, weight
-from mmcalib.gate.admission import Answer
 from mmcalib.report import rows
 from mmcalib.results.calibration import CalibrationDocument, ComparedRun, Comparison
 from mmcalib.results.check import CheckedItem, ReasonCount, Summary
@@ -55,12 +54,11 @@ def plain_table(columns: Sequence[Column], cells: Iterable[Sequence[str]] = ()) 
 def checks_table(checks: Sequence[CheckResult]) -> Table:
     """A table of checks with their remedies, the worst first."""
     table = plain_table([Column(no_wrap=True), folded()])
-    for status, mark in rows.MARKS.items():
-        for check in (check for check in checks if check.status == status):
-            finding = Text(rows.check_line(check))
-            for remedy in check.remedies if status in ("fail", "warn") else ():
-                finding.append(f"\n→ {text.printable(remedy)}", style="dim")
-            table.add_row(Text(mark, rows.STYLES[status]), finding)
+    for check in rows.worst_first(checks):
+        finding = Text(rows.check_line(check))
+        for remedy in check.remedies if check.status in ("fail", "warn") else ():
+            finding.append(f"\n→ {text.printable(remedy)}", style="dim")
+        table.add_row(Text(rows.MARKS[check.status], rows.STYLES[check.status]), finding)
     return table
 
 
@@ -110,7 +108,6 @@ def _size(shape: Shape) -> float:
     return shape.duration_s if isinstance(shape, AudioShape) else weight(shape)
 
 
-_ANSWERS: Mapping[Answer, str] = {"fits": "fits", "no": "rejected", "unknown": "unknown"}
 _NOUNS = {"item": "files", "prompt": "requests"}
 
 
@@ -126,7 +123,8 @@ def reason_lines(reason: ReasonCount) -> str:
         more = ["..."] if reason.count > len(names) else []
         count = f"{text.number(reason.count)} {_NOUNS[reason.kind]}"
         words = f"{count}: {reason.reason} ({', '.join([*names, *more])})"
-    answer = f"{_ANSWERS[reason.answer]} {text.printable(words)}"
+    spoken = "rejected" if reason.answer == "no" else reason.answer
+    answer = f"{spoken} {text.printable(words)}"
     such = "" if reason.same_remedy else "such as: "
     return f"{answer}\n  → {such}{text.printable(reason.remedy)}" if reason.remedy else answer
 

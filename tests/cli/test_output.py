@@ -3,6 +3,7 @@
 import io
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,23 @@ from rich.console import Console
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.cli.output import FILES, OTHER_FORMS, check_output_dir, finish, save
+from mmcalib.cli.run import RunCommandOptions
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.model import Server
 from mmcalib.engine.environment import serve_command
 from mmcalib.errors import VerdictError
+from mmcalib.options.option import make_options
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.workflows.run.session import RunOutcome
 from tests.report.example import calibration
 from tests.report.hostile import NAMES, named
 
 
-def leave(found: Calibration, out: Path, **how: Any) -> str:
+def leave(found: Calibration, out: Path, *, command: Sequence[str] = (), **how: Any) -> str:
     page = io.StringIO()
     console = Console(file=page, width=80)
-    finish(found, out, console, **{"as_json": False, "quiet": False, "strict": False, **how})
+    options = make_options(RunCommandOptions, {"data": ["media"], **how})
+    finish(found, out, console, options, command=command)
     return page.getvalue()
 
 

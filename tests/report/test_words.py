@@ -12,6 +12,8 @@ from mmcalib.checks import catalogue as ids
 from mmcalib.checks.catalogue import CheckId
 from mmcalib.checks.check import Check, Status
 from mmcalib.cli.output import finish
+from mmcalib.cli.run import RunCommandOptions
+from mmcalib.options.option import make_options
 from mmcalib.report import rows as words
 from mmcalib.report.markdown import markdown
 from mmcalib.report.report import Report, html, md
@@ -107,15 +109,8 @@ def test_every_report_has_the_three_columns_and_the_diff(tmp_path: Path) -> None
         assert "-a: 1\n+a: \\u202e2\n" in text
     hidden = Report(made, "vllm serve", thumbnails=False, redact_paths=True)
     assert "a.yaml" not in md(hidden) + html(hidden)
-    finish(
-        made,
-        tmp_path,
-        Console(quiet=True),
-        as_json=False,
-        quiet=True,
-        strict=False,
-        thumbnails=False,
-    )
+    how = {"data": ["media"], "quiet": True, "no_thumbnails": True}
+    finish(made, tmp_path, Console(quiet=True), make_options(RunCommandOptions, how))
     assert made.yours is not None
     assert (tmp_path / "engine.diff").read_text("utf-8") == made.yours.diff
 

@@ -30,8 +30,7 @@ def size_hints(calibration: CalibrationDocument, modality: str) -> Mapping[str, 
     limit = calibration.limits.get(modality)
     if not isinstance(limit, Mapping):
         return {}
-    hints = {name: value for name, value in limit.items() if name != "count"}
-    return {n: value for n, value in hints.items() if isinstance(value, int) and value > 0}
+    return {n: v for n, v in limit.items() if n != "count" and isinstance(v, int) and v > 0}
 
 
 def hint_tokens(calibration: CalibrationDocument, modality: str) -> int | None:
@@ -107,8 +106,7 @@ def _item(
     item, shape = Item(one.exemplar, one.shape.modality), one.shape
     # The longer side is 100; audio is a flat outline.
     width, height = 100.0, 30.0
-    if not isinstance(shape, AudioShape):
-        sides = shape.width_px, shape.height_px
+    if sides := size_px(shape):
         width, height = (round(max(4.0, 100 * side / max(sides)), 1) for side in sides)
     drawable = item.declared in ("image", "video") and is_local(item.path)
     return CostlyItem(

@@ -11,7 +11,7 @@ from mmcalib.report import rows
 from mmcalib.report.html import canvas as chart
 from mmcalib.results.calibration import CalibrationDocument, ProcessorCache
 from mmcalib.results.memory import Memory, ServedTraffic, TimelineStep, TrafficFigures
-from mmcalib.text import GIB, gib, number, share
+from mmcalib.text import GIB, gib, number, remaining, share
 
 _BAR_ROW_PX, _MEMORY_BAR_PX = 58, 26
 # Two rows of words above the first bar, one above each.
@@ -35,8 +35,8 @@ def _names(bars: Sequence[tuple[str, Memory]]) -> Iterator[chart.Layer]:
     """Write each bar's name and shortfall above it."""
     values = []
     for row, (name, one) in enumerate(bars):
-        short = one.kv_cache_bytes is not None and one.kv_cache_bytes < 0
-        words = f"{name}: {gib(-(one.kv_cache_bytes or 0))} short" if short else name
+        short = (one.kv_cache_bytes or 0) < 0
+        words = f"{name}: {remaining(one.kv_cache_bytes)}" if short else name
         colour = "var(--bad)" if short else "var(--ink)"
         values.append({"words": words, "colour": colour, "y": _row_y(row) + 13})
     yield from chart.text(values, "false", gap_px=0, x={"value": 0})

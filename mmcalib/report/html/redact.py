@@ -7,8 +7,7 @@ every sentence that repeats them; a sentence that still names one of their folde
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import Any, get_args
+from typing import get_args
 from urllib.parse import quote
 
 from mmcalib.domain.knobs import Label
@@ -90,9 +89,13 @@ def _aliases(calibration: CalibrationDocument) -> dict[str, str]:
     names |= {name: WITHHELD for name in foreign if name and name not in names}
     model = calibration.model
     models = (model.id, calibration.engine_config.get("model")) if model.source == "local" else ()
-    for name in (model.id, *_strings(calibration.engine_config)):
+
+    def add_path(name: str) -> str:
         if name in models or name.startswith(("/", "~", ".")) or "\\" in name:
             names[name] = os.path.basename(name.rstrip("/\\").replace("\\", "/"))
+        return name
+
+    map_strings([model.id, calibration.engine_config], add_path)
     return names
 
 
@@ -117,13 +120,3 @@ def _folders(names: dict[str, str]) -> set[str]:
         for way in (folder, quote(folder, errors="replace"))
         if len(way) >= _SHORT
     }
-
-
-def _strings(value: Any) -> Iterator[str]:
-    match value:
-        case str():
-            yield value
-        case dict():
-            yield from (text for one in value.values() for text in _strings(one))
-        case list() | tuple():
-            yield from (text for one in value for text in _strings(one))

@@ -98,18 +98,16 @@ def _lines(
     before = calibration.budget.default.max_tokens_per_item.get(modality)
     after = calibration.budget.calibrated.max_tokens_per_item.get(modality)
     hint = hint_tokens(calibration, modality)
-    lines: list[tuple[str, float, str]] = []
-    if before and before != after:
-        lines.append((f"default cap {number(before)}", before, "var(--ink-3)"))
-    if after:
-        same = " (default)" if before == after else ""
-        lines.append((f"cap {number(after)}{same}", after, "var(--accent-ink)"))
-    if hint:
-        lines.append((f"hint {number(hint)}", hint, "var(--ink-2)"))
+    same = " (default)" if before == after else ""
     most, median = found.tokens["max"], found.tokens["p50"]
-    lines.append((f"largest {number(most)}", most, "var(--ink-2)"))
-    lines.append((f"median {number(median)}", median, "var(--ink-2)"))
-    return [(words, max(1, value), colour) for words, value, colour in lines]
+    lines = (
+        (f"default cap {number(before)}", 0 if same else before, "var(--ink-3)"),
+        (f"cap {number(after)}{same}", after, "var(--accent-ink)"),
+        (f"hint {number(hint)}", hint, "var(--ink-2)"),
+        (f"largest {number(most)}", max(1, most), "var(--ink-2)"),
+        (f"median {number(median)}", max(1, median), "var(--ink-2)"),
+    )
+    return [(words, value, colour) for words, value, colour in lines if value]
 
 
 def _count_ticks(most: int) -> list[int]:
