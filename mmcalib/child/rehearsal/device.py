@@ -250,39 +250,6 @@ _SAMPLERS: Final = {aten.grid_sampler_2d.default, aten.grid_sampler_3d.default}
 _EXCLUDED_TAGS: Final = {torch.Tag.inplace_view, torch.Tag.nondeterministic_seeded}
 
 
-class MetaKernels:
-    """Computes the fake mode's results with torch's meta kernels, without its slow tracing."""
-
-    def __init__(self, fake: FakeTensorMode) -> None:
-        self._fake = fake
-
-    def result(
-        self, func: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], flat: Sequence[Any]
-    ) -> Any:
-        """Compute the result; NOT_HANDLED if the fake mode must. `flat`: all argument leaves."""
-        if not _has_plain_meta_kernel(func) or "device" in kwargs:
-            return NOT_HANDLED
-        tensors = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
-        if any(not isinstance(t, FakeTensor) or t.constant is not None for t in tensors):
-            return NOT_HANDLED
-        devices = {tensor.fake_device for tensor in tensors}
-        device = devices.pop() if len(devices) == 1 else None
-        if device is None or device.type != "cuda":
-            return NOT_HANDLED
-        try:
-            with in_kernel_invocation_manager(self._fake):
-                out = _sampled(*args) if func in _SAMPLERS else func(*args, **kwargs)
-        except NotImplementedError:
-            return NOT_HANDLED
-        if isinstance(out, torch.Tensor):
-            return self._on(device, out)
-        return tree_map_only(torch.Tensor, lambda tensor: self._on(device, tensor), out)
-
-    def _on(self, device: torch.device, tensor: torch.Tensor) -> FakeTensor:
-        """Return the result as a fake tensor; an argument that was written to already is one."""
-        return tensor if isinstance(tensor, FakeTensor) else FakeTensor(self._fake, tensor, device)
-
-
 def _sampled(source: Any, grid: Any, *_: Any) -> Any:
     """Return a tensor as the CUDA kernel allocates it (torch's GridSampler.cu)."""
     return source.new_empty((*source.shape[:2], *grid.shape[1:-1]))
@@ -312,7 +279,6 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         self.ledger = ledger
         self.guesses: Counter[str] = Counter()
         self.clear(lambda name: None)
-        self._meta_kernels = MetaKernels(self.fake)
         self._lift_before: list[bool] = []
 
     def clear(self, on_aten: Callable[[str], None]) -> None:
@@ -366,12 +332,41 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
             return moved
         original, args = args, masks_to_indices(self, func, args)
         unchanged = args is original
-        out = self._meta_kernels.result(func, args, kwargs, flat) if unchanged else NOT_HANDLED
+        out = self._meta_result(func, args, kwargs, flat) if unchanged else NOT_HANDLED
         if out is NOT_HANDLED:
             out = self._run_fake(func, args, kwargs)
         self._book(func, args, kwargs, out)
         self._update_values(func, args, kwargs, out)
         return out
+
+    def _meta_result(
+        self, func: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], flat: Sequence[Any]
+    ) -> Any:
+        """Compute the fake mode's result with torch's meta kernel, without its slow tracing.
+
+        NOT_HANDLED if the fake mode must. `flat`: all argument leaves.
+        """
+        if not _has_plain_meta_kernel(func) or "device" in kwargs:
+            return NOT_HANDLED
+        tensors = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
+        if any(not isinstance(t, FakeTensor) or t.constant is not None for t in tensors):
+            return NOT_HANDLED
+        devices = {tensor.fake_device for tensor in tensors}
+        device = devices.pop() if len(devices) == 1 else None
+        if device is None or device.type != "cuda":
+            return NOT_HANDLED
+        try:
+            with in_kernel_invocation_manager(self.fake):
+                out = _sampled(*args) if func in _SAMPLERS else func(*args, **kwargs)
+        except NotImplementedError:
+            return NOT_HANDLED
+
+        def to_fake(tensor: torch.Tensor) -> FakeTensor:
+            # An argument that was written to already is one.
+            is_fake = isinstance(tensor, FakeTensor)
+            return tensor if is_fake else FakeTensor(self.fake, tensor, device)
+
+        return tree_map_only(torch.Tensor, to_fake, out)
 
     def fake_like(self, real: torch.Tensor, dtype: torch.dtype, device: str) -> torch.Tensor:
         """Return a fake tensor with the sizes and strides of a dense copy of `real`."""
