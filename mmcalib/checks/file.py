@@ -15,7 +15,7 @@ from mmcalib.domain.model import BODY_BYTES
 from mmcalib.errors import EngineError, VllmMoved
 from mmcalib.limits.effects import Effect, is_size_hint
 from mmcalib.limits.values import LIMIT
-from mmcalib.releases.constants import find_retired_arguments
+from mmcalib.releases.constants import RETIRED_BY_ARGUMENT
 
 LANGUAGE_ONLY: Final = Check(
     ids.MEDIA_INPUT,
@@ -108,7 +108,7 @@ def check_file(
 
 def _instead(written: WrittenFile, key: str, value: Any) -> str:
     """The remedy: a retired option's successor, the closest option, or removal."""
-    for knob in find_retired_arguments({key.replace("-", "_"): value}):
+    if knob := RETIRED_BY_ARGUMENT.get(key.replace("-", "_")):
         today = f"use {knob.today.replace('--', '')}" if knob.today else "nothing replaces it"
         return f"remove it: vLLM {knob.absent_in} removed the option; {today}"
     name = key.replace("_", "-")

@@ -18,7 +18,7 @@ from mmcalib.engine import messages as m
 from mmcalib.models.cut import scale_to_depth
 from mmcalib.processes import free_bytes
 from mmcalib.releases import engine, platform, processors
-from mmcalib.releases.engine import RequestWatch, greedy_sampling
+from mmcalib.releases.engine import RequestWatch, one_token_sampling
 from mmcalib.releases.models import record_weight_sizes
 from mmcalib.releases.runner import record_graph_bytes
 
@@ -125,8 +125,6 @@ def start_engine(request: m.StartEngine, say: Callable[[str], None]) -> tuple[An
 def _as_served(args: dict[str, Any]) -> dict[str, Any]:
     """Add the batch limits of `vllm serve`; on a GPU `LLM` has other defaults."""
     names = ("max_num_batched_tokens", "max_num_seqs")
-    if args.keys() >= {*names}:
-        return args
     scheduler = engine.serve_config(args).scheduler_config
     return {name: getattr(scheduler, name) for name in names} | args
 
@@ -182,10 +180,6 @@ def emulates_bfloat16(model_config: Any) -> bool:
     return not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-# One token proves that the engine admitted, encoded and prefilled the prompt; more cost time.
-_ANSWER_TOKENS = 1
-
-
 def run_burst(llm: Any, request: m.Replay, prompting: processors.PromptSettings) -> BurstResult:
     """Admit and abort the prompts of `admit`; queue the others and run until all are answered."""
     started = time.perf_counter()
@@ -195,14 +189,14 @@ def run_burst(llm: Any, request: m.Replay, prompting: processors.PromptSettings)
     start_bytes = _peak(llm, None)
     with RequestWatch(llm) as watch:
         for prompt in request.admit:
-            if error := _enqueue(llm, prompt, prompting):
-                admitted.append(_rejected(prompt, error))
+            if rejected := _enqueue(llm, prompt, prompting):
+                admitted.append(rejected)
                 continue
             admitted.append(PromptOutcome(prompt.origin, "", watch.item_tokens[watch.last_added]))
             llm.llm_engine.abort_request([watch.last_added])
         for prompt in request.prompts:
-            if error := _enqueue(llm, prompt, prompting):
-                answers.append(_rejected(prompt, error))
+            if rejected := _enqueue(llm, prompt, prompting):
+                answers.append(rejected)
                 continue
             queued[watch.last_added] = prompt
         outputs = {o.request_id: o for o in llm.wait_for_completion(use_tqdm=False)}
@@ -224,22 +218,17 @@ def _peak(llm: Any, start_bytes: int | None) -> int | None:
     return int(_ask(llm, "mmcalib_peak", start_bytes)) if platform.current().is_cuda() else None
 
 
-def _rejected(prompt: m.ReplayPrompt, error: Exception) -> PromptOutcome:
-    no_memory = exhausted_resource(error) == "memory"
-    return PromptOutcome(prompt.origin, refusal_reason(error), (), no_memory)
-
-
 def _enqueue(
     llm: Any, prompt: m.ReplayPrompt, prompting: processors.PromptSettings
-) -> Exception | None:
-    """Queue one prompt. Return vLLM's exception if it rejects the prompt or its answer."""
-    sampling = greedy_sampling(_ANSWER_TOKENS)
+) -> PromptOutcome | None:
+    """Queue one prompt. Return its outcome if vLLM rejects the prompt or its answer."""
+    sampling, request = one_token_sampling(), prompt.request
     try:
-        request = prompt.request
         options = processors.enqueue_options(
             request.messages, request.fields, llm.model_config, prompting
         )
         llm.enqueue_chat([request.messages], sampling, use_tqdm=False, **options)
     except Exception as error:  # noqa: BLE001 - replay looks for rejections
-        return error
+        no_memory = exhausted_resource(error) == "memory"
+        return PromptOutcome(prompt.origin, refusal_reason(error), (), no_memory)
     return None

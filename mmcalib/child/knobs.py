@@ -10,6 +10,7 @@ from mmcalib.child.processor import Processor, load, measure_cost
 from mmcalib.domain import knobs
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
 from mmcalib.engine.messages import Blank
+from mmcalib.releases.processors import call_defaults
 from mmcalib.text import whole_as_int
 
 # Large enough for several tiles and slim enough for pan-and-scan; larger ones only take longer.
@@ -58,6 +59,8 @@ class Trial:
         self, *name: str, tried: int, beside: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[tuple[str, ...], tuple[Modality, ...]]]:
         """Yield the path of an image option that works, and other modalities it affects, if any."""
+        if "image" not in self.modalities:
+            return
         spellings = [(path, beside or {}) for path in (("images_kwargs", *name), name)]
         for (path, _), bleeds in islice(self.effective_options(spellings, tried, "image"), 1):
             yield path, bleeds
@@ -85,8 +88,6 @@ _NAMES = ("max_dynamic_patch", "num_crops", "max_slice_nums", "max_patches")
 
 
 def tile_knobs(trial: Trial) -> Iterator[knobs.Knob]:
-    if "image" not in trial.modalities:
-        return
     for name in _NAMES:
         for holder in _holders(trial.info):
             value = getattr(holder, name, None)
@@ -154,8 +155,6 @@ def find_knobs(
 def _edges(trial: Trial) -> Iterator[knobs.Knob]:
     """Yield `size.longest_edge` of Idefics3 and SmolVLM, in steps of their tiles."""
     part = trial.part("image_processor")
-    if part is None or "image" not in trial.modalities:
-        return
     longest = dict(getattr(part, "size", None) or {}).get("longest_edge")
     tile = dict(getattr(part, "max_image_size", None) or {}).get("longest_edge")
     if not longest or not tile or not tile < longest < SMALLEST_AREA_PX:
@@ -168,7 +167,7 @@ def _edges(trial: Trial) -> Iterator[knobs.Knob]:
 def _crops(trial: Trial) -> Iterator[knobs.Knob]:
     """Yield Gemma 3's most pan-and-scan crops; 0 turns them off, as most checkpoints do."""
     most = _crop_default(trial, _CROPS)
-    if "image" not in trial.modalities or not isinstance(most, int) or most < _FEWEST:
+    if not isinstance(most, int) or most < _FEWEST:
         return
     value = most if _crop_default(trial, _SWITCH) else 0
     tried = 0 if value else _FEWEST
@@ -181,14 +180,7 @@ def _crop_default(trial: Trial, name: str) -> Any:
     own = getattr(trial.part("image_processor"), name, None)
     if own is not None:
         return own
-    return _call_defaults(trial, "images_kwargs").get(name)
-
-
-def _call_defaults(trial: Trial, scope: str) -> Mapping[str, Any]:
-    """Return the options with which the whole processor calls its part for one modality."""
-    accepted = getattr(trial.info.get_hf_processor(), "valid_processor_kwargs", None)
-    defaults: Mapping[str, Any] = getattr(accepted, "_defaults", {}).get(scope, {})
-    return defaults
+    return call_defaults(trial.default.processor, "images_kwargs").get(name)
 
 
 def _frames(trial: Trial) -> Iterator[knobs.Knob]:
@@ -251,7 +243,8 @@ def _area_caps(
     size = dict(getattr(part, "size", None) or {})
     most = size.get("longest_edge") or getattr(part, "max_pixels", None)
     # Qwen2.5-Omni's processor calls its video processor with another least area than it has.
-    least = dict(_call_defaults(trial, scope).get("size", {})).get("shortest_edge")
+    usual = call_defaults(trial.default.processor, scope)
+    least = dict(usual.get("size", {})).get("shortest_edge")
     least = least or size.get("shortest_edge") or getattr(part, "min_pixels", None) or _LEAST_PX
     if not most or most < SMALLEST_AREA_PX:
         return
@@ -281,7 +274,7 @@ def _spellings(scope: str, least: int) -> Iterator[Spelling]:
 def _tokens(trial: Trial) -> Iterator[knobs.Knob]:
     part = trial.part("image_processor")
     value = getattr(part, "max_soft_tokens", None)
-    if "image" not in trial.modalities or value not in _SOFT_TOKENS:
+    if value not in _SOFT_TOKENS:
         return
     tried = next(tokens for tokens in _SOFT_TOKENS if tokens != value)
     patch_px, pooled = (getattr(part, name, None) for name in ("patch_size", "pooling_kernel_size"))

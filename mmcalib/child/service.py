@@ -68,10 +68,8 @@ class Service:
 
     def answer(self, request: m.Message) -> object:
         """Carry out the request and return its closing reply; imports are lazy."""
-        on_imaginary = isinstance(request, m.ServeTraffic) and request.gpu is not None
-        if not on_imaginary and not isinstance(
-            request, m.ProbeEnvironment | m.UseImaginaryGpu | m.Rehearse
-        ):
+        on_imaginary = getattr(request, "gpu", None) is not None
+        if not on_imaginary and not isinstance(request, m.ProbeEnvironment):
             from mmcalib.releases.platform import borrow_cpu
 
             borrow_cpu()

@@ -140,11 +140,9 @@ class TextRenderer:
     """Renders and counts prompts like a server of this model."""
 
     def __init__(self, model: OpenedModel) -> None:
-        self._model = model
+        self.model = model
         self.prompting = model.prompting
         self.renderer = processors.renderer(model.engine_config)
-        self.constraints = str(model.engine_config.structured_outputs_config.backend)
-        self.tokenizer = str(model.config.tokenizer)
         self._media: dict[Modality, Any] = {}
 
     def render(self, request: ChatRequest) -> tuple[str, list[int]]:
@@ -165,17 +163,15 @@ class TextRenderer:
 
     def token_gain(self, ids: list[int], items: Mapping[Modality, int]) -> int:
         """Return the text tokens gained by inserting items; negative if marks are replaced."""
-        prompt = self._split(ids, items)
+        prompt = self.split(ids, items)
         return sum(len(part) for part in prompt if not isinstance(part, str)) - len(ids)
 
-    def split(self, request: ChatRequest) -> SplitPrompt:
-        return self._split(self.render(request)[1], request.items())
-
-    def _split(self, ids: list[int], items: Mapping[Modality, int]) -> SplitPrompt:
+    def split(self, ids: list[int], items: Mapping[Modality, int]) -> SplitPrompt:
+        """Return the tokens between the placeholders of these items, and the items' modalities."""
         # An encoder-decoder model's items are not in the prompt.
-        if not items or self._model.config.is_encoder_decoder:
+        if not items or self.model.config.is_encoder_decoder:
             return (tuple(ids),)
-        under = self._model.with_setting(DEFAULT)
+        under = self.model.with_setting(DEFAULT)
         for modality in items.keys() - self._media.keys():
             self._media[modality], _ = load(m.Blank(_SMALL[modality]), under)
         media = {modality: [self._media[modality]] * n for modality, n in items.items()}
@@ -204,7 +200,7 @@ def split_texts(texts: TextRenderer, request: m.SplitTexts) -> m.SplitPrompts:
     prompts = list[SplitPrompt | None]()
     for chat in request.requests:
         try:
-            prompts.append(texts.split(chat))
+            prompts.append(texts.split(texts.render(chat)[1], chat.items()))
         except Exception:  # noqa: BLE001 - a server refuses it too
             prompts.append(None)
     return m.SplitPrompts(tuple(prompts))
@@ -217,7 +213,7 @@ def find_grammar(texts: TextRenderer, modalities: Sequence[Modality]) -> m.Gramm
     # Mistral's tool calls are parsed without a configured parser (`OnlineRenderer.render_chat` in
     # vllm/renderers/online_renderer.py, 0.32).
     rules["tools"] = getattr(texts.renderer.get_tokenizer(), "IS_MISTRAL_TOKENIZER", False)
-    rules["structured_outputs"] = texts.constraints
+    rules["structured_outputs"] = str(texts.model.engine_config.structured_outputs_config.backend)
     try:
         rules["content"] = texts.content
     except ValueError:
@@ -233,7 +229,7 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> m.Coun
         counting = TextCounting(template=template, kwargs=dict(texts.prompting.kwargs))
         if template is None:
             counting = replace(counting, processor=processors.processor_template(texts.renderer))
-        counter = TextCounter(texts.tokenizer, texts.content, counting)
+        counter = TextCounter(str(texts.model.config.tokenizer), texts.content, counting)
         marks = grammar.placeholders(texts.renderer.model_config, modalities)
         counting = replace(counting, marks=marks if texts.content == "string" else {})
         found = {m: _written(texts, counter, counting, m, mark) for m, mark in marks.items()}

@@ -202,19 +202,16 @@ class _ServingLoop:
     def _queue(self, request: TrafficRequest) -> None:
         try:
             ids, items = self.prompts.make(request)
+            # As `InputProcessor` refuses them (vllm/v1/engine/input_processor.py, 0.32).
+            room = self.core.config.model_config.max_model_len - len(ids)
+            if room <= 0:
+                raise ValueError(f"{len(ids):,} tokens leave no room for an answer")
+            largest = max((item.embeds for item in items), default=0)
+            if largest > self.core.cache_size:
+                why = f"an item has {largest:,} tokens, more than the encoder cache"
+                raise ValueError(f"{why} ({self.core.cache_size:,})")
         except Exception as error:  # noqa: BLE001 - a server refuses such a request too
             self.refused.append((request.origin, refusal_reason(error)))
-            return
-        # As `InputProcessor` refuses them (vllm/v1/engine/input_processor.py, 0.32).
-        room = self.core.config.model_config.max_model_len - len(ids)
-        if room <= 0:
-            why = f"{len(ids):,} tokens leave no room for an answer"
-            self.refused.append((request.origin, why))
-            return
-        largest = max((item.embeds for item in items), default=0)
-        if largest > self.core.cache_size:
-            why = f"an item has {largest:,} tokens, more than the encoder cache"
-            self.refused.append((request.origin, f"{why} ({self.core.cache_size:,})"))
             return
         name = self.core.add_request(ids, items, min(max(1, request.answer_tokens), room))
         self._origins[name] = request.origin
@@ -222,19 +219,18 @@ class _ServingLoop:
     def _read_step(self, finished: int) -> TrafficStep:
         core, output = self.core, self.core.last_output
         outputs = core.encoder_outputs()
-        encoded = output.scheduled_encoder_inputs if output else {}
-        new = output.scheduled_new_reqs if output else ()
+        new = output.scheduled_new_reqs
         self.cached_tokens += sum(request.num_computed_tokens for request in new)
         return TrafficStep(
             new=len(new),
-            scheduled=len(output.num_scheduled_tokens) if output else 0,
+            scheduled=len(output.num_scheduled_tokens),
             waiting=core.waiting,
-            preempted=len(output.preempted_req_ids or ()) if output else 0,
+            preempted=len(output.preempted_req_ids or ()),
             held_up=len(core.blocked_requests),
-            tokens=output.total_num_scheduled_tokens if output else 0,
-            encoded=sum(map(len, encoded.values())),
+            tokens=output.total_num_scheduled_tokens,
+            encoded=sum(map(len, output.scheduled_encoder_inputs.values())),
             encoder_tokens=core.encoding_tokens,
-            evicted=len(output.free_encoder_mm_hashes) if output else 0,
+            evicted=len(output.free_encoder_mm_hashes),
             finished=finished,
             cache_tokens=core.cache_used,
             logical_bytes=sum(tensor.numel() * tensor.element_size() for tensor in outputs),
@@ -244,11 +240,9 @@ class _ServingLoop:
 
     def _read_highest(self) -> HighestStep:
         output = self.core.last_output
-        scheduled = output.num_scheduled_tokens if output else {}
-        encoding = output.scheduled_encoder_inputs if output else {}
         return HighestStep(
             number=len(self.steps),
-            origins=tuple(self._origins[name] for name in scheduled),
-            encoding=tuple(self._origins[name] for name in encoding),
+            origins=tuple(self._origins[name] for name in output.num_scheduled_tokens),
+            encoding=tuple(self._origins[name] for name in output.scheduled_encoder_inputs),
             largest=self.books.largest,
         )

@@ -30,7 +30,7 @@ from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
 from mmcalib.progress import Progress
-from mmcalib.releases.constants import RetiredKnob, find_retired, find_retired_arguments
+from mmcalib.releases.constants import RETIRED_BY_ARGUMENT, RetiredKnob
 from mmcalib.text import one_line, serve_option
 
 
@@ -207,7 +207,7 @@ def reject_unknown_arguments(engine_args: Iterable[str], arguments: Collection[s
             continue
         near = difflib.get_close_matches(name, arguments, n=1)
         hint = near[0] if near else "vllm serve --help=all (write its options with underscores)"
-        if knob := next(find_retired_arguments({name: None}), None):
+        if knob := RETIRED_BY_ARGUMENT.get(name):
             hint = _successor(knob)
         raise UsageError(f"engine_args: the installed vLLM has no argument {name}", hint=hint)
 
@@ -221,7 +221,7 @@ def _name(word: str) -> str:
 
 def _replacements(unknown: Sequence[str], options: Collection[str]) -> Iterator[str]:
     for name in filter(lambda name: name.startswith("--"), map(_name, unknown)):
-        if knob := next(find_retired(name), None):
+        if knob := RETIRED_BY_ARGUMENT.get(name[2:].replace("-", "_")):
             yield _successor(knob)
         elif near := difflib.get_close_matches(name[2:], options, n=1):
             yield f"--{near[0]} for {name}"

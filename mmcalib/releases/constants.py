@@ -219,21 +219,20 @@ def _below(value: Any, baseline: Any) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class RetiredKnob:
-    """A knob and the first version without it; `today` is its replacement, if any."""
+    """An option and the first version without it; `today` is its replacement, if any."""
 
     name: str
     absent_in: str
     today: str | None
 
 
-# Without a named source: checked in the argument parser or environment table of the installed
-# 0.10.2, 0.11.0, 0.23.0 and 0.32.0.
+# Without a named source: checked in the argument parser of the installed 0.10.2, 0.11.0, 0.23.0
+# and 0.32.0.
 RETIRED = (
     # vLLM PR 36216; present in 0.17.1 and absent in 0.18.0 by signature (unsloth-zoo#1210).
     RetiredKnob("--swap-space", "0.18.0", None),
     # "deprecated and will be removed in v0.13" (0.10.2, 0.11.0 engine/arg_utils.py; PR 22441).
     RetiredKnob("--disable-mm-preprocessor-cache", "0.23.0", "--mm-processor-cache-gb 0"),
-    RetiredKnob("VLLM_MM_INPUT_CACHE_GIB", "0.23.0", "--mm-processor-cache-gb"),
     # "Please use `--mm-encoder-tp-mode data` instead" (0.10.2 engine/arg_utils.py).
     RetiredKnob("--enable-multimodal-encoder-data-parallel", "0.23.0", "--mm-encoder-tp-mode data"),
     RetiredKnob("--max-seq-len-to-capture", "0.11.0", "--max-cudagraph-capture-size"),
@@ -249,35 +248,6 @@ RETIRED = (
     RetiredKnob("--disable-async-output-proc", "0.11.0", None),
     RetiredKnob("--max-num-partial-prefills", "0.32.0", None),
     RetiredKnob("--calculate-kv-scales", "0.32.0", None),
-    RetiredKnob("VLLM_ATTENTION_BACKEND", "0.23.0", "--attention-backend"),
-    RetiredKnob("VLLM_USE_V1", "0.23.0", None),
 )
 
-# vLLM's parser accepts `--swap_space` for `--swap-space`.
-_RETIRED_BY_SPELLING = {
-    spelling: knob
-    for knob in RETIRED
-    for spelling in {knob.name, knob.name[:2] + knob.name[2:].replace("-", "_")}
-}
-_RETIRED_BY_ARGUMENT = {
-    knob.name.removeprefix("--").replace("-", "_"): knob
-    for knob in RETIRED
-    if knob.name.startswith("--")
-}
-_RETIRED_NAME = re.compile(
-    r"(?<![\w-])(?:" + "|".join(map(re.escape, sorted(_RETIRED_BY_SPELLING))) + r")(?![\w-])"
-)
-
-
-def find_retired(text: str) -> Iterator[RetiredKnob]:
-    """Yield the retired flags and environment variables in a text, by exact spelling."""
-    if "--" in text or "VLLM_" in text:
-        for match in _RETIRED_NAME.finditer(text):
-            yield _RETIRED_BY_SPELLING[match.group()]
-
-
-def find_retired_arguments(arguments: Mapping[str, object]) -> Iterator[RetiredKnob]:
-    """Yield the retired ones among engine arguments."""
-    for name in arguments:
-        if name in _RETIRED_BY_ARGUMENT:
-            yield _RETIRED_BY_ARGUMENT[name]
+RETIRED_BY_ARGUMENT = {knob.name[2:].replace("-", "_"): knob for knob in RETIRED}

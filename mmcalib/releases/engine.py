@@ -37,8 +37,9 @@ def _engine_only(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if name not in PROMPT_ARGUMENTS}
 
 
-def greedy_sampling(tokens: int) -> Any:
-    return SamplingParams(max_tokens=tokens, temperature=0.0)
+def one_token_sampling() -> Any:
+    """One token proves that the engine admitted, encoded and prefilled a prompt."""
+    return SamplingParams(max_tokens=1, temperature=0.0)
 
 
 class RequestWatch:
@@ -247,13 +248,12 @@ class SteppedCore:
     @property
     def kv_tensors(self) -> list[Any]:
         """All tensors of the KV cache; several may be views of one storage."""
-        leaves: list[Any] = tree_leaves(self.worker.model_runner.kv_caches)
-        return leaves
+        return list(tree_leaves(self.worker.model_runner.kv_caches))
 
     @property
     def encoding_tokens(self) -> int:
-        encoded = self.last_output.scheduled_encoder_inputs if self.last_output else {}
-        places = ((name, index) for name, indices in encoded.items() for index in indices)
+        encoded = self.last_output.scheduled_encoder_inputs.items()
+        places = ((name, index) for name, indices in encoded for index in indices)
         return sum(self._items[name][index].embeds for name, index in places)
 
     def encoder_outputs(self) -> list[Any]:
@@ -286,7 +286,7 @@ class SteppedCore:
 
     def step(self) -> int:
         """Run one step, and return the number of requests that it finished."""
-        self.last_output, self.blocked_requests = None, set()
+        self.blocked_requests = set()
         outputs, has_executed = self.core.step()
         self.core.post_step(has_executed)
         clients = (outputs or {}).values()

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -34,7 +35,12 @@ def encoder_attention_backends(config: Any, runner: Any) -> str | None:
         layers = (module for module in modules if isinstance(module, MMEncoderAttention))
         return ", ".join(sorted({str(layer.attn_backend.name) for layer in layers})) or None
     if not VLLM_0_15.is_reached:
-        return _tower_backends(runner.model)
+        from vllm.attention.backends.registry import AttentionBackendEnum
+
+        # Layers may not know their own.
+        backends = (getattr(module, "attn_backend", None) for module in runner.model.modules())
+        names = {b.name for b in backends if isinstance(b, AttentionBackendEnum)}
+        return ", ".join(sorted(names)) or None
     from vllm.platforms import current_platform
 
     chosen = config.model_config.multimodal_config.mm_encoder_attn_backend
@@ -42,15 +48,6 @@ def encoder_attention_backends(config: Any, runner: Any) -> str | None:
         return str(chosen.name)
     supported = current_platform.get_supported_vit_attn_backends()
     return str(supported[0].name) if supported else None
-
-
-def _tower_backends(model: Any) -> str | None:
-    """Return the backends of encoder towers; before 0.15 layers may not know their own."""
-    from vllm.attention.backends.registry import AttentionBackendEnum
-
-    backends = (getattr(module, "attn_backend", None) for module in model.modules())
-    names = {b.name for b in backends if isinstance(b, AttentionBackendEnum)}
-    return ", ".join(sorted(names)) or None
 
 
 def attention_layer() -> type:
@@ -171,7 +168,6 @@ class Captures:
 @contextmanager
 def prepare_graph_estimate(worker: Any, mode: str) -> Iterator[Captures]:
     """Give the worker a graph mode and the least KV cache, as `profile_cudagraph_memory` does."""
-    from vllm.config import set_current_vllm_config
     from vllm.config.compilation import CUDAGraphMode
 
     runner = worker.model_runner
@@ -181,11 +177,13 @@ def prepare_graph_estimate(worker: Any, mode: str) -> Iterator[Captures]:
     # Speculative decoding rounds the sizes in place.
     if compilation.cudagraph_capture_sizes is not None:
         compilation.cudagraph_capture_sizes = list(compilation.cudagraph_capture_sizes)
-    captures, release = (_captures_v1, _release_v1)
+    captures, release = _captures_v1, _release_v1
     if uses_v2_runner(worker):
-        captures, release = (_captures_v2, _release_v2)
+        from vllm.v1.worker.gpu import cudagraph_utils
+
+        captures, release = _captures_v2, cudagraph_utils._teardown_profiling_state
     try:
-        with set_current_vllm_config(worker.vllm_config):
+        with use_config(worker.vllm_config):
             yield captures(runner)
     finally:
         release(runner)
@@ -208,17 +206,12 @@ def _captures_v1(runner: Any) -> Captures:
     runner._init_minimal_kv_cache_for_profiling()
     groups = dict(runner.cudagraph_dispatcher.get_capture_descs())
     full = groups.get(CUDAGraphMode.FULL, [])
-
-    def step(graph: Any) -> Callable[[], Any]:
-        # As `_warmup_and_capture` runs it (vllm/v1/worker/gpu_model_runner.py of 0.24 and 0.32).
-        return lambda: runner._dummy_run(
-            graph.num_tokens,
-            cudagraph_runtime_mode=CUDAGraphMode.NONE,
-            force_attention=True,
-            uniform_decode=graph.uniform,
-        )
-
-    steps = tuple(step(graph) for graph in full[:_SAMPLES])
+    # As `_warmup_and_capture` runs it (vllm/v1/worker/gpu_model_runner.py of 0.24 and 0.32).
+    options = {"cudagraph_runtime_mode": CUDAGraphMode.NONE, "force_attention": True}
+    steps = tuple(
+        partial(runner._dummy_run, graph.num_tokens, uniform_decode=graph.uniform, **options)
+        for graph in full[:_SAMPLES]
+    )
     return Captures(steps, len(full), is_overlaid=len(groups) > 1)
 
 
@@ -240,12 +233,15 @@ def _captures_v2(runner: Any) -> Captures:
     # The engine captures all piecewise graphs. The largest may be for prompts; the smallest is not.
     pieces = groups.get(CUDAGraphMode.PIECEWISE, [])
     pieces = [pieces[0], pieces[-1]] if pieces else []
-
-    def step(graph: Any) -> Callable[[], Any]:
-        uniform = graph.uniform_token_count is not None
-        return lambda: runner._dummy_run(graph.num_tokens, uniform_decode=uniform, skip_attn=False)
-
-    steps = tuple(step(graph) for graph in (*pieces, *full[:_SAMPLES]))
+    steps = tuple(
+        partial(
+            runner._dummy_run,
+            graph.num_tokens,
+            uniform_decode=graph.uniform_token_count is not None,
+            skip_attn=False,
+        )
+        for graph in (*pieces, *full[:_SAMPLES])
+    )
     # `init_attn_backend` allocates one for all groups (vllm/v1/worker/gpu/attn_utils.py).
     builders = (b for groups in runner.attn_groups for g in groups for b in g.metadata_builders)
     buffers = (getattr(builder, "_workspace_buffer", None) for builder in builders)
@@ -263,12 +259,6 @@ def _as_compiled(runner: Any) -> AbstractContextManager[Any]:
     if not is_compiled or getattr(model_runner, name, None) is None:
         return nullcontext()
     return patch.object(model_runner, name, lambda model: True)
-
-
-def _release_v2(runner: Any) -> None:
-    from vllm.v1.worker.gpu import cudagraph_utils
-
-    cudagraph_utils._teardown_profiling_state(runner)
 
 
 def embeds_width(config: Any) -> int:
@@ -299,12 +289,8 @@ def record_weight_sizes(on_built: Callable[[int], None]) -> Iterator[dict[str, A
 
     def initialize(*args: Any, **kwargs: Any) -> Any:
         model = original(*args, **kwargs)
-        seen = set()
         # Before weights load, because CPU kernels later repack weights.
-        for name, parameter in model.named_parameters():
-            if id(parameter) not in seen:
-                seen.add(id(parameter))
-                sizes[name] = parameter.numel() * parameter.element_size()
+        sizes.update((name, parameter.nbytes) for name, parameter in model.named_parameters())
         on_built(sum(sizes.values()))
         return model
 

@@ -93,15 +93,20 @@ def tiles_counter(processor: Any) -> Callable[[int, int], int] | None:
     return tiles
 
 
+def call_defaults(processor: Any, scope: str) -> Mapping[str, Any]:
+    """Return the options with which the whole processor calls its part for one modality."""
+    accepted = getattr(processor.info.get_hf_processor(), "valid_processor_kwargs", None)
+    defaults: Mapping[str, Any] = getattr(accepted, "_defaults", {}).get(scope, {})
+    return defaults
+
+
 def picture_size_kwargs(processor: Any, modality: str) -> dict[str, Any]:
     """Return `mm_kwargs` with this setting's picture size, unknown to vLLM's count, or {}."""
-    own = processor.info.get_hf_processor()
-    kwargs_type = getattr(own, "valid_processor_kwargs", None)
-    scope = f"{modality}s_kwargs"
-    if "size" not in getattr(kwargs_type, "_defaults", {}).get(scope, {}):
+    own, scope = processor.info.get_hf_processor(), f"{modality}s_kwargs"
+    if "size" not in call_defaults(processor, scope):
         return {}
     merged = processor.info.ctx.get_merged_mm_kwargs({})
-    return {scope: {"size": own._merge_kwargs(kwargs_type, **merged)[scope]["size"]}}
+    return {scope: {"size": own._merge_kwargs(own.valid_processor_kwargs, **merged)[scope]["size"]}}
 
 
 def item_bytes(kwargs: Any) -> int:

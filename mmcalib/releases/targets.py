@@ -186,5 +186,3 @@ vocab_parallel_embedding
 WRITE_ONLY = frozenset(_WRITE_ONLY_NAMES.split())
 # Index of the argument that is an operation's output; 0.32's fake takes fewer arguments.
 OUTPUTS = {"moe_wna16_marlin_gemm": 1}
-# Operations that return True in a CUDA build.
-TRUE_IN_CUDA = ("moe_permute_unpermute_supported",)

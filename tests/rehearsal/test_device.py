@@ -471,9 +471,8 @@ def test_an_operation_that_nobody_described_is_named_with_its_module(gpu: Imagin
     gpu.ledger.module = "visual.blocks.3"
     with pytest.raises(NoFakeImplementation) as caught:
         torch.ops.mmcalib_tests.undescribed(activation(MIB))
-    assert "mmcalib_tests.undescribed.default" in str(caught.value)
+    assert str(caught.value).startswith("mmcalib_tests.undescribed.default has no fake")
     assert "(in visual.blocks.3)" in str(caught.value)
-    assert caught.value.operation == "mmcalib_tests.undescribed.default"
 
 
 def test_a_shape_that_hangs_on_an_unknown_value_is_refused_and_not_guessed(gpu) -> None:

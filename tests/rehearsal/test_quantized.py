@@ -224,7 +224,8 @@ def test_a_method_that_this_vllm_lacks_is_answered_with_what_works(h100, method:
 
 
 def test_a_product_that_nobody_described_is_refused_by_its_name() -> None:
-    packages = StubPackages(("flashinfer",), {}, lambda: "model.layers.0.mlp", ALTERNATIVES_HINT)
+    ledger: Any = SimpleNamespace(module="model.layers.0.mlp")
+    packages = StubPackages(("flashinfer",), {}, ledger, ALTERNATIVES_HINT)
     product = packages.refusing_stub("flashinfer.gemm.mm_bf16")
     with pytest.raises(NoFakeImplementation) as caught:
         product(1, 2)

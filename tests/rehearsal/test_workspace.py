@@ -7,7 +7,6 @@ from mmcalib.child.rehearsal.ledger import (
     Workspaces,
     cublas_workspace_bytes,
     cublaslt_workspace_bytes,
-    parse_workspace_config,
 )
 from mmcalib.text import KIB, MIB
 
@@ -41,13 +40,10 @@ def test_default_sizes(capability, torch_version: tuple[int, int], expected: int
         ("nonsense", None),
     ],
 )
-def test_config(text: str, expected: int | None) -> None:
-    assert parse_workspace_config(text) == expected
-
-
-def test_a_config_overrides_the_default_and_nonsense_does_not() -> None:
-    assert cublas_workspace_bytes((9, 0), (2, 13), ":16:8") == 128 * KIB
-    assert cublas_workspace_bytes((9, 0), (2, 13), "nonsense") == 32 * MIB
+def test_a_config_overrides_the_default_and_nonsense_does_not(text, expected: int | None) -> None:
+    for capability, default in (((8, 0), COMMON), ((9, 0), 32 * MIB)):
+        found = cublas_workspace_bytes(capability, (2, 13), text)
+        assert found == (default if expected is None else expected)
 
 
 @pytest.mark.parametrize(

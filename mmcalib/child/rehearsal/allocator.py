@@ -16,6 +16,7 @@ import re
 from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from mmcalib.errors import UsageError
 from mmcalib.text import MIB
@@ -39,8 +40,11 @@ _FIRST_ADDRESS = 1 << 30
 class Pool:
     """Free blocks by size, then address, the search order for the best fit."""
 
-    is_small: bool
+    # Bytes of its usual segment, or of a page of a segment that expands.
+    segment_bytes: int
     free: list[tuple[int, int]] = field(default_factory=list)
+    # Blocks of segments that expand, by address.
+    unmapped: list[Block] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -90,8 +94,8 @@ class CachingAllocator:
     _next_address: int = field(default=_FIRST_ADDRESS, init=False)
     _live: dict[int, Block] = field(default_factory=dict, init=False)
     _idle: dict[int, Block] = field(default_factory=dict, init=False)
-    _small: Pool = field(default_factory=lambda: Pool(True), init=False)
-    _large: Pool = field(default_factory=lambda: Pool(False), init=False)
+    _small: Pool = field(default_factory=lambda: Pool(SMALL_SEGMENT_BYTES), init=False)
+    _large: Pool = field(default_factory=lambda: Pool(LARGE_SEGMENT_BYTES), init=False)
 
     def allocate(self, nbytes: int) -> int:
         """Allocate a block of at least `nbytes` and return its address; 0 for 0 bytes."""
@@ -147,11 +151,8 @@ class CachingAllocator:
         return self._idle.pop(address)
 
     def _add_segment(self, pool: Pool, size: int) -> Block:
-        if pool.is_small:
-            nbytes = SMALL_SEGMENT_BYTES
-        elif size < LARGE_REQUEST_BYTES:
-            nbytes = LARGE_SEGMENT_BYTES
-        else:
+        nbytes = pool.segment_bytes
+        if size >= LARGE_REQUEST_BYTES:
             nbytes = round_up(size, LARGE_ROUNDING_BYTES)
         block = Block(self._next_address, nbytes, pool)
         self._next_address += nbytes
@@ -167,7 +168,7 @@ class CachingAllocator:
 
     def _should_split(self, block: Block, size: int) -> bool:
         rest = block.size - size
-        if block.pool.is_small:
+        if block.pool is self._small:
             return rest >= MIN_BLOCK_BYTES
         below = self.max_split_bytes is None or size < self.max_split_bytes
         return below and rest > SMALL_REQUEST_BYTES
@@ -197,7 +198,6 @@ def round_up(nbytes: int, unit: int) -> int:
 _SPACE_BYTES = LARGE_SEGMENT_BYTES << 24
 
 
-@dataclass(slots=True, eq=False)
 class ExpandingAllocator(CachingAllocator):
     """Allocator with `expandable_segments:True`: a segment for small and one for large blocks.
 
@@ -207,12 +207,9 @@ class ExpandingAllocator(CachingAllocator):
     always split, even if little remains; this changes what torch reports as allocated.
     """
 
-    # Unmapped blocks of each pool, by address.
-    _unmapped: dict[Pool, list[tuple[int, Block]]] = field(default_factory=dict, init=False)
-
     def _index(self, pool: Pool, size: int) -> int:
         """Return the index of the best fitting free block; a block counts with its growth."""
-        index = CachingAllocator._index(self, pool, size)
+        index = super()._index(pool, size)
         while index + 1 < len(pool.free) and self._room(pool, index + 1) < self._room(pool, index):
             index += 1
         return index
@@ -239,8 +236,7 @@ class ExpandingAllocator(CachingAllocator):
 
     def _candidate(self, pool: Pool, size: int) -> Block:
         """Return the first place with `size` contiguous free bytes, mapped or not."""
-        places = self._unmapped.setdefault(pool, [])
-        for _, place in places:
+        for place in pool.unmapped:
             before = place.before
             if before is not None and before.address in self._idle:
                 place = before
@@ -249,7 +245,7 @@ class ExpandingAllocator(CachingAllocator):
         address = round_up(self._next_address, LARGE_SEGMENT_BYTES)
         self._next_address = address + _SPACE_BYTES
         space = Block(address, _SPACE_BYTES, pool, mapped=False)
-        insort(places, (address, space))
+        pool.unmapped.append(space)
         return space
 
     def _free_bytes(self, block: Block, enough: int) -> int:
@@ -263,12 +259,11 @@ class ExpandingAllocator(CachingAllocator):
 
     def _map(self, block: Block, size: int) -> None:
         """Map at least `size` of an unmapped block and merge it with its free neighbours."""
-        places = self._unmapped[block.pool]
-        places.remove((block.address, block))
-        nbytes = min(round_up(size, _page_bytes(block.pool)), block.size)
+        places = block.pool.unmapped
+        places.remove(block)
+        nbytes = min(round_up(size, block.pool.segment_bytes), block.size)
         if nbytes < block.size:
-            rest = block.split(nbytes, mapped=False)
-            insort(places, (rest.address, rest))
+            insort(places, block.split(nbytes, mapped=False), key=_address)
         block.mapped = True
         self._merge(block)
         self._put(block)
@@ -277,7 +272,7 @@ class ExpandingAllocator(CachingAllocator):
 
     def _give_back(self, block: Block) -> None:
         """Return the pages that only this free block uses."""
-        page = _page_bytes(block.pool)
+        page = block.pool.segment_bytes
         first = round_up(block.address, page)
         last = (block.address + block.size) // page * page
         if first >= last:
@@ -291,16 +286,15 @@ class ExpandingAllocator(CachingAllocator):
             self._put(whole.split(last - whole.address, mapped=True))
         self.reserved_bytes -= whole.size
         whole.mapped = False
-        places = self._unmapped[block.pool]
+        places = block.pool.unmapped
         for neighbour in (whole.before, whole.after):
             if neighbour is not None and not neighbour.mapped:
-                places.remove((neighbour.address, neighbour))
+                places.remove(neighbour)
                 whole.merge(neighbour)
-        insort(places, (whole.address, whole))
+        insort(places, whole, key=_address)
 
 
-def _page_bytes(pool: Pool) -> int:
-    return SMALL_SEGMENT_BYTES if pool.is_small else LARGE_SEGMENT_BYTES
+_address = attrgetter("address")
 
 
 # The first wins. The second is the name before torch 2.9, which most servers still set.

@@ -44,7 +44,11 @@ def masks_to_indices(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...]) -> tup
     torch does not if the mask only fills in a number. An unknown mask that selects whole rows to
     read selects all rows: encoders strip padding that way, and the largest item is not padded.
     """
-    if func not in _INDEXED or (len(args) > 2 and _fills(args[2])):
+    if func not in _INDEXED:
+        return args
+    # `canDispatchToMaskedFill` of aten/src/ATen/native/TensorAdvancedIndexing.cpp.
+    value = args[2] if len(args) > 2 else None
+    if value is not None and value.numel() == 1 and value.device.type == "cpu":
         return args
     indices: list[Any] = []
     for index in args[1]:
@@ -60,11 +64,6 @@ def masks_to_indices(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...]) -> tup
         else:
             indices += [gpu.to_fakes(p, "aten.nonzero") for p in mask.nonzero(as_tuple=True)]
     return (args[0], indices, *args[2:])
-
-
-def _fills(value: Any) -> bool:
-    """`canDispatchToMaskedFill` of aten/src/ATen/native/TensorAdvancedIndexing.cpp."""
-    return isinstance(value, torch.Tensor) and value.numel() == 1 and value.device.type == "cpu"
 
 
 # Returned by a function that does not handle the operation.
@@ -91,21 +90,16 @@ def move_data(gpu: ImaginaryGpu, func: Any, args: tuple[Any, ...], kwargs: dict[
 def _to_copy(gpu: ImaginaryGpu, source: torch.Tensor, kwargs: dict[str, Any]) -> Any:
     device = torch.device(kwargs.get("device") or source.device).type
     dtype = kwargs.get("dtype") or source.dtype
-    if isinstance(source, FakeTensor):
-        if device == source.device.type or device == "meta":
-            return NOT_HANDLED
-        if source.device.type == "cpu":
-            return _book_copy(gpu, gpu.fake_like(source, dtype, device), None)
+    is_fake = isinstance(source, FakeTensor)
+    if is_fake and device in (source.device.type, "meta"):
+        return NOT_HANDLED
+    if is_fake and source.device.type != "cpu":
         return _to_host(gpu, source, dtype)
     copy = gpu.fake_like(source, dtype, device)
-    return _book_copy(gpu, copy, source if device == "cuda" else None)
-
-
-def _book_copy(gpu: ImaginaryGpu, copy: torch.Tensor, value: torch.Tensor | None) -> torch.Tensor:
-    if copy.device.type == "cuda":
+    if device == "cuda":
         gpu.ledger.book(copy, "aten._to_copy.default")
-        if value is not None:
-            gpu.values.store(copy, value)
+        if not is_fake:
+            gpu.values.store(copy, source)
     return copy
 
 
@@ -221,7 +215,6 @@ class NoFakeImplementation(RuntimeError):  # noqa: N818 - named after the event
     """An operation without a fake implementation; the message names the calling module."""
 
     def __init__(self, operation: str, module: str, why: str) -> None:
-        self.operation = operation
         where = f" (in {module})" if module else ""
         super().__init__(f"{operation} has no fake implementation{where}: {why}")
 
@@ -257,52 +250,12 @@ _SAMPLERS: Final = {aten.grid_sampler_2d.default, aten.grid_sampler_3d.default}
 _EXCLUDED_TAGS: Final = {torch.Tag.inplace_view, torch.Tag.nondeterministic_seeded}
 
 
-class MetaKernels:
-    """Computes the fake mode's results with torch's meta kernels, without its slow tracing."""
-
-    def __init__(self, fake: FakeTensorMode) -> None:
-        self._fake = fake
-        self._handles: dict[Operation, bool] = {}
-
-    def result(
-        self, func: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], flat: Sequence[Any]
-    ) -> Any:
-        """Compute the result; NOT_HANDLED if the fake mode must. `flat`: all argument leaves."""
-        handles = self._handles.get(func)
-        if handles is None:
-            handles = self._handles[func] = _has_plain_meta_kernel(func)
-        if not handles or "device" in kwargs:
-            return NOT_HANDLED
-        device = None
-        for leaf in flat:
-            if isinstance(leaf, torch.Tensor):
-                if not isinstance(leaf, FakeTensor) or leaf.constant is not None:
-                    return NOT_HANDLED
-                if device is None:
-                    device = leaf.fake_device
-                elif leaf.fake_device != device:
-                    return NOT_HANDLED
-        if device is None or device.type != "cuda":
-            return NOT_HANDLED
-        try:
-            with in_kernel_invocation_manager(self._fake):
-                out = _sampled(*args) if func in _SAMPLERS else func(*args, **kwargs)
-        except NotImplementedError:
-            return NOT_HANDLED
-        if isinstance(out, torch.Tensor):
-            return self._on(device, out)
-        return tree_map_only(torch.Tensor, lambda tensor: self._on(device, tensor), out)
-
-    def _on(self, device: torch.device, tensor: torch.Tensor) -> FakeTensor:
-        """Return the result as a fake tensor; an argument that was written to already is one."""
-        return tensor if isinstance(tensor, FakeTensor) else FakeTensor(self._fake, tensor, device)
-
-
 def _sampled(source: Any, grid: Any, *_: Any) -> Any:
     """Return a tensor as the CUDA kernel allocates it (torch's GridSampler.cu)."""
     return source.new_empty((*source.shape[:2], *grid.shape[1:-1]))
 
 
+@cache
 def _has_plain_meta_kernel(func: Operation) -> bool:
     if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten":
         return False
@@ -326,8 +279,6 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         self.ledger = ledger
         self.guesses: Counter[str] = Counter()
         self.clear(lambda name: None)
-        self._meta_kernels = MetaKernels(self.fake)
-        self._kernels: dict[Operation, Any] = {}
         self._lift_before: list[bool] = []
 
     def clear(self, on_aten: Callable[[str], None]) -> None:
@@ -360,9 +311,13 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         fakes = [leaf for leaf in flat if isinstance(leaf, FakeTensor)]
         if func is torch.ops.prim.device.default:
             return args[0].fake_device if fakes else func(*args)
-        key = self._composite_kernel_key(func)
+        key = _composite_kernel_key(func)
         if any(isinstance(leaf, torch.device) and leaf.type == "cuda" for leaf in flat):
-            args, kwargs = tree_map_only(torch.device, _add_index, (args, kwargs))
+            # C++ would otherwise read the index from the guard without CUDA.
+            indexed = torch.device("cuda", 0)
+            args, kwargs = tree_map_only(
+                torch.device, lambda d: indexed if d.type == "cuda" else d, (args, kwargs)
+            )
         elif not (fakes or _large_host(func, flat, in_parts=key is not None)):
             return _on_host(func, args, kwargs)
         if key is not None:
@@ -377,12 +332,41 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
             return moved
         original, args = args, masks_to_indices(self, func, args)
         unchanged = args is original
-        out = self._meta_kernels.result(func, args, kwargs, flat) if unchanged else NOT_HANDLED
+        out = self._meta_result(func, args, kwargs, flat) if unchanged else NOT_HANDLED
         if out is NOT_HANDLED:
             out = self._run_fake(func, args, kwargs)
         self._book(func, args, kwargs, out)
         self._update_values(func, args, kwargs, out)
         return out
+
+    def _meta_result(
+        self, func: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], flat: Sequence[Any]
+    ) -> Any:
+        """Compute the fake mode's result with torch's meta kernel, without its slow tracing.
+
+        NOT_HANDLED if the fake mode must. `flat`: all argument leaves.
+        """
+        if not _has_plain_meta_kernel(func) or "device" in kwargs:
+            return NOT_HANDLED
+        tensors = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
+        if any(not isinstance(t, FakeTensor) or t.constant is not None for t in tensors):
+            return NOT_HANDLED
+        devices = {tensor.fake_device for tensor in tensors}
+        device = devices.pop() if len(devices) == 1 else None
+        if device is None or device.type != "cuda":
+            return NOT_HANDLED
+        try:
+            with in_kernel_invocation_manager(self.fake):
+                out = _sampled(*args) if func in _SAMPLERS else func(*args, **kwargs)
+        except NotImplementedError:
+            return NOT_HANDLED
+
+        def to_fake(tensor: torch.Tensor) -> FakeTensor:
+            # An argument that was written to already is one.
+            is_fake = isinstance(tensor, FakeTensor)
+            return tensor if is_fake else FakeTensor(self.fake, tensor, device)
+
+        return tree_map_only(torch.Tensor, to_fake, out)
 
     def fake_like(self, real: torch.Tensor, dtype: torch.dtype, device: str) -> torch.Tensor:
         """Return a fake tensor with the sizes and strides of a dense copy of `real`."""
@@ -405,21 +389,6 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
             return fake
 
         return tree_map(to_fake, value)
-
-    def _composite_kernel_key(self, func: Operation) -> Any:
-        """Return the key of a kernel that runs `func` as several operations, or None.
-
-        mmcalib then records each of them. These are torch's composite kernels, and vLLM's kernels
-        in Python, because vLLM's fakes hide what kernels allocate.
-        """
-        if func not in self._kernels:
-            keys: tuple[Any, ...] = _COMPOSITE if func.namespace in _TORCH else ()
-            if func.namespace.startswith(_RUN_AS_THEY_ARE):
-                keys = _WRITTEN_IN_PYTHON
-            has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-            usable = (key for key in keys if func not in _WHOLE and has_kernel(func.name(), key))
-            self._kernels[func] = next(usable, None)
-        return self._kernels[func]
 
     def _run_fake(self, func: Operation, args: Any, kwargs: Any) -> Any:
         try:
@@ -474,9 +443,8 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         """Run the operation on the values of its inputs; None if one is unknown."""
         if func.namespace not in ("aten", "prims"):
             return None
-        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         values = {}
-        for tensor in inputs:
+        for tensor in filter(torch.is_tensor, tree_leaves((args, kwargs))):
             value = self.values.get(tensor)
             if value is None or not self.values.worth_knowing(value):
                 return None
@@ -493,6 +461,21 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
             return None
 
 
+@cache
+def _composite_kernel_key(func: Operation) -> Any:
+    """Return the key of a kernel that runs `func` as several operations, or None.
+
+    mmcalib then records each of them. These are torch's composite kernels, and vLLM's kernels in
+    Python, because vLLM's fakes hide what kernels allocate.
+    """
+    keys: tuple[Any, ...] = _COMPOSITE if func.namespace in _TORCH else ()
+    if func.namespace.startswith(_RUN_AS_THEY_ARE):
+        keys = _WRITTEN_IN_PYTHON
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    usable = (key for key in keys if func not in _WHOLE and has_kernel(func.name(), key))
+    return next(usable, None)
+
+
 def _on_host(func: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run the real operation. Large buffers are untouched pages, which take no memory yet."""
     kwargs.pop("pin_memory", None)
@@ -506,11 +489,6 @@ def _on_host(func: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
             pages = mmap.mmap(-1, nbytes, flags=_UNRESERVED)
             return torch.frombuffer(pages, dtype=dtype).view(args[0])
     return func(*args, **kwargs)
-
-
-def _add_index(device: torch.device) -> torch.device:
-    """Add the device's index, which C++ would otherwise read from the guard without CUDA."""
-    return torch.device("cuda", 0) if device.type == "cuda" else device
 
 
 def _large_host(func: Operation, flat: Sequence[Any], *, in_parts: bool) -> bool:

@@ -65,6 +65,7 @@ class GpuMemory:
 
 # The list of a peak's tensors leaves out smaller ones, which do not explain it.
 _WORTH_NAMING_BYTES = MIB
+LARGEST_TENSORS = 12
 
 
 @dataclass(slots=True)
@@ -100,7 +101,8 @@ class Ledger:
         self._era = 0
         self.live: dict[int, LiveTensor] = {}
         self.module = ""
-        self._blocks: dict[int, int | None] = {}
+        # Addresses of their blocks; 0 is no block.
+        self._blocks: dict[int, int] = {}
         self._phases: list[LedgerPhase] = []
 
     @property
@@ -121,7 +123,7 @@ class Ledger:
             self._release(key, self._era)
         else:
             weakref.finalize(storage, self._release, key, self._era).atexit = False
-        self._blocks[key] = self._gpu_memory.allocator.allocate(nbytes) if nbytes else None
+        self._blocks[key] = self._gpu_memory.allocator.allocate(nbytes)
         shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
         self.live[key] = LiveTensor(nbytes, operation, shape, dtype, self.module)
         self._raise_peaks(0, "")
@@ -131,7 +133,7 @@ class Ledger:
         key = tensor.untyped_storage()._cdata
         self._release(key, self._era)
         self.live[key] = LiveTensor(tensor.untyped_storage().nbytes(), "host memory", (), "", "")
-        self._blocks[key] = None
+        self._blocks[key] = 0
 
     def drop(self, tensor: torch.Tensor) -> None:
         """Free the tensor's storage, which is not read again, although a reference remains."""
@@ -148,7 +150,7 @@ class Ledger:
     def booked_bytes(self, tensors: Iterable[torch.Tensor]) -> int:
         blocks = (self._blocks.get(key) for key in storage_sizes(tensors))
         size_of = self._gpu_memory.allocator.size_of
-        return sum(size_of(block) for block in blocks if block is not None)
+        return sum(size_of(block) for block in blocks if block)
 
     def new_bytes_since(self, part: LedgerPhase) -> int:
         """Return live bytes that were not there before `part` or, if it has `since`, at its end."""
@@ -171,11 +173,8 @@ class Ledger:
         for phase in self._phases:
             if phase._grown:
                 phase._at_peak, phase._grown = dict(self.live), False
-        if self.live.pop(key, None) is None:
-            return
-        block = self._blocks.pop(key)
-        if block is not None:
-            self._gpu_memory.allocator.free(block)
+        if self.live.pop(key, None) is not None:
+            self._gpu_memory.allocator.free(self._blocks.pop(key))
 
     def _raise_peaks(self, scratch_bytes: int, operation: str) -> None:
         allocated = self._gpu_memory.allocator.allocated_bytes
@@ -186,7 +185,7 @@ class Ledger:
 
     @contextmanager
     def phase(
-        self, name: str, *, since: LedgerPhase | None = None, largest: int = 12
+        self, name: str, *, since: LedgerPhase | None = None, largest: int = LARGEST_TENSORS
     ) -> Iterator[LedgerPhase]:
         """Record a phase's peak and `largest` tensors, from the start of `since`; may nest."""
         now = self._gpu_memory.allocator.allocated_bytes
@@ -233,18 +232,15 @@ Capability = tuple[int, int]
 Version = tuple[int, int]
 
 
-def parse_workspace_config(text: str) -> int | None:
-    """Return the bytes of a CUBLAS_WORKSPACE_CONFIG such as `:4096:2:16:8`; None if invalid."""
-    pairs = re.findall(r":([0-9]+):([0-9]+)", text)
-    return sum(int(size) * int(count) * KIB for size, count in pairs) if pairs else None
-
-
 def cublas_workspace_bytes(
     capability: Capability, torch_version: Version, config: str | None = None
 ) -> int:
-    """Return the bytes of one cuBLAS workspace; `config` is CUBLAS_WORKSPACE_CONFIG, if set."""
-    if config is not None and (configured := parse_workspace_config(config)) is not None:
-        return configured
+    """Return the bytes of one cuBLAS workspace.
+
+    `config` is CUBLAS_WORKSPACE_CONFIG, such as `:4096:2:16:8`; an invalid one has no effect.
+    """
+    if pairs := re.findall(r":([0-9]+):([0-9]+)", config or ""):
+        return sum(int(size) * int(count) * KIB for size, count in pairs)
     since = _LARGE_SINCE.get(capability[0])
     return LARGE_BYTES if since is not None and torch_version >= since else COMMON_BYTES
 

@@ -179,20 +179,17 @@ def measure_outputs(
     outlive = not model_config.is_encoder_decoder
     encoded = [phase for phase in started.phases if phase.embeddings]
     shape = _SMALL.get((budget.profiled_modality if budget else None) or "")
+    held_bytes = encoded[-1].output_bytes if encoded else 0
     if not encoded and shape is not None:
         with contextlib.suppress(Exception):
-            phase = _run_encoder(started, memory.EncoderStep(shape, 2))
-            each = -(-phase.output_bytes // phase.embeddings)
-            return memory.EncoderOutputs(
-                each, shared=phase.storages < phase.items, outlive_request=outlive
-            )
-    if not encoded:
+            encoded = [_run_encoder(started, memory.EncoderStep(shape, 2))]
+    if not (encoded and encoded[-1].embeddings):
         width = models.embeds_width(started.config) * model_config.dtype.itemsize
         return memory.EncoderOutputs(width, outlive_request=outlive)
     last = encoded[-1]
     shared = last.storages < last.items if last.items > 1 else None
     each = -(-last.output_bytes // last.embeddings)
-    return memory.EncoderOutputs(each, last.output_bytes, shared, outlive)
+    return memory.EncoderOutputs(each, held_bytes, shared, outlive)
 
 
 def encode_steps(
@@ -240,7 +237,9 @@ def prefill_steps(
         return
     tokens = config.scheduler_config.max_num_batched_tokens
     fewest = -(-tokens // config.model_config.max_model_len)
-    at_once = min(config.scheduler_config.max_num_seqs, runner.max_sequences(layout))
+    # Each request needs a block or state per group; one block is vLLM's.
+    states = (int(layout.num_blocks) - 1) // len(layout.kv_cache_groups)
+    at_once = min(config.scheduler_config.max_num_seqs, states)
     # One token counts as decode (`split_decodes_and_prefills`, v1/attention/backends/utils.py).
     most = max(fewest, min(at_once, tokens // 2))
     with ledger.phase("first step") as first:

@@ -33,15 +33,8 @@ class ImaginaryMachine:
         self.ledger = Ledger(self.machine)
         self.device = ImaginaryGpu(self.ledger)
         self.products = flashinfer.Products()
-        self._is_frozen = False
+        self.is_frozen = False
         self.clear()
-
-    def collect_garbage(self) -> None:
-        """Collect a rehearsal's garbage; freeze what remains once, because vLLM collects often."""
-        gc.collect()
-        if not self._is_frozen:
-            gc.freeze()
-            self._is_frozen = True
 
     def clear(self) -> None:
         """Empty the GPU for the next rehearsal; live tensors no longer count."""
@@ -56,17 +49,19 @@ class ImaginaryMachine:
             config=os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
             lt_size_config=os.environ.get("CUBLASLT_WORKSPACE_SIZE"),
         )
-        has_cudnn = False
+        loads_more = not self.gpu.unified and platform.uses_more_non_torch(self.gpu.capability)
+        # cuDNN's part, from the first convolution: the most of 8 to 222 MiB on an H100.
+        cudnn_bytes = 222 * MIB if loads_more else 0
 
         def count_libraries(name: str) -> None:
-            nonlocal has_cudnn
+            nonlocal cudnn_bytes
             workspaces.use(name)
-            if name == "convolution" and not has_cudnn:
-                has_cudnn = True
-                self.machine.other_bytes += cudnn_bytes(self.gpu)
+            if name == "convolution":
+                self.machine.other_bytes += cudnn_bytes
+                cudnn_bytes = 0
 
         self.device.clear(on_aten=count_libraries)
-        self.products.clear()
+        self.products.workspaces.clear()
 
 
 # Replacements in the order in which vLLM looks for the real parts.
@@ -122,16 +117,9 @@ def non_torch_allowance(gpu: Gpu) -> int:
     It covers kernels that load at first use, and on unified memory the system's use. Medians of the
     figures in benchmarks/memory_allowances.toml.
     """
-    return (2990 if gpu.unified else 256 if _loads_more(gpu) else 72) * MIB
-
-
-def cudnn_bytes(gpu: Gpu) -> int:
-    """Return cuDNN's part, from the first convolution: the most of 8 to 222 MiB on an H100."""
-    return (222 if _loads_more(gpu) else 0) * MIB
-
-
-def _loads_more(gpu: Gpu) -> bool:
-    return not gpu.unified and platform.uses_more_non_torch(gpu.capability)
+    if gpu.unified:
+        return 2990 * MIB
+    return (256 if platform.uses_more_non_torch(gpu.capability) else 72) * MIB
 
 
 @contextmanager
@@ -173,7 +161,11 @@ def use_gpu(machine: ImaginaryMachine) -> Iterator[None]:
     finally:
         platform.end_groups()
         models.clear_model_tables()
-        machine.collect_garbage()
+        gc.collect()
+        # Once, because vLLM collects often.
+        if not machine.is_frozen:
+            gc.freeze()
+            machine.is_frozen = True
 
 
 def record_outputs(phase: LedgerPhase, outputs: Iterable[torch.Tensor]) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from mmcalib.child.rehearsal.device import ImaginaryGpu
-from mmcalib.child.rehearsal.ledger import Ledger
+from mmcalib.child.rehearsal.ledger import LARGEST_TENSORS, Ledger
 from mmcalib.child.rehearsal.startup import ImaginaryMachine, track_modules, use_gpu
 from mmcalib.child.tensors import storage_sizes
 from mmcalib.child.traffic import Say, StepLedger, serve
@@ -130,9 +130,6 @@ def _shapes(arguments: Any) -> Hashable | None:
     return tuple(parts)
 
 
-_LARGEST_TENSORS = 12
-
-
 def serve_on_imaginary_gpu(machine: ImaginaryMachine, request: ServeTraffic, say: Say) -> Traffic:
     with use_gpu(machine):
         return serve(request, _MemoryLedger(machine), say)
@@ -183,7 +180,7 @@ class _MemoryLedger(StepLedger):
             work()
         self._peak_bytes = phase.peak_bytes - self._base_bytes
         largest = (*phase.largest, *self._forwards.largest)
-        self.largest = tuple(sorted(largest, key=lambda t: -t.nbytes)[:_LARGEST_TENSORS])
+        self.largest = tuple(sorted(largest, key=lambda t: -t.nbytes)[:LARGEST_TENSORS])
         if decodes:
             self._most_decodes, self._decode_bytes = decodes, self._peak_bytes - before
 

@@ -42,19 +42,14 @@ _SHARED_KIB = {(7, 0): 96, (7, 5): 64, (8, 0): 163, (8, 6): 99, (8, 7): 163, (8,
 _SHARED_KIB_NEWER = {9: 227, 10: 227, 11: 227, 12: 99}
 
 
-class Stream:
+class Stream(nullcontext[Any]):
     """A stream or event that never waits."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(self)
         self.cuda_stream = self.cuda_event = 0
         self.device = torch.device("cuda:0")
         self.device_index = 0
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        return None
 
     def query(self) -> bool:
         return True
@@ -449,7 +444,7 @@ def install_process_groups(machine: ImaginaryMachine) -> None:
     # FlashInfer's workspace is outside torch's allocator; NCCL's result has the same size.
     replace(targets.FLASHINFER_REDUCES, False)
     # Without NCCL vLLM uses torch's groups.
-    replace(targets.NCCL, _NoNccl)
+    replace(targets.NCCL, _refuse_nccl)
     replace(targets.MESSAGE_QUEUE, staticmethod(lambda *args, **kwargs: None))
 
 
@@ -458,6 +453,5 @@ def all_gather(parts: list[torch.Tensor], part: torch.Tensor, *args: Any, **kwar
     torch.empty(len(parts) * part.numel(), dtype=part.dtype, device=part.device)
 
 
-class _NoNccl:
-    def __init__(self, path: str | None = None) -> None:
-        raise OSError("NCCL is not available on an imaginary GPU")
+def _refuse_nccl(path: str | None = None) -> None:
+    raise OSError("NCCL is not available on an imaginary GPU")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mmcalib.child.rehearsal.device import NoFakeImplementation
+from mmcalib.child.rehearsal.ledger import Ledger
 from mmcalib.releases import targets
 from mmcalib.releases.targets import replace
 
@@ -241,8 +242,8 @@ def _cached_rows(cache: Any, weight: torch.Tensor, *args: Any, **kwargs: Any) ->
 
 def block_scale_interleave(scales: torch.Tensor) -> torch.Tensor:
     """Return scales in the layout of tensor cores, flat."""
-    rows, width = scales.shape[-2:]
-    return _scales(scales, rows * (scales.numel() // (rows * width)), width).flatten()
+    width = scales.shape[-1]
+    return _scales(scales, scales.numel() // width, width).flatten()
 
 
 def _quantize_to_fp4(block: int, a: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -289,18 +290,15 @@ class Products:
     """Products of quantised weights (gemm/gemm_base.py); each kind keeps one workspace."""
 
     def __init__(self) -> None:
-        self._workspaces: dict[str, torch.Tensor] = {}
-
-    def clear(self) -> None:
-        self._workspaces.clear()
+        self.workspaces: dict[str, torch.Tensor] = {}
 
     def multiply(
         self, kind: str, a: torch.Tensor, b: torch.Tensor, *others: Any, **named: Any
     ) -> Any:
         """Multiply (…, m, k) by (…, k, n), FP4 with two numbers per byte; vLLM names the dtype."""
-        if kind not in self._workspaces:
+        if kind not in self.workspaces:
             workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=a.device)
-            self._workspaces[kind] = workspace
+            self.workspaces[kind] = workspace
         (dtype,) = (one for one in (*others, *named.values()) if isinstance(one, torch.dtype))
         return a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=dtype)
 
@@ -405,26 +403,22 @@ class _StubModule(types.ModuleType):
 
 
 class StubPackages:
-    """Finds stub modules for these packages before the real ones.
+    """Finds stub modules for these packages before the real ones, first in `sys.meta_path`.
 
-    `module` returns the running part of the model; `way_out` names options that avoid the package.
+    `way_out` names options that avoid the package.
     """
 
     def __init__(
-        self, names: Sequence[str], described: Simulated, module: Callable[[], str], way_out: str
+        self, names: Sequence[str], described: Simulated, ledger: Ledger, way_out: str
     ) -> None:
         self.simulated = described
-        self._names, self._module, self._way_out = frozenset(names), module, way_out
-
-    def install(self) -> None:
-        """Register the finder; call it before vLLM looks for the packages."""
-        sys.meta_path.insert(0, self)
+        self._names, self._ledger, self._way_out = frozenset(names), ledger, way_out
 
     def refusing_stub(self, name: str) -> Callable[..., Any]:
         """Return a function that raises NoFakeImplementation with its name."""
 
         def refuse(*args: Any, **kwargs: Any) -> Any:
-            raise NoFakeImplementation(name, self._module(), self._way_out)
+            raise NoFakeImplementation(name, self._ledger.module, self._way_out)
 
         return refuse
 
@@ -451,7 +445,7 @@ ALTERNATIVES_HINT = "try another --linear-backend, --moe-backend or --attention-
 def install_flashinfer(machine: ImaginaryMachine) -> None:
     """Replace FlashInfer; call it before vLLM looks for the package."""
     described = machine.products.simulated_functions()
-    StubPackages(_PACKAGES, described, lambda: machine.ledger.module, ALTERNATIVES_HINT).install()
+    sys.meta_path.insert(0, StubPackages(_PACKAGES, described, machine.ledger, ALTERNATIVES_HINT))
 
 
 def install_humming(machine: ImaginaryMachine) -> None:
@@ -518,7 +512,7 @@ def install_deep_gemm(machine: ImaginaryMachine) -> None:
         )
         described["set_mk_alignment_for_contiguous_layout"] = do_nothing
     packages = {"deep_gemm": described}
-    StubPackages(("deep_gemm",), packages, lambda: machine.ledger.module, _WAY_OUT).install()
+    sys.meta_path.insert(0, StubPackages(("deep_gemm",), packages, machine.ledger, _WAY_OUT))
 
 
 def align_scales(sf: torch.Tensor) -> torch.Tensor:

@@ -81,8 +81,7 @@ def install_operations(machine: ImaginaryMachine) -> None:
         setattr(torch.ops, name, space)
     shared_memory = spaces["_C_cuda_utils"].get_max_shared_memory_per_block_device_attribute
     shared_memory.fake = lambda device: _MAX_SHARED_MEMORY_BYTES
-    for name in targets.TRUE_IN_CUDA:
-        getattr(spaces["_moe_C"], name).fake = lambda *args: True
+    spaces["_moe_C"].moe_permute_unpermute_supported.fake = lambda *args: True
     # It sorts the tokens' experts and rows, both int32.
     spaces["_moe_C"].moe_permute_sort_workspace_size.fake = lambda rows, experts: (
         radix_sort_scratch_bytes(rows, 4, 4)
