@@ -14,7 +14,7 @@ import yaml
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks import limits, reserve
 from mmcalib.checks.check import Check, yaml_line, yaml_lines
-from mmcalib.checks.facts import JudgedConfig, OptionFacts
+from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.file import (
     WrittenFile,
     check_file,
@@ -34,8 +34,6 @@ from mmcalib.errors import EngineDied, VllmMissing, VllmRefused
 from mmcalib.limits.demand import Shortfall, WorstStep
 from mmcalib.limits.policy import Policy
 from mmcalib.limits.values import LIMIT
-from mmcalib.models.checkpoint import vocab_size
-from mmcalib.models.cut import read_config
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.options.run import ProofOptions
@@ -338,12 +336,3 @@ def describe_kv_cache(before: RehearsedMemory, after: RehearsedMemory) -> str:
     if abs(lost) < SHOWN_BYTES:
         return "costs no KV cache"
     return f"costs {gib(lost)} of KV cache" if lost > 0 else f"adds {gib(-lost)} of KV cache"
-
-
-def option_facts(subject: ValidatedConfig, served: Mapping[str, Any]) -> OptionFacts:
-    """Return the facts that option checks need; `served` has all arguments of `vllm serve`."""
-    vocabulary = vocab_size(read_config(Path(subject.resolved.path)))
-    memory = subject.memory
-    if memory is None or memory.calibrated is None:
-        return OptionFacts(served, vocabulary)
-    return OptionFacts(served, vocabulary, memory.calibrated, memory.steps)
