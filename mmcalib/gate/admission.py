@@ -129,11 +129,11 @@ def find_server_refusal(
         case AudioShape() as shape:
             return find_audio_refusal(shape, hearing) or _check_audio(file, shape, server)
         case ImageShape() as shape:
-            if refusal := _check_image(shape, "an image", server):
+            if refusal := _check_pixels(shape, "an image", server, by_pillow=True):
                 return refusal
         case VideoShape() as shape:
-            check = _check_image if file.encoding.sent_frames else _check_pixels
-            if refusal := check(shape, "frames", server):
+            by_pillow = file.encoding.sent_frames
+            if refusal := _check_pixels(shape, "frames", server, by_pillow=by_pillow):
                 return refusal
             if file.encoding.lone_frame and not server.lone_frames:
                 why = "a clip of one frame: the server's decoder returns none"
@@ -175,21 +175,16 @@ def admitting_variables(file: EncodedItem, server: Server) -> dict[str, int]:
     return limits
 
 
-def _check_image(shape: ImageShape | VideoShape, what: str, server: Server) -> ServerRefusal | None:
-    """Check what Pillow opens for the server."""
+def _check_pixels(
+    shape: ImageShape | VideoShape, what: str, server: Server, *, by_pillow: bool
+) -> ServerRefusal | None:
+    """Check an image, or a frame; `by_pillow`: that library opens it for the server."""
     pixels = shape.width_px * shape.height_px
-    if pixels > MAX_PIXELS:
+    if by_pillow and pixels > MAX_PIXELS:
         why = f"{what} of {pixels:,} pixels, the server's Pillow opens up to {MAX_PIXELS:,}"
         return ServerRefusal(why, "")
-    return _check_pixels(shape, what, server)
-
-
-def _check_pixels(
-    shape: ImageShape | VideoShape, what: str, server: Server
-) -> ServerRefusal | None:
     # Zero or less: no limit. Missing in an earlier calibration: vLLM's default.
-    most, pixels = server.limits.get(PIXELS, MAX_PIXELS), shape.width_px * shape.height_px
-    if 0 < most < pixels:
+    if 0 < (most := server.limits.get(PIXELS, MAX_PIXELS)) < pixels:
         return _exceeds(PIXELS, pixels, f"{what} of {pixels:,} pixels", f"{most:,}")
     return None
 
@@ -442,7 +437,7 @@ def _add_costs(items: Sequence[Admission]) -> Admission:
     """Sum over the items of a prompt, none rejected; `basis` is that of a bound if any."""
     bounded = [item.basis for item in items if not item.exact]
     tokens, embeds = sum(i.tokens or 0 for i in items), sum(i.embeds or 0 for i in items)
-    basis = next(iter(bounded or (item.basis for item in items)), "none")
+    basis: Basis = next(iter(bounded or (item.basis for item in items)), "none")
     return Admission("fits", tokens, embeds, not bounded, basis, reason="")
 
 
