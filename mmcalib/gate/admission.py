@@ -471,11 +471,6 @@ def admit_prompt(
     return _judge_prompt(gate, costs, ContextNeeds(in_context, words, *answers))
 
 
-def depends_on_text(gate: Gate, shapes: Sequence[ItemLike], answer: Admission) -> bool:
-    """Check whether only its text leaves a prompt unknown."""
-    return answer.answer == "unknown" and all(admit_with_reserve(gate, s, 0).fits for s in shapes)
-
-
 def _judge_prompt(gate: Gate, costs: Admission, needs: ContextNeeds) -> Admission:
     context, answer = gate.max_model_len, judge_fit(needs, gate.max_model_len)
     most, asks = needs.prompt.most, needs.answer_tokens

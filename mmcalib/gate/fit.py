@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from mmcalib.domain.items import RequestText, TextBound
-from mmcalib.domain.shapes import Modality, Shape
+from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import MIN_ANSWER_TOKENS
 
 
@@ -176,15 +176,6 @@ class Fit:
         if requested is not None:
             answer = f"{requested} for the requested answer"
         return f"{media} + {at_most}{longest.text.most} of text + {answer}"
-
-
-def sum_item_tokens(
-    shapes: Iterable[Shape], tokens_of: Callable[[Shape], int | None]
-) -> int | None:
-    """Sum over the items; None if vLLM rejects one, or the model does not take its modality."""
-    tokens = [tokens_of(shape) for shape in shapes]
-    known = [one for one in tokens if one is not None]
-    return sum(known) if len(known) == len(tokens) else None
 
 
 def prompts_to_count(
