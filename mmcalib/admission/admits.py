@@ -36,7 +36,7 @@ from mmcalib.gate.admission import (
     Gate,
     admit,
     admit_prompt,
-    depends_on_text,
+    admit_with_reserve,
     find_request_refusal,
     leave_unknown,
     reject,
@@ -334,7 +334,10 @@ def admit_request(
     if most_tokens and text is None and not files:
         text = TokenRange(1, most_tokens)
     answer = admit_prompt(gate, files, wants, text)
-    decides = depends_on_text(gate, files, answer)
+    # Only its text leaves the prompt unknown.
+    decides = answer.answer == "unknown" and all(
+        admit_with_reserve(gate, file, 0).fits for file in files
+    )
     if wants.is_countable and counting and counted is None and (answer.fits or decides):
         tokens = counting.tokens(prompt.request, tokenise=decides)
         if isinstance(tokens, str):

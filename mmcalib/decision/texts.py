@@ -36,7 +36,6 @@ from mmcalib.gate.fit import (
     bound_text,
     fit_prompts,
     prompts_to_count,
-    sum_item_tokens,
 )
 from mmcalib.limits.costs import CostTable, quantile
 from mmcalib.limits.values import Count
@@ -246,9 +245,12 @@ def longest_prompt(
         """Yield covered entries; not a list, which would be larger than the census."""
         for entry in prompts.signatures():
             if entry.signature.fits(admitted):
-                items = sum_item_tokens(entry.signature.shapes, table.costs.tokens)
-                if items is not None:
-                    yield entry, _prompt_of_entry(entry, 0 if encoder_decoder else items, texts)
+                every = [table.costs.tokens(shape) for shape in entry.signature.shapes]
+                known = [tokens for tokens in every if tokens is not None]
+                # Otherwise vLLM rejects an item, or the model does not take its modality.
+                if len(known) == len(every):
+                    items = 0 if encoder_decoder else sum(known)
+                    yield entry, _prompt_of_entry(entry, items, texts)
 
     # Counting the longest often decides, so start with few, but read the file few times.
     for step in _STEPS:

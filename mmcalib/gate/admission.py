@@ -26,7 +26,6 @@ from mmcalib.domain.shapes import (
     OPEN_LENGTH_SAMPLES,
     AudioShape,
     EncodedItem,
-    Encoding,
     Fault,
     ImageShape,
     ItemLike,
@@ -130,11 +129,11 @@ def find_server_refusal(
         case AudioShape() as shape:
             return find_audio_refusal(shape, hearing) or _check_audio(file, shape, server)
         case ImageShape() as shape:
-            if refusal := _check_image(shape, "an image", server):
+            if refusal := _check_pixels(shape, "an image", server, by_pillow=True):
                 return refusal
         case VideoShape() as shape:
-            check = _check_image if file.encoding.sent_frames else _check_pixels
-            if refusal := check(shape, "frames", server):
+            by_pillow = file.encoding.sent_frames
+            if refusal := _check_pixels(shape, "frames", server, by_pillow=by_pillow):
                 return refusal
             if file.encoding.lone_frame and not server.lone_frames:
                 why = "a clip of one frame: the server's decoder returns none"
@@ -176,29 +175,23 @@ def admitting_variables(file: EncodedItem, server: Server) -> dict[str, int]:
     return limits
 
 
-def _check_image(shape: ImageShape | VideoShape, what: str, server: Server) -> ServerRefusal | None:
-    """Check what Pillow opens for the server."""
+def _check_pixels(
+    shape: ImageShape | VideoShape, what: str, server: Server, *, by_pillow: bool
+) -> ServerRefusal | None:
+    """Check an image, or a frame; `by_pillow`: that library opens it for the server."""
     pixels = shape.width_px * shape.height_px
-    if pixels > MAX_PIXELS:
+    if by_pillow and pixels > MAX_PIXELS:
         why = f"{what} of {pixels:,} pixels, the server's Pillow opens up to {MAX_PIXELS:,}"
         return ServerRefusal(why, "")
-    return _check_pixels(shape, what, server)
-
-
-def _check_pixels(
-    shape: ImageShape | VideoShape, what: str, server: Server
-) -> ServerRefusal | None:
     # Zero or less: no limit. Missing in an earlier calibration: vLLM's default.
-    most, pixels = server.limits.get(PIXELS, MAX_PIXELS), shape.width_px * shape.height_px
-    if 0 < most < pixels:
+    if 0 < (most := server.limits.get(PIXELS, MAX_PIXELS)) < pixels:
         return _exceeds(PIXELS, pixels, f"{what} of {pixels:,} pixels", f"{most:,}")
     return None
 
 
 def _check_audio(file: EncodedItem, shape: AudioShape, server: Server) -> ServerRefusal | None:
     encoding, mib = file.encoding, file.encoding.file_mib
-    most = server.limits.get(AUDIO_FILE)
-    if most is not None and mib > most:
+    if mib > (most := server.limits.get(AUDIO_FILE, math.inf)):
         return _exceeds(AUDIO_FILE, mib, f"a file of {mib} MiB", f"{most} MiB")
     if refusal := _check_download(file, server):
         return refusal
@@ -216,17 +209,15 @@ def _check_audio(file: EncodedItem, shape: AudioShape, server: Server) -> Server
     counted = count_packed_samples(file, server).shape
     assert isinstance(counted, AudioShape)
     seconds = counted.duration_s
-    most = server.limits.get(AUDIO_SECONDS)
-    if most is not None and seconds > most:
+    if seconds > (most := server.limits.get(AUDIO_SECONDS, math.inf)):
         length = f"{believed.duration_s:.1f} s"
         if believed != shape:
             length += f" by its header or bit rate, actually {shape.duration_s:.1f} s"
         if seconds > believed.duration_s:
             length += f", and vLLM counts its packed samples {encoding.channels} times"
         return _exceeds(AUDIO_SECONDS, math.ceil(seconds), length, f"{most} s")
-    most = server.limits.get(AUDIO_BYTES)
     decoded = decoded_bytes(file, server)
-    if most is not None and decoded > most:
+    if decoded > (most := server.limits.get(AUDIO_BYTES, math.inf)):
         length = f"{encoding.channels} channels of {believed.duration_s:.1f} s"
         size = f"{length}, {decoded / MIB:.0f} MiB decoded"
         return _exceeds(AUDIO_BYTES, decoded, size, f"{most / MIB:.0f} MiB")
@@ -262,11 +253,9 @@ def kernel_bytes(rate_hz: int, to_hz: int) -> int:
 def decoded_bytes(file: EncodedItem, server: Server) -> int:
     """Bytes of an audio clip as the server decodes it."""
     assert isinstance(file.shape, AudioShape)
-    encoding = file.encoding
-    each = _SAMPLE_BYTES.get(encoding.sample_format.removesuffix("p"), _FLOAT_BYTES)
-    if server.torchcodec or not encoding.sample_format:
-        each = _FLOAT_BYTES
-    return file.shape.num_samples * max(1, encoding.channels) * each
+    form = "" if server.torchcodec else file.encoding.sample_format.removesuffix("p")
+    channels = max(1, file.encoding.channels)
+    return file.shape.num_samples * channels * _SAMPLE_BYTES.get(form, _FLOAT_BYTES)
 
 
 def count_packed_samples(file: EncodedItem, server: Server) -> EncodedItem:
@@ -404,14 +393,11 @@ def _decoded_bytes(gate: Gate, file: EncodedItem) -> int:
             return decoded_bytes(file, gate.server)
 
 
-def _is_odd(encoding: Encoding) -> bool:
-    """The loader returns other frames of this file than of most files of its shape."""
-    return encoding.sent_frames or encoding.unpromised or encoding.promised_frames > 0
-
-
 def _find_cost(gate: Gate, file: EncodedItem) -> tuple[BoundResult, Basis, bool]:
     """The file's cost if known, what it is known by, and whether it is exact."""
-    if not _is_odd(file.encoding):
+    encoding = file.encoding
+    # Of these the loader returns other frames than of most files of their shape.
+    if not (encoding.sent_frames or encoding.unpromised or encoding.promised_frames > 0):
         file = count_packed_samples(file, gate.server)
         if file.shape in gate.refusals:
             return ShapeRejection(f"vLLM: {gate.refusals[file.shape]}"), "refused", True
@@ -421,7 +407,7 @@ def _find_cost(gate: Gate, file: EncodedItem) -> tuple[BoundResult, Basis, bool]
     rule = gate.rules.get(file.modality)
     if rule is None:
         return None, "none", False
-    return rule.bound(file.shape, file.encoding), rule.basis, False
+    return rule.bound(file.shape, encoding), rule.basis, False
 
 
 def _judge_cost(
@@ -447,27 +433,12 @@ def _judge_cost(
     return Admission(answer, cost.tokens, cost.embeds, exact, basis, reason)
 
 
-@dataclass(frozen=True, slots=True)
-class _Costs:
-    """Sums over the items of a prompt, which all fit; `basis` is that of a bound if any."""
-
-    tokens: int
-    embeds: int
-    exact: bool
-    basis: Basis
-
-    @classmethod
-    def of(cls, items: Sequence[Admission]) -> Self:
-        bounded = [item.basis for item in items if not item.exact]
-        return cls(
-            tokens=sum(item.tokens or 0 for item in items),
-            embeds=sum(item.embeds or 0 for item in items),
-            exact=not bounded,
-            basis=next(iter(bounded or (item.basis for item in items)), "none"),
-        )
-
-    def to_admission(self, answer: Answer, reason: str, remedy: str = "") -> Admission:
-        return Admission(answer, self.tokens, self.embeds, self.exact, self.basis, reason, remedy)
+def _add_costs(items: Sequence[Admission]) -> Admission:
+    """Sum over the items of a prompt, none rejected; `basis` is that of a bound if any."""
+    bounded = [item.basis for item in items if not item.exact]
+    tokens, embeds = sum(i.tokens or 0 for i in items), sum(i.embeds or 0 for i in items)
+    basis: Basis = next(iter(bounded or (item.basis for item in items)), "none")
+    return Admission("fits", tokens, embeds, not bounded, basis, reason="")
 
 
 def admit_prompt(
@@ -478,32 +449,29 @@ def admit_prompt(
     worst = {item.answer: item for item in reversed(items)}
     if "no" in worst:
         return worst["no"]
-    costs, kinds = _Costs.of(items), Counter(shape.modality for shape in shapes)
+    costs, kinds = _add_costs(items), Counter(shape.modality for shape in shapes)
     # Too many items fail even if some of their costs are unknown.
     for modality, count in kinds.items():
         if count > gate.counts[modality]:
             why = f"{count} {modality} items, limit_mm_per_prompt admits {gate.counts[modality]}"
-            return costs.to_admission("no", why)
+            return replace(costs, answer="no", reason=why)
     if "unknown" in worst:
         return worst["unknown"]
     files = [as_encoded_item(shape) for shape in shapes]
     decoded = [_decoded_bytes(gate, file) for file in files]
     if refusal := find_request_refusal(files, decoded, gate.server):
         answer: Answer = "no" if refusal.sure else "unknown"
-        return costs.to_admission(answer, refusal.reason, refusal.remedy)
-    media = TokenRange(sum(_least_tokens(gate, file) for file in files), costs.tokens)
+        return replace(costs, answer=answer, reason=refusal.reason, remedy=refusal.remedy)
+    known = [cost for cost, _, _ in (_find_cost(gate, file) for file in files)]
+    least = sum(cost.least_tokens for cost in known if isinstance(cost, Bound))
+    media = TokenRange(least, costs.tokens)
     words = text or bound_text(gate.text, request, kinds)
     in_context = TokenRange.exactly(0) if gate.encoder_decoder else media
     answers = request.answer_tokens, request.least_answer_tokens
     return _judge_prompt(gate, costs, ContextNeeds(in_context, words, *answers))
 
 
-def depends_on_text(gate: Gate, shapes: Sequence[ItemLike], answer: Admission) -> bool:
-    """Check whether only its text leaves a prompt unknown."""
-    return answer.answer == "unknown" and all(admit_with_reserve(gate, s, 0).fits for s in shapes)
-
-
-def _judge_prompt(gate: Gate, costs: _Costs, needs: ContextNeeds) -> Admission:
+def _judge_prompt(gate: Gate, costs: Admission, needs: ContextNeeds) -> Admission:
     context, answer = gate.max_model_len, judge_fit(needs, gate.max_model_len)
     most, asks = needs.prompt.most, needs.answer_tokens
     if needs.text.most is None:
@@ -525,13 +493,7 @@ def _judge_prompt(gate: Gate, costs: _Costs, needs: ContextNeeds) -> Admission:
         if left < wanted:
             which = "reserved" if asks is None else "requested"
             reason += f", leaving {left} tokens for the answer, {wanted} {which}"
-    return costs.to_admission(answer, reason)
-
-
-def _least_tokens(gate: Gate, file: EncodedItem) -> int:
-    """The least tokens of an item that fits."""
-    cost, _, _ = _find_cost(gate, file)
-    return cost.least_tokens if isinstance(cost, Bound) else 0
+    return replace(costs, answer=answer, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)

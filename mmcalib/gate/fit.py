@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from mmcalib.domain.items import RequestText, TextBound
-from mmcalib.domain.shapes import Modality, Shape
+from mmcalib.domain.shapes import Modality
 from mmcalib.releases.constants import MIN_ANSWER_TOKENS
 
 
@@ -92,9 +92,7 @@ def judge_fit(needs: ContextNeeds, max_model_len: int) -> Literal["fits", "no", 
 
 def bound_text(bound: TextBound, request: RequestText, items: Mapping[Modality, int]) -> TokenRange:
     """Bound the text of a request that was not tokenised."""
-    if not bound.compared:
-        return UNBOUNDED
-    most = bound.max_tokens(request, items)
+    most = bound.max_tokens(request, items) if bound.compared else None
     return UNBOUNDED if most is None else TokenRange(min(1, most), most)
 
 
@@ -118,10 +116,6 @@ class PromptTokens:
         text = self.text or TokenRange.exactly(0)
         return ContextNeeds(items, text, self.answer_tokens, self.least_answer_tokens)
 
-    def needed_tokens(self, reserve_tokens: int) -> int | None:
-        """The smallest context for it with its answer; None if unbounded."""
-        return self.needs.context_tokens(reserve_tokens)
-
 
 @dataclass(frozen=True, slots=True)
 class Fit:
@@ -138,7 +132,7 @@ class Fit:
 
     @property
     def needed_tokens(self) -> int:
-        needed = self.longest.needed_tokens(self.reserve_tokens)
+        needed = self.longest.needs.context_tokens(self.reserve_tokens)
         return self.longest.item_tokens + self.reserve_tokens if needed is None else needed
 
     @property
@@ -184,15 +178,6 @@ class Fit:
         return f"{media} + {at_most}{longest.text.most} of text + {answer}"
 
 
-def sum_item_tokens(
-    shapes: Iterable[Shape], tokens_of: Callable[[Shape], int | None]
-) -> int | None:
-    """Sum over the items; None if vLLM rejects one, or the model does not take its modality."""
-    tokens = [tokens_of(shape) for shape in shapes]
-    known = [one for one in tokens if one is not None]
-    return sum(known) if len(known) == len(tokens) else None
-
-
 def prompts_to_count(
     prompts: Iterable[PromptTokens],
     reserve_tokens: int,
@@ -202,7 +187,7 @@ def prompts_to_count(
     """Positions of prompts to count the text of, longest first: they may exceed the context."""
     settled, needed = 0, list[int | None]()
     for prompt in prompts:
-        tokens = prompt.needed_tokens(reserve_tokens)
+        tokens = prompt.needs.context_tokens(reserve_tokens)
         if prompt.text is None or prompt.text.exact:
             settled = max(settled, tokens or 0)
             tokens = -1
@@ -222,7 +207,7 @@ def fit_prompts(
     longest, most = None, -1
     too_long = cut = unknown = 0
     for prompt in prompts:
-        needed = prompt.needed_tokens(reserve_tokens)
+        needed = prompt.needs.context_tokens(reserve_tokens)
         size = prompt.item_tokens if needed is None else needed
         if longest is None or size > most:
             longest, most = prompt, size

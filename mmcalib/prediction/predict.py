@@ -306,15 +306,9 @@ def rehearse_decision(
     prediction: MemoryPrediction, default: EngineArgs, decision: Decision
 ) -> Predicted:
     """Rehearse the default, the calibrated config, each modality's worst step and some points."""
-    gpu, worst = prediction.gpu, rehearse_worst_steps(decision, prediction.rehearse_all)
-    configs = _wanted_configs(default, decision)
-    answers: list[RehearsedMemory | None] = []
-    with prediction.progress.step(f"rehearsing on {gpu.name}", len(configs)) as task:
-        for args, steps in configs:
-            answers.append(None if args is None else prediction.rehearse_or_none(args, steps))
-            task.advance()
-    before, after, *points = answers
-    return Predicted(gpu, before, after, tuple(points), worst, prediction.failure)
+    worst = rehearse_worst_steps(decision, prediction.rehearse_all)
+    before, after, *points = prediction.rehearse_each(_wanted_configs(default, decision))
+    return Predicted(prediction.gpu, before, after, tuple(points), worst, prediction.failure)
 
 
 # Values of one option to rehearse: enough for a curve.

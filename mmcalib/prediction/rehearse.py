@@ -165,10 +165,16 @@ class MemoryPrediction(Closing):
         wanted = [(args, () if number else first) for number, args in enumerate(every)]
         for args, steps in wanted:
             self.start(args, steps)
+        return self.rehearse_each(wanted)
+
+    def rehearse_each(
+        self, wanted: Sequence[tuple[EngineArgs | None, Steps]]
+    ) -> list[RehearsedMemory | None]:
+        """Rehearse these with their steps, in order; None for none, and for one that fails."""
         answers = []
         with self.progress.step(f"rehearsing on {self.gpu.name}", len(wanted)) as task:
             for args, steps in wanted:
-                answers.append(self.rehearse_or_none(args, steps))
+                answers.append(None if args is None else self.rehearse_or_none(args, steps))
                 task.advance()
         return answers
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from mmcalib.domain.traffic import BurstResult
 from mmcalib.engine import messages as m
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.wheels import BUILDS, installed_version
-from mmcalib.errors import EngineError, OutputError, UsageError, VllmMissing
+from mmcalib.errors import EngineError, OutputError, UsageError
 from mmcalib.models import gpus
 from mmcalib.models.cut import Depths, cut_checkpoint, read_config, read_depths
 from mmcalib.models.gpus import Gpu
@@ -299,12 +298,6 @@ def compare(
 
 
 _INSTEAD = "--device cpu"
-
-
-def require_vllm() -> None:
-    """Raise VllmMissing if a child process could not import vLLM."""
-    if find_spec("vllm") is None:
-        raise VllmMissing
 
 
 def require_cuda(device: Device, has_gpu: Callable[[], bool] = gpus.has_gpu) -> None:

@@ -350,10 +350,10 @@ def _eight_bits(now: Situation) -> Iterator[Remedy]:
 def _caps(now: Situation) -> Iterator[Remedy]:
     for knob in now.knobs:
         if knob.modality in now.budget.max_tokens_per_item:
-            set_value: Any = now.engine_args
+            given: Any = now.engine_args
             for key in knob.key_path():
-                set_value = set_value.get(key) if isinstance(set_value, Mapping) else None
-            before = set_value if isinstance(set_value, int | float) else knob.value
+                given = given.get(key) if isinstance(given, Mapping) else None
+            before = given if isinstance(given, int | float) else knob.value
             for value, price in knob.reductions():
                 if value < before:
                     yield Remedy(knob.name, {knob.argument: knob.kwargs(value)}, "quality", price)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,7 +31,7 @@ from mmcalib.corpus.resolve import find_sources
 from mmcalib.decision.media_files import Files, prepare_files
 from mmcalib.decision.texts import BATCH, ReadTexts, Texts
 from mmcalib.domain.items import Skipped
-from mmcalib.domain.shapes import EncodedItem, Modality, format_size, takes_video_as_audio
+from mmcalib.domain.shapes import EncodedItem, Modality, Shape, format_size, takes_video_as_audio
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import OutputError
 from mmcalib.files import write_text
@@ -132,12 +132,14 @@ class LoadedCorpus:
         return replace(
             self,
             census=self.census.exclude_files(lambda file: file.modality not in modalities),
-            prompts=PromptCensus(
-                entry
-                for entry in self.prompts.signatures()
-                if all(shape.modality in modalities for shape in entry.signature.shapes)
-            ),
+            prompts=keep_requests(self.prompts, lambda shape: shape.modality in modalities),
         )
+
+
+def keep_requests(prompts: PromptCensus, serves: Callable[[Shape], bool]) -> PromptCensus:
+    """Drop requests with an item that is not served."""
+    every = prompts.signatures()
+    return PromptCensus(entry for entry in every if all(map(serves, entry.signature.shapes)))
 
 
 def read_corpus(

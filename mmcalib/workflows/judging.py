@@ -13,13 +13,12 @@ from typing import Final
 from mmcalib.checks import corpus as data
 from mmcalib.checks import engine, file, items, limits, options, reserve
 from mmcalib.checks.catalogue import MEMORY_RESERVE, SIZE_HINT
-from mmcalib.checks.check import Check, RemedyStyle
-from mmcalib.checks.facts import Alternatives, CheckFacts, CorpusFacts, ExcessRequests, JudgedConfig
+from mmcalib.checks.check import Check
+from mmcalib.checks.facts import CheckFacts, CorpusFacts, ExcessRequests, JudgedConfig
 from mmcalib.checks.reserve import Unrehearsed, not_rehearsed, qualify_tokens_only
 from mmcalib.domain.items import Skipped
 from mmcalib.limits.costs import CostTable
 from mmcalib.prediction.rehearse import Predicted
-from mmcalib.prediction.worst_steps import predicted_shortfall
 from mmcalib.workflows.corpus import LoadedCorpus
 
 # Yields one check or several.
@@ -94,19 +93,8 @@ def corpus_facts(
     )
 
 
-def judge_reserve(predicted: Predicted, config: JudgedConfig, rehearse: str) -> Check:
-    """Check the reserve in bytes, else in tokens; `rehearse` is the command for a rehearsal."""
-    short = predicted_shortfall(predicted, config)
-    if check := reserve.reserved_bytes_check(short, predicted.calibrated, config):
-        return check
-    facts = CheckFacts(RemedyStyle.LINES, config, tries=Alternatives())
-    unrehearsed = explain_unrehearsed(predicted, rehearse)
-    (check,) = qualify_tokens_only(reserve.check_reserved_tokens(facts), config, unrehearsed)
-    return check
-
-
 def explain_unrehearsed(predicted: Predicted, rehearse: str) -> Unrehearsed:
-    """Return why rehearsals ended early, and the command that shows it."""
+    """Return why rehearsals ended early; `rehearse` is the command for one, which shows it."""
     gpu = predicted.gpu
     return not_rehearsed(gpu.name, predicted.failure, f"{rehearse} {gpu.flags}")
 

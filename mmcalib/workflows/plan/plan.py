@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from mmcalib.checks.check import Check
-from mmcalib.checks.facts import JudgedConfig
+from mmcalib.checks import reserve
+from mmcalib.checks.check import Check, RemedyStyle
+from mmcalib.checks.facts import Alternatives, CheckFacts, JudgedConfig
 from mmcalib.configs import opening
 from mmcalib.configs.read import WrittenConfiguration, read_configuration
 from mmcalib.domain.knobs import Knob
@@ -45,7 +46,7 @@ from mmcalib.results.part import CheckResult
 from mmcalib.results.plan import Combination, Plan, TriedFixes, Verdict
 from mmcalib.text import gib
 from mmcalib.version import __version__
-from mmcalib.workflows.judging import judge_reserve
+from mmcalib.workflows.judging import explain_unrehearsed
 from mmcalib.workflows.plan import from_log
 
 _NO_CORPUS: Final = (
@@ -365,7 +366,12 @@ class Trials:
             return None
         config, predicted, short = self.predict(remedies, memory, memory.budget)
         command = shlex.join(["mmcalib", "rehearse", "--model", str(self.engine_args["model"])])
-        check, missing = judge_reserve(predicted, config, command), 0
+        check, missing = reserve.reserved_bytes_check(short, memory, config), 0
+        if check is None:
+            facts = CheckFacts(RemedyStyle.LINES, config, tries=Alternatives())
+            why = explain_unrehearsed(predicted, command)
+            in_tokens = reserve.check_reserved_tokens(facts)
+            (check,) = reserve.qualify_tokens_only(in_tokens, config, why)
         if (oom := self.oom) is not None:
             # The log's shortfall decides if the reserve check alone passes.
             missing = oom.missing_bytes(memory, short)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.admission.rules import list_costs
@@ -35,7 +34,7 @@ from mmcalib.version import __version__
 from mmcalib.workflows.corpus import corpus_figures
 from mmcalib.workflows.run.evidence import add_effects, cache_report, evidence
 from mmcalib.workflows.run.session import Session
-from mmcalib.workflows.run.stages import Derived, PredictedMemory, Review
+from mmcalib.workflows.run.stages import PredictedMemory, Review
 
 
 def frontier_points(decision: Decision, predicted: Predicted | None) -> Iterator[FrontierPoint]:
@@ -81,7 +80,14 @@ def build_calibration(
     policy, rules, texts = job.policy, reviewed.rules, prepared.texts
     default = decision.default_table
     reasons = evidence(decision, opened, policy, gpu, session.given)
-    reserve = compute_reserve(decision.budget, decision.items_per_prompt)
+    reserve, yours = compute_reserve(decision.budget, decision.items_per_prompt), None
+    if (own := session.yours) is not None:
+        yours = YourConfiguration(
+            file=str(own.written.source or ""),
+            engine_config=dict(own.engine_args),
+            diff=own.written.diff(engine_config, own.values),
+            refused=decided.refused_yours,
+        )
     calibration = Calibration(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         tool={"mmcalib": __version__, **opened.versions},
@@ -95,7 +101,7 @@ def build_calibration(
         ],
         engine_config=engine_config,
         default_config=session.default_args,
-        yours=_yours(session, decided, engine_config),
+        yours=yours,
         budget=Budgets(
             default=budget_figures(decision.default_budget, table=decision.default_table),
             calibrated=budget_figures(decision.budget, reserve, decision.table),
@@ -135,20 +141,6 @@ def _conversations(
         both = {"typical": items[0], "largest": items[1]}
         label = "assumed" if text.assumed else "computed"
         yield modality, Conversation.from_value(text, label=label, **both)
-
-
-def _yours(
-    session: Session, decided: Derived, engine_config: Mapping[str, Any]
-) -> YourConfiguration | None:
-    yours = session.yours
-    if yours is None:
-        return None
-    return YourConfiguration(
-        file=str(yours.written.source or ""),
-        engine_config=dict(yours.engine_args),
-        diff=yours.written.diff(engine_config, yours.values),
-        refused=decided.refused_yours,
-    )
 
 
 def _memories(

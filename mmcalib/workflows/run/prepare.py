@@ -30,7 +30,7 @@ from mmcalib.progress import Silent
 from mmcalib.releases.constants import CONTEXT_TOO_LONG, CRASHING_AUDIO_SAMPLES
 from mmcalib.results.calibration import with_environment
 from mmcalib.text import one_line
-from mmcalib.workflows.corpus import LoadedCorpus, files_of
+from mmcalib.workflows.corpus import LoadedCorpus, files_of, keep_requests
 from mmcalib.workflows.run.session import Session, refuse_unusable
 
 
@@ -54,11 +54,7 @@ def drop_refused(
             hint=_include_command(required_environment(left_out, server)) or first.refusal.remedy,
         )
     shapes = {entry.shape for entry in census.shapes()}
-    prompts = PromptCensus(
-        entry
-        for entry in corpus.prompts.signatures()
-        if all(shape in shapes for shape in entry.signature.shapes)
-    )
+    prompts = keep_requests(corpus.prompts, lambda shape: shape in shapes)
     return replace(corpus, census=census, prompts=prompts), left_out
 
 

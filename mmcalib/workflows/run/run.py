@@ -7,12 +7,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.configs.opening import find_configuration, is_serving_gpu
-from mmcalib.errors import CorpusError, MmcalibError, UsageError, VerdictError
+from mmcalib.errors import CorpusError, MmcalibError, UsageError, VerdictError, VllmMissing
 from mmcalib.limits.policy import Policy
 from mmcalib.models.gpus import Gpu, resolve_gpu
 from mmcalib.models.resolve import ResolvedModel
@@ -27,7 +28,7 @@ from mmcalib.options.run import (
     read_policy,
 )
 from mmcalib.progress import Interruptible, Progress, StepLog
-from mmcalib.proof.prove import require_cuda, require_vllm
+from mmcalib.proof.prove import require_cuda
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.storage.location import allow_hosts
 from mmcalib.workflows.run import stages
@@ -65,7 +66,8 @@ def run_each(
 
 def _ready(jobs: Sequence[Job], progress: Progress) -> list[ResolvedModel]:
     """Resolve each job's model and check requirements before any slow work."""
-    require_vllm()
+    if find_spec("vllm") is None:
+        raise VllmMissing
     models: dict[str, ResolvedModel] = {}
     for job in jobs:
         require_cuda(job.options.device)

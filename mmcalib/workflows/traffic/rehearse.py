@@ -180,9 +180,6 @@ def _most(figures: Iterable[int | None]) -> int:
 # A run waits for the traffic, so mmcalib samples a larger corpus.
 MOST_IN_A_RUN: Final = 200
 
-# Returns whether the calibrated configuration starts with this `gpu_memory_utilization`.
-StartsWith = Callable[[float], bool]
-
 
 @dataclass(frozen=True, slots=True)
 class ServingProcess:
@@ -234,9 +231,11 @@ def finish_serving(
     predicted: Predicted,
     default_args: EngineArgs,
     args: EngineArgs,
-    starts_with: StartsWith,
+    starts_with: Callable[[float], bool],
 ) -> tuple[ServedTraffic | None, list[Check]]:
-    """Wait for the traffic; return its figures and checks, or a check with the reason for none."""
+    """Wait for the traffic; return its figures and checks, or a check with the reason for none.
+    `starts_with`: does the calibrated configuration start with this `gpu_memory_utilization`?
+    """
     gpu, before, after = predicted.gpu.name, predicted.default, predicted.calibrated
     if after is None or after.kv_blocks is None:
         return None, []

@@ -17,7 +17,7 @@ from typing import Any, Final
 from mmcalib.census.census import choose_sample
 from mmcalib.checks import items, limits, reserve
 from mmcalib.checks.check import Check, RemedyStyle, Taken, yaml_lines
-from mmcalib.checks.facts import Alternatives, CheckFacts, LargestPrompt
+from mmcalib.checks.facts import Alternatives, CheckFacts, LargestPrompt, OptionFacts
 from mmcalib.checks.file import LANGUAGE_ONLY, effect_checks, untested_effects_check
 from mmcalib.configs.opening import without_gpu_args
 from mmcalib.corpus.chat import PART_OF, text_part, url_part
@@ -37,6 +37,8 @@ from mmcalib.limits.policy import TEXT_RESERVE_TOKENS
 from mmcalib.limits.processor_cache import cache_floor, cut_to_context, largest_item_bytes
 from mmcalib.limits.values import LIMIT
 from mmcalib.media.blank import write_blank
+from mmcalib.models.checkpoint import vocab_size
+from mmcalib.models.cut import read_config
 from mmcalib.options.run import SAMPLE_PER_MODALITY
 from mmcalib.remedies.memory import Remedy
 from mmcalib.text import gib, plural
@@ -47,7 +49,6 @@ from mmcalib.workflows.validate.subject import (
     add_own_items,
     add_worst_steps,
     describe_kv_cache,
-    option_facts,
     plan_command,
 )
 
@@ -302,10 +303,15 @@ def add_synthetic_media(subject: ValidatedConfig, folder: Path) -> ValidatedConf
 def examine_config(
     subject: ValidatedConfig, served: Mapping[str, Any]
 ) -> tuple[ValidatedConfig, list[Check], list[Taken]]:
-    """Return the subject with costs and worst steps, its checks, and the memory of its options."""
+    """Return the subject with costs and worst steps, its checks, and the memory of its options.
+    `served` has all arguments of `vllm serve`.
+    """
     subject = add_worst_steps(subject)
     checks = list(check_limits(subject))
-    options = option_facts(subject, served)
+    memory, vocabulary = subject.memory, vocab_size(read_config(Path(subject.resolved.path)))
+    options = OptionFacts(served, vocabulary)
+    if memory is not None and memory.calibrated is not None:
+        options = OptionFacts(served, vocabulary, memory.calibrated, memory.steps)
     facts = CheckFacts(RemedyStyle.LINES, configuration=subject, options=options)
     checks += judging.judge(judging.OPTION_RULES, facts)
     if subject.corpus is None:

@@ -14,7 +14,7 @@ import yaml
 from mmcalib.census.accesses import Accesses
 from mmcalib.checks import limits, reserve
 from mmcalib.checks.check import Check, yaml_line, yaml_lines
-from mmcalib.checks.facts import JudgedConfig, OptionFacts
+from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.file import (
     WrittenFile,
     check_file,
@@ -34,8 +34,6 @@ from mmcalib.errors import EngineDied, VllmMissing, VllmRefused
 from mmcalib.limits.demand import Shortfall, WorstStep
 from mmcalib.limits.policy import Policy
 from mmcalib.limits.values import LIMIT
-from mmcalib.models.checkpoint import vocab_size
-from mmcalib.models.cut import read_config
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.options.run import ProofOptions
@@ -118,6 +116,10 @@ class ConfigMemory(Predicted):
 
     prediction: MemoryPrediction
 
+    def with_figures(self, **figures: Any) -> ConfigMemory:
+        """Return a copy with these figures."""
+        return replace(self, **figures, failure=self.prediction.failure)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatedConfig(JudgedConfig):
@@ -160,13 +162,6 @@ class ValidatedConfig(JudgedConfig):
     def takes_context(self, tokens: int) -> bool:
         """Return whether vLLM accepts a context of `tokens`."""
         return self.accepts({**self.engine_args, "max_model_len": tokens}) is not None
-
-    def with_rehearsal(self, **figures: Any) -> ValidatedConfig:
-        """Return a copy with these figures of its rehearsals."""
-        if self.memory is None:
-            return self
-        failure = self.memory.prediction.failure
-        return replace(self, memory=replace(self.memory, **figures, failure=failure))
 
 
 def _ask_budget(asks: BudgetSource, args: Mapping[str, Any], *, whole: bool) -> Budget | str:
@@ -267,11 +262,11 @@ def _budget_with_room(
 
 def add_worst_steps(subject: ValidatedConfig) -> ValidatedConfig:
     """Return the subject with the worst step of each modality rehearsed."""
-    if subject.memory is None:
+    if (memory := subject.memory) is None:
         return subject
-    prediction = subject.memory.prediction
-    with subject.progress.step(f"rehearsing worst steps on {prediction.gpu.name}"):
-        return subject.with_rehearsal(steps=rehearse_worst_steps(subject, prediction.rehearse_all))
+    with subject.progress.step(f"rehearsing worst steps on {memory.gpu.name}"):
+        steps = rehearse_worst_steps(subject, memory.prediction.rehearse_all)
+    return replace(subject, memory=memory.with_figures(steps=steps))
 
 
 def add_own_items(subject: ValidatedConfig) -> ValidatedConfig:
@@ -283,7 +278,8 @@ def add_own_items(subject: ValidatedConfig) -> ValidatedConfig:
     gpu = memory.gpu.name
     with subject.progress.step(f"rehearsing the corpus' items on {gpu}"):
         rehearsed = memory.prediction.rehearse_or_none(subject.engine_args, steps)
-    return subject.with_rehearsal(calibrated=rehearsed or memory.calibrated)
+    memory = memory.with_figures(calibrated=rehearsed or memory.calibrated)
+    return replace(subject, memory=memory)
 
 
 def checks_in_bytes(
@@ -338,12 +334,3 @@ def describe_kv_cache(before: RehearsedMemory, after: RehearsedMemory) -> str:
     if abs(lost) < SHOWN_BYTES:
         return "costs no KV cache"
     return f"costs {gib(lost)} of KV cache" if lost > 0 else f"adds {gib(-lost)} of KV cache"
-
-
-def option_facts(subject: ValidatedConfig, served: Mapping[str, Any]) -> OptionFacts:
-    """Return the facts that option checks need; `served` has all arguments of `vllm serve`."""
-    vocabulary = vocab_size(read_config(Path(subject.resolved.path)))
-    memory = subject.memory
-    if memory is None or memory.calibrated is None:
-        return OptionFacts(served, vocabulary)
-    return OptionFacts(served, vocabulary, memory.calibrated, memory.steps)

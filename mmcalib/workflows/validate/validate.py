@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -42,26 +42,21 @@ from mmcalib.workflows.validate.subject import (
     rehearse_config,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class ProvenConfig:
-    """A configuration with the costs of the media it was tried with, and the engine's proof."""
-
-    subject: ValidatedConfig
-    proof: Proof
-    items: Literal["none", "corpus", "made up"]
+Items = Literal["none", "corpus", "made up"]
 
 
 def try_config(
     session: ValidateSession, subject: ValidatedConfig, before: Sequence[Check]
-) -> ProvenConfig:
-    """Start the engine and replay, up to the job's depth, unless vLLM rejects the file."""
+) -> tuple[ValidatedConfig, Proof, Items]:
+    """Start the engine and replay, up to the job's depth, unless vLLM rejects the file. Return the
+    subject with the costs of the items that it was tried with, the proof, and what items these are.
+    """
     depth = session.job.proof.validate
-    items: Literal["none", "corpus", "made up"] = "none" if subject.corpus is None else "corpus"
+    items: Items = "none" if subject.corpus is None else "corpus"
     refused = any(c.id in (CONFIG_PARSING, ITEM_BATCH) and c.status == "fail" for c in before)
     if refused or depth == "budget":
         check = skipped_start_check(depth, RemedyStyle.LINES, rejected=refused)
-        return ProvenConfig(subject, Proof(checks=(check,)), items)
+        return subject, Proof(checks=(check,)), items
     source = None
     if depth == "replay" and subject.opened.starts_engines:
         if subject.corpus is None:
@@ -73,18 +68,16 @@ def try_config(
     path, budget_s = Path(subject.resolved.path), session.job.proof.startup_budget_s
     launch = Launch(subject, subject.opened, path, session.scratch, budget_s, session.job.gpu)
     remedy = "change the option that vLLM names"
-    proof = prove(session.host, launch, source, session.progress, remedy=remedy)
-    return ProvenConfig(subject, proof, items)
+    return subject, prove(session.host, launch, source, session.progress, remedy=remedy), items
 
 
-def merge_checks(before: Sequence[Check], proven: ProvenConfig) -> list[Check]:
+def merge_checks(before: Sequence[Check], subject: ValidatedConfig, proof: Proof) -> list[Check]:
     """Merge the checks of all stages; `before` are those from before the engine's start."""
-    subject, memory = proven.subject, proven.subject.memory
-    checks = (*before, *proven.proof.checks)
+    memory, checks = subject.memory, (*before, *proof.checks)
     if memory is None:
         unrehearsed = no_gpu(f"{subject.command('validate')} --gpu NAME")
         return judge_memory(checks, (), subject, unrehearsed)
-    more = list(checks_in_bytes(memory, subject, proven.proof.started))
+    more = list(checks_in_bytes(memory, subject, proof.started))
     unrehearsed = explain_unrehearsed(memory, subject.command("rehearse"))
     return judge_memory(checks, more, subject, unrehearsed)
 
@@ -116,18 +109,27 @@ def build_document(
     )
 
 
-def add_figures(document: Validation, proven: ProvenConfig, taken: Sequence[Taken]) -> Validation:
+def add_figures(
+    document: Validation,
+    subject: ValidatedConfig,
+    proof: Proof,
+    items: Items,
+    taken: Sequence[Taken],
+) -> Validation:
     """Add the figures of a finished validation; `taken` is the memory of single options."""
-    subject, proof = proven.subject, proven.proof
-    corpus = subject.corpus if proven.items == "corpus" else None
+    corpus = subject.corpus if items == "corpus" else None
     skipped = len(corpus.skipped) if corpus else 0
     table = subject.table if subject.table.costs else None
+    budget = budget_figures(subject.budget, subject.adequacy, table)
+    if subject.engine_args.get("skip_mm_profiling"):
+        budget = budget.model_copy(update={"profiled_items": 0, "profiled_modality": None})
+    usual = budget_figures(subject.default_budget)
     predicted = subject.memory
     default, config = (predicted.default, predicted.calibrated) if predicted else (None, None)
     return document.model_copy(
         update={
             "architecture": subject.opened.architecture,
-            "budget": _budgets(subject),
+            "budget": ValidatedBudgets(default=usual, config=budget),
             "memory": ValidatedMemory(
                 default=memory_figures(default, predicted.gpu) if default and predicted else None,
                 config=memory_figures(config, predicted.gpu) if config and predicted else None,
@@ -135,19 +137,11 @@ def add_figures(document: Validation, proven: ProvenConfig, taken: Sequence[Take
                 options=list(taken),
             ),
             "startup": startup_figures(proof),
-            "items": proven.items,
+            "items": items,
             "corpus": corpus_figures(table, corpus, skipped) if table else None,
             "tool": {"mmcalib": __version__, **subject.opened.versions},
         }
     )
-
-
-def _budgets(subject: ValidatedConfig) -> ValidatedBudgets:
-    table = subject.table if subject.table.costs else None
-    config = budget_figures(subject.budget, subject.adequacy, table)
-    if subject.engine_args.get("skip_mm_profiling"):
-        config = config.model_copy(update={"profiled_items": 0, "profiled_modality": None})
-    return ValidatedBudgets(default=budget_figures(subject.default_budget), config=config)
 
 
 def validate(
@@ -223,6 +217,6 @@ def validate_with(job: ValidateJob, host: EngineHost, progress: Progress) -> Val
             subject = replace(subject, corpus=corpus)
             subject, findings, taken = examine_config(subject, parsed.values)
             before += findings
-            proven = try_config(session, subject, before)
-            document = build_document(job, found, merge_checks(before, proven), args)
-            return add_figures(document, proven, taken)
+            subject, proof, items = try_config(session, subject, before)
+            document = build_document(job, found, merge_checks(before, subject, proof), args)
+            return add_figures(document, subject, proof, items, taken)
