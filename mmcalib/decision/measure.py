@@ -320,23 +320,21 @@ def _table(
     compared = out_of_reach = 0
     for (shape, path), answer in real:
         blank = changed.get(shape, costs.get(shape))
+        entry = counts[shape.modality].count_of(shape)
         if isinstance(answer, Skipped) and answer.out_of_reach:
             out_of_reach += 1
             continue
-        if isinstance(answer, Skipped):
-            unreadable.append(answer)
-            if blank is not None:
-                changed[shape] = _one_fewer(blank, path, counts[shape.modality].count_of(shape))
-            continue
-        if answer.cost is None:
-            if blank is not None:
+        if isinstance(answer, Skipped) or answer.cost is None:
+            if isinstance(answer, Skipped):
+                unreadable.append(answer)
+            elif blank is not None:
                 failed[shape.modality] = failed.get(shape.modality, 0) + 1
                 unreadable.append(Skipped(path, f"vLLM cannot load it: {answer.refusal}"))
-                changed[shape] = _one_fewer(blank, path, counts[shape.modality].count_of(shape))
+            if blank is not None:
+                changed[shape] = _one_fewer(blank, path, entry)
             continue
-        count = counts[shape.modality].count_of(shape).count
         real_cost = answer.cost
-        changed[shape] = item_cost(shape, count, path, real_cost, "real")
+        changed[shape] = item_cost(shape, entry.count, path, real_cost, "real")
         compared += 1
         if answer.resampled:
             resampled.append(ResampledClip(path, *answer.resampled))
@@ -394,7 +392,7 @@ class EmbedCounter:
             return None
         if modality not in default.witnesses:
             counts = count_embeds(host, default.setting, costs.shapes)
-            if counts is None or not counting.counts_match(counts, costs):
+            if counts is None or not match_counts(counts, costs).all():
                 return None
         return cls(host, default, costs)
 
@@ -404,7 +402,7 @@ class EmbedCounter:
         if counts is None:
             return None
         rows = self.usual.shapes.positions(counts.shapes)
-        same = counting.match_counts(counts, self.usual)[rows]
+        same = match_counts(counts, self.usual)[rows]
         altered, unmoved = rows[~same], self.usual.heaviest_of(rows[same])
         spots = (
             counting.choose_spot_checks(self.usual, altered, counts)
@@ -426,7 +424,7 @@ class EmbedCounter:
             wanted[verified] = True
             some = self.usual.shapes.take(np.flatnonzero(wanted))
             counts = count_embeds(self.host, setting, some)
-            if counts and counting.counts_match(counts, self.usual.take(verified)):
+            if counts and match_counts(counts, self.usual.take(verified)).all():
                 return counts
         return count_embeds(self.host, setting, self.usual.shapes)
 

@@ -111,9 +111,11 @@ class MediaOption(ABC):
     def values(self, items: LoadedItems, wanted: ValuePolicy) -> list[Value]:
         """Values to try for these items of its modality, ascending, with the default."""
 
-    @abstractmethod
     def reductions(self) -> Iterator[tuple[Value, str]]:
-        """Values below the default that save memory, mildest first, each with its price."""
+        """Values below the default that save memory, mildest first, each with its price. None for
+        frames: only the owner can say how much of a video to skip.
+        """
+        yield from ()
 
     def setting(self, value: Value) -> Setting:
         """The setting for this value, with every option it requires."""
@@ -158,8 +160,10 @@ class MediaOption(ABC):
         return None
 
     def value_for_item(self, tokens: int) -> Value | None:
-        """The value that caps whole items at `tokens`; for a video, all its frames."""
-        return None
+        """The value that caps whole items at `tokens`: a video's count over all its frames, so only
+        images have one.
+        """
+        return self.value_for_tokens(tokens) if self.modality == "image" else None
 
     def value_for_size(self, size: Mapping[str, int]) -> Value | None:
         """The value that caps items at this size, named as in `limit_mm_per_prompt`."""
@@ -264,10 +268,6 @@ class AreaCap(MediaOption):
 
     def value_for_tokens(self, tokens: int) -> Value | None:
         return tokens * self.token_px if self.token_px else None
-
-    def value_for_item(self, tokens: int) -> Value | None:
-        """A video's tokens count over all frames, so only images have such a value."""
-        return self.value_for_tokens(tokens) if self.modality == "image" else None
 
     def value_for_size(self, size: Mapping[str, int]) -> Value | None:
         if not self.token_px:
@@ -434,10 +434,6 @@ class FrameSampling(MediaOption):
             most = (frames[timed].clip(max=wanted) / seconds[timed]).max()
             yield math.ceil(float(most) * _FPS_STEPS) / _FPS_STEPS
 
-    def reductions(self) -> Iterator[tuple[Value, str]]:
-        """No values: only the owner can say how much of a video to skip."""
-        yield from ()
-
     def is_set_in(self, setting: Setting) -> bool:
         """Check whether the user set any option of the loader: it may decide the frames."""
         return self.path[0] in setting.media_io_kwargs
@@ -474,9 +470,6 @@ class TokenCap(MediaOption):
 
     def value_for_tokens(self, tokens: int) -> Value | None:
         return max((step for step in self.steps if step <= tokens), default=None)
-
-    def value_for_item(self, tokens: int) -> Value | None:
-        return self.value_for_tokens(tokens)
 
 
 Knob = AreaCap | EdgeCap | TileCap | CropCap | FrameSampling | TokenCap

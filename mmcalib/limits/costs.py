@@ -71,13 +71,14 @@ def sampled_tuple(numbers: list[int]) -> tuple[int, ...]:
 
 
 class ColumnField:
-    """Descriptor of the column with the attribute's name."""
+    """Descriptor of the column with the attribute's name, of several or of a structured array."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, holder: CostColumns, owner: type) -> Column:
-        return holder.columns[self.name]
+    def __get__(self, holder: Any, owner: type) -> Column:
+        column: Column = holder.columns[self.name]
+        return column
 
 
 @dataclass(frozen=True, eq=False)
