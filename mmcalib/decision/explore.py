@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 from typing import Any
 
+import numpy as np
+
 from mmcalib.checks.facts import Decision, Explored
 from mmcalib.configs.opening import without_gpu_args
 from mmcalib.decision.measure import EmbedCounter, remeasure
@@ -21,7 +23,7 @@ from mmcalib.engine.messages import ComputeBudget
 from mmcalib.errors import VllmRefused
 from mmcalib.limits import frontier
 from mmcalib.limits.costs import CostTable
-from mmcalib.limits.frontier import Point, affected_shapes, setting_at, unaffected_shape
+from mmcalib.limits.frontier import Point, setting_at
 from mmcalib.limits.policy import Policy
 from mmcalib.limits.values import Rounding, limit_mm_per_prompt, max_num_batched_tokens
 from mmcalib.progress import Progress
@@ -168,16 +170,18 @@ def _cost_at(
         counted := counter.cost_table(setting, knob.changed_mask(counter.usual.shapes, value))
     ):
         return counted
+    usual = default.columns_of(knob.modality)
+    may_change = knob.changed_mask(usual.shapes, value)
+    # The costliest that should not change: if it does, the cap has another meaning.
+    witness = usual.heaviest_of(np.flatnonzero(~may_change))
+    if witness is not None and not knob.bleeds:
+        changed = usual.shapes.take(np.flatnonzero(may_change))
+        table = remeasure(budgets.host, default, setting, [*changed, witness.shape])
+        now = table.costs.get(witness.shape)
+        if now is not None and now.tokens == witness.tokens:
+            return table
     modalities = knob.modality, *knob.bleeds
     every = chain.from_iterable(default.columns_of(modality).shapes for modality in modalities)
-    changed = affected_shapes(knob, value, default)
-    unchanged = unaffected_shape(knob, default, changed)
-    if unchanged is None or knob.bleeds:
-        return remeasure(budgets.host, default, setting, every)
-    table = remeasure(budgets.host, default, setting, [*changed, unchanged])
-    now = table.costs.get(unchanged)
-    if now is not None and now.tokens == default.costs[unchanged].tokens:
-        return table
     return remeasure(budgets.host, default, setting, every)
 
 

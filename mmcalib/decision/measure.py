@@ -295,15 +295,12 @@ def remeasure(
     for shape, answer in zip(again, answers, strict=True):
         before, costs[shape] = usual[shape], None
         if answer.cost is None:
-            refusals.append(_refusal(shape, before.count, before.exemplar, answer))
+            of = before.count, before.exemplar
+            refusals.append(Refusal(shape, *of, answer.refusal, answer.refused_by))
         else:
             costs[shape] = item_cost(shape, before.count, before.exemplar, answer.cost, "blank")
     columns = {one.modality: one.mark_unchanged().replace_costs(costs) for one in every}
     return CostTable(setting, columns, tuple(refusals))
-
-
-def _refusal(shape: Shape, count: int, exemplar: str, answer: Measured) -> Refusal:
-    return Refusal(shape, count, exemplar, answer.refusal, answer.refused_by)
 
 
 def _table(
@@ -345,7 +342,8 @@ def _table(
     for shape, measured in blanks.answers.items():
         if measured.cost is None and shape not in loaded:
             entry = counts[shape.modality].count_of(shape)
-            refusals.append(_refusal(shape, entry.count, entry.exemplars[0], measured))
+            of = entry.count, entry.exemplars[0]
+            refusals.append(Refusal(shape, *of, measured.refusal, measured.refused_by))
     refusals.sort(key=lambda refusal: shape_order(refusal.shape))
     columns = {modality: one.replace_costs(changed) for modality, one in blanks.costs.items()}
     more = compared, failed, blanks.witnesses, out_of_reach, tuple(resampled)

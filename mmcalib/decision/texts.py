@@ -248,7 +248,10 @@ def longest_prompt(
             if entry.signature.fits(admitted):
                 items = sum_item_tokens(entry.signature.shapes, table.costs.tokens)
                 if items is not None:
-                    yield entry, _prompt_of_entry(entry, 0 if encoder_decoder else items, texts)
+                    text, asked = texts.tokens(entry), entry.signature.asked
+                    needs = 0 if encoder_decoder else items, text, asked.answer_tokens
+                    of = entry.exemplar.origin, entry.count
+                    yield entry, PromptTokens(*of, *needs, asked.least_answer_tokens)
 
     # Counting the longest often decides, so start with few, but read the file few times.
     for step in _STEPS:
@@ -261,12 +264,6 @@ def longest_prompt(
         texts.count([entries[place] for place in places], prompts.signatures())
     served_prompts = chain((prompt for _, prompt in covered()), single)
     return fit_prompts(served_prompts, reserve_tokens, max_model_len)
-
-
-def _prompt_of_entry(entry: PromptCount, items: int, texts: Texts) -> PromptTokens:
-    asked, text = entry.signature.asked, texts.tokens(entry)
-    answer = asked.answer_tokens, asked.least_answer_tokens
-    return PromptTokens(entry.exemplar.origin, entry.count, items, text, *answer)
 
 
 def smallest_context(longest: Fit | None, most_tokens: int) -> int:
