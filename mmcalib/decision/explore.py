@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 from typing import Any
 
-import numpy as np
-
 from mmcalib.checks.facts import Decision, Explored
 from mmcalib.configs.opening import without_gpu_args
 from mmcalib.decision.measure import EmbedCounter, remeasure
@@ -173,9 +171,9 @@ def _cost_at(
     usual = default.columns_of(knob.modality)
     may_change = knob.changed_mask(usual.shapes, value)
     # The costliest that should not change: if it does, the cap has another meaning.
-    witness = usual.heaviest_of(np.flatnonzero(~may_change))
+    witness = usual.take(~may_change).heaviest
     if witness is not None and not knob.bleeds:
-        changed = usual.shapes.take(np.flatnonzero(may_change))
+        changed = usual.take(may_change).shapes
         table = remeasure(budgets.host, default, setting, [*changed, witness.shape])
         now = table.costs.get(witness.shape)
         if now is not None and now.tokens == witness.tokens:

@@ -401,15 +401,18 @@ class EmbedCounter:
             return None
         rows = self.usual.shapes.positions(counts.shapes)
         same = match_counts(counts, self.usual)[rows]
-        altered, unmoved = rows[~same], self.usual.heaviest_of(rows[same])
+        altered, unmoved = rows[~same], self.usual.take(rows[same]).heaviest
         spots = (
             counting.choose_spot_checks(self.usual, altered, counts)
             if len(altered) > SPOT_CHECKS
             else list(self.usual.shapes.take(altered))
         )
         checked = [*spots, *([unmoved.shape] if unmoved else [])]
-        measured = [*checked, *self._uncounted(counts, touched)]
-        table = remeasure(self.host, self.default, setting, measured)
+        # These can only be processed: vLLM does not count them, or their header is wrong.
+        shapes, every = self.usual.shapes, self.default.columns_of(self.usual.modality).shapes
+        uncounted = shapes.take(np.flatnonzero(touched & (counts.shapes.positions(shapes) < 0)))
+        wrong = every.take(np.flatnonzero(shapes.positions(every) < 0))
+        table = remeasure(self.host, self.default, setting, [*checked, *uncounted, *wrong])
         return counting.fill_table(table, self.default, counts, checked)
 
     def _counts(self, setting: Setting, touched: Column) -> VllmCounts | None:
@@ -425,11 +428,3 @@ class EmbedCounter:
             if counts and match_counts(counts, self.usual.take(verified)).all():
                 return counts
         return count_embeds(self.host, setting, self.usual.shapes)
-
-    def _uncounted(self, counts: VllmCounts, touched: Column) -> list[Shape]:
-        """Return the modality's shapes that can only be processed, not counted."""
-        shapes = self.usual.shapes
-        rows = touched & (counts.shapes.positions(shapes) < 0)
-        every = self.default.columns_of(self.usual.modality).shapes
-        extra = every.take(np.flatnonzero(shapes.positions(every) < 0))
-        return [*shapes.take(np.flatnonzero(rows)), *(s for s in extra if s not in counts.shapes)]

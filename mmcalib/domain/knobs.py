@@ -142,8 +142,8 @@ class MediaOption(ABC):
         return (self.argument, *self.path[:-1], name or self.path[-1])
 
     def is_set_in(self, setting: Setting) -> bool:
-        """Check whether the user set it, or an option that it depends on."""
-        return False
+        """Check whether the user set any option of its loader: it may decide the frames."""
+        return self.is_loader_option and self.path[0] in setting.media_io_kwargs
 
     def changed_mask(self, shapes: Shapes, value: Value) -> Column:
         """Mask of the shapes whose cost this value may change."""
@@ -164,14 +164,6 @@ class MediaOption(ABC):
         images have one.
         """
         return self.value_for_tokens(tokens) if self.modality == "image" else None
-
-    def value_for_size(self, size: Mapping[str, int]) -> Value | None:
-        """The value that caps items at this size, named as in `limit_mm_per_prompt`."""
-        return None
-
-    def value_for_share(self, share: float) -> Value | None:
-        """The value with which the loader returns that share of an item."""
-        return None
 
     def describe_value(self, value: Value) -> str:
         """The value relative to the default, for people."""
@@ -270,6 +262,7 @@ class AreaCap(MediaOption):
         return tokens * self.token_px if self.token_px else None
 
     def value_for_size(self, size: Mapping[str, int]) -> Value | None:
+        """The value that caps items at this size, named as in `limit_mm_per_prompt`."""
         if not self.token_px:
             return None
         tokens = size.get("width", 0) * size.get("height", 0) // self.token_px
@@ -434,11 +427,8 @@ class FrameSampling(MediaOption):
             most = (frames[timed].clip(max=wanted) / seconds[timed]).max()
             yield math.ceil(float(most) * _FPS_STEPS) / _FPS_STEPS
 
-    def is_set_in(self, setting: Setting) -> bool:
-        """Check whether the user set any option of the loader: it may decide the frames."""
-        return self.path[0] in setting.media_io_kwargs
-
     def value_for_share(self, share: float) -> Value | None:
+        """The value with which the loader returns that share of a video's frames."""
         value = self.value * share
         fewer = int(value) if value >= 1 else int(value * _FPS_STEPS) / _FPS_STEPS
         return fewer if fewer > 0 else None

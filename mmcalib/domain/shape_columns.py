@@ -126,10 +126,7 @@ class Shapes(Sequence[Shape]):
         return slopes
 
     def rounded_areas(self, unit: int) -> tuple[Column, Column]:
-        """Pixels of each, edges rounded to multiples of √`unit`: nearest, and up; 0 for audio."""
-        if self.modality == "audio":
-            none = np.zeros(len(self), dtype=np.int64)
-            return none, none
+        """Pixels of images or frames, edges rounded to multiples of √`unit`: nearest, and up."""
         edge = math.isqrt(unit)
         nearest = np.full(len(self), unit, dtype=np.int64)
         above = nearest.copy()

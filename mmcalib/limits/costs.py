@@ -157,10 +157,7 @@ class CostColumns:
     @cached_property
     def heaviest(self) -> ItemCost | None:
         """The item with the most embeds; ties by path, for a stable result."""
-        return self.heaviest_of(np.arange(len(self)))
-
-    def heaviest_of(self, rows: Column) -> ItemCost | None:
-        """The item with the most embeds among these rows."""
+        rows = np.arange(len(self))
         for column in (self.embeds, self.tokens):
             of = column[rows]
             rows = rows[of == of.max(initial=0)]
@@ -213,9 +210,7 @@ class CostColumns:
             own = {**self.own, **{entry: (cost.exemplar, cost.cpu_s) for entry, cost in of}}
             result = replace(self._set_values(at, **_columns(self.modality, costs)), own=own)
         if gone := known.keys() - changed.keys():
-            mask = np.ones(len(self), dtype=bool)
-            mask[list(gone)] = False
-            result = result.take(mask)
+            result = result.take(np.delete(np.arange(len(self)), list(gone)))
         # New only if vLLM rejected the blank item, but not the real one.
         return CostColumns.from_costs(self.modality, [*result, *new]) if new else result
 

@@ -137,8 +137,7 @@ def fill_table(
     # Rows of the counts and of the default costs to compute.
     of_usual = usual.shapes.positions(counts.shapes)
     left = ~match_counts(counts, usual)[of_usual]
-    at = counts.shapes.positions(measured)
-    left[at[at >= 0]] = False
+    left[counts.shapes.positions(measured)] = False
     rows, embeds = of_usual[left], counts.embeds[left]
     before = usual.embeds[rows]
     spotted = usual.take(usual.shapes.positions(seen.shapes))
