@@ -13,7 +13,7 @@ from mmcalib.configs.opening import without_gpu_args
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Budget
-from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, Shape, VideoShape, scaled
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, ComputeBudget, Measure
 from mmcalib.errors import VllmRefused
@@ -60,10 +60,9 @@ def probe_shapes(modalities: Iterable[str], tables: Iterable[CostTable] = ()) ->
     own = [cost for cost in heaviest if cost is not None and cost.shape.modality in wanted]
     shapes += [cost.shape for cost in own]
     for cost in own:
-        match cost.shape:
-            case VideoShape(width_px=width, height_px=height) as shape:
-                if 4 * cost.sampled[0] * width * height <= _LARGER_PX:
-                    shapes.append(replace(shape, width_px=2 * width, height_px=2 * height))
+        if isinstance(shape := cost.shape, VideoShape):
+            pixels = 4 * cost.sampled[0] * shape.width_px * shape.height_px
+            shapes += [scaled(shape, 2)] if pixels <= _LARGER_PX else []
     return tuple(dict.fromkeys(shapes))
 
 

@@ -106,12 +106,6 @@ class BudgetSource:
         return self._budgets[key]
 
 
-def relevant_knobs(budgets: BudgetSource, table: CostTable) -> list[Knob]:
-    """Return the knobs for the corpus' modalities that the user has not set."""
-    own, knobs = budgets.policy.loader_setting, budgets.opened.knobs
-    return [k for k in knobs if table.columns_of(k.modality) and not k.is_set_in(own)]
-
-
 def explore(
     knob: Knob,
     default: CostTable,

@@ -102,11 +102,6 @@ class Texts:
         items = Counter(shape.modality for shape in entry.signature.shapes)
         return bound_text(self.bound, entry.signature.asked, items)
 
-    @property
-    def has_bound(self) -> bool:
-        """True if uncounted requests have a bound."""
-        return self.bound.compared > 0
-
     def count(self, entries: Iterable[PromptCount], among: Iterable[PromptCount]) -> None:
         """Count these entries of `among`, as far as their words can be read again."""
         unknown = (e for e in entries if e.signature.asked.is_countable)
@@ -239,7 +234,7 @@ def longest_prompt(
         served = [table.heaviest(m) for m, c in counts.items() if c.value]
         single = [PromptTokens(c.exemplar, c.count, c.tokens) for c in served if c]
     admitted = {m: count.value for m, count in counts.items()}
-    if encoder_decoder and not texts.has_bound:
+    if encoder_decoder and not texts.bound.compared:
         return None
 
     def covered() -> Iterator[tuple[PromptCount, PromptTokens]]:
@@ -248,10 +243,7 @@ def longest_prompt(
             if entry.signature.fits(admitted):
                 items = sum_item_tokens(entry.signature.shapes, table.costs.tokens)
                 if items is not None:
-                    text, asked = texts.tokens(entry), entry.signature.asked
-                    needs = 0 if encoder_decoder else items, text, asked.answer_tokens
-                    of = entry.exemplar.origin, entry.count
-                    yield entry, PromptTokens(*of, *needs, asked.least_answer_tokens)
+                    yield entry, _prompt_of_entry(entry, 0 if encoder_decoder else items, texts)
 
     # Counting the longest often decides, so start with few, but read the file few times.
     for step in _STEPS:
@@ -264,6 +256,12 @@ def longest_prompt(
         texts.count([entries[place] for place in places], prompts.signatures())
     served_prompts = chain((prompt for _, prompt in covered()), single)
     return fit_prompts(served_prompts, reserve_tokens, max_model_len)
+
+
+def _prompt_of_entry(entry: PromptCount, items: int, texts: Texts) -> PromptTokens:
+    asked, text = entry.signature.asked, texts.tokens(entry)
+    answer = asked.answer_tokens, asked.least_answer_tokens
+    return PromptTokens(entry.exemplar.origin, entry.count, items, text, *answer)
 
 
 def smallest_context(longest: Fit | None, most_tokens: int) -> int:

@@ -25,18 +25,15 @@ def merge_nested(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> dict[
     return both
 
 
-Json = Any
-
-
 @dataclass(frozen=True, slots=True)
 class Setting:
     """`mm_processor_kwargs` and `media_io_kwargs` of one measurement; empty means the defaults."""
 
-    mm_processor_kwargs: Mapping[str, Json] = field(default_factory=dict)
-    media_io_kwargs: Mapping[str, Json] = field(default_factory=dict)
+    mm_processor_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    media_io_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def engine_args(self) -> dict[str, Json]:
+    def engine_args(self) -> dict[str, Any]:
         """The arguments of vLLM's engine, without empty ones."""
         return {n: dict(kwargs) for n in get_args(Argument) if (kwargs := getattr(self, n))}
 
@@ -52,8 +49,8 @@ DEFAULT = Setting()
 
 def merge_settings(settings: Iterable[Setting]) -> Setting:
     """Merge all their kwargs; settings of different knobs do not overlap."""
-    kwargs: dict[str, Json] = {}
-    media: dict[str, Json] = {}
+    kwargs: dict[str, Any] = {}
+    media: dict[str, Any] = {}
     for setting in settings:
         kwargs = merge_nested(kwargs, setting.mm_processor_kwargs)
         media = merge_nested(media, setting.media_io_kwargs)
@@ -469,8 +466,6 @@ KNOBS: tuple[type[Knob], ...] = get_args(Knob)
 
 def subsampled_mask(items: LoadedItems) -> Column:
     """Mask of videos from which the loader returns fewer frames than they have."""
-    if items.shapes.modality != "video":
-        return items.shapes.full_mask(False)
     frames = items.sampled[:, 0]
     fewer: Column = (frames >= 0) & (frames < items.shapes.rows["num_frames"])
     return fewer

@@ -94,10 +94,8 @@ class Shapes(Sequence[Shape]):
         mine, theirs = self._keys(), others._keys()
         if mine is not None and theirs is not None:
             at = mine.searchsorted(theirs)
-            at[at == len(mine)] = 0
-            if not len(mine):
-                return np.full(len(theirs), -1)
-            at[mine[at] != theirs] = -1
+            # Keys are not negative: -1 stands for those above all of mine.
+            at[np.append(mine, -1)[at] != theirs] = -1
             return at
         both = Shapes(self.modality, np.concatenate([self.rows, others.rows])).columns
         # The sort is stable: of two equal rows the first is mine.
