@@ -179,7 +179,10 @@ class PathLists:
         parts: list[int | str] = []
         for path in paths:
             folder, slash, name = path.rpartition("/")
-            parts += (self._folder(folder + slash), name)
+            number = self._folders.setdefault(folder + slash, len(self._folder_names))
+            if number == len(self._folder_names):
+                self._folder_names.append(folder + slash)
+            parts += (number, name)
         self._text += json.dumps(parts).encode() + b"\n"
         return at
 
@@ -187,12 +190,6 @@ class PathLists:
         parts = json.loads(self._text[at : self._text.index(b"\n", at)])
         pairs = zip(parts[::2], parts[1::2], strict=True)
         return tuple(self._folder_names[number] + name for number, name in pairs)
-
-    def _folder(self, path: str) -> int:
-        number = self._folders.setdefault(path, len(self._folder_names))
-        if number == len(self._folder_names):
-            self._folder_names.append(path)
-        return number
 
 
 # Enough examples if one or two files are gone later.
