@@ -16,12 +16,7 @@ from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.limits.costs import CostTable
 from mmcalib.limits.policy import Policy
-from mmcalib.limits.processor_cache import (
-    SizedCache,
-    UnsizedCache,
-    cache_floor,
-    largest_item_bytes,
-)
+from mmcalib.limits.processor_cache import SizedCache, UnsizedCache, cache_floor, largest_item_bytes
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 from mmcalib.text import GIB
 from mmcalib.workflows.judging import judge
