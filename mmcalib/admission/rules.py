@@ -388,7 +388,7 @@ def list_costs(
         text_reserve_tokens=policy.text_reserve_tokens,
         modalities=modalities,
         text=texts.bound,
-        counted=sorted(texts.measured.items())[:_COUNTED] if texts.has_bound else [],
+        counted=sorted(texts.measured.items())[:_COUNTED] if texts.bound.compared else [],
         counting=texts.counting,
         uncounted=texts.uncounted,
         grammar=texts.grammar,

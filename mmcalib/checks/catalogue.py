@@ -58,11 +58,6 @@ def check_of_code(code: str) -> CheckId:
     return found
 
 
-# Assumptions that a setting depends on: a verdict names them.
-_MOVING: Final = ("ASSUMED_COUNT", "ASSUMED_ANSWER", "ASSUMED_BATCH")
-MOVING_ASSUMPTIONS: Final = tuple(map(_BY_CONSTANT.__getitem__, _MOVING))
-
-
 def __getattr__(constant: str) -> CheckId:
     """The check of a constant, such as MEMORY_RESERVE."""
     try:

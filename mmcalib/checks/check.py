@@ -8,7 +8,6 @@ from enum import Enum
 from typing import Any, Final, Literal, TypeVar
 
 from mmcalib.checks.catalogue import CheckId
-from mmcalib.domain.knobs import Knob, Value, merge_nested
 from mmcalib.text import flag, gib
 
 Status = Literal["pass", "warn", "fail", "skip"]
@@ -95,9 +94,3 @@ def yaml_line(name: str, value: Any) -> str:
 def yaml_lines(settings: Mapping[str, Any]) -> str:
     """The lines of several settings, as alternatives of a remedy name them."""
     return " and ".join(map(yaml_line, settings, settings.values()))
-
-
-def knob_line(knob: Knob, value: Value, engine_args: Mapping[str, Any]) -> str:
-    """The line that gives a knob this value and keeps the other settings of that line."""
-    merged = merge_nested(engine_args.get(knob.argument), knob.kwargs(value))
-    return yaml_line(knob.argument, merged)

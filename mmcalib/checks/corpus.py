@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, RemedyStyle, Status, yaml_line
 from mmcalib.checks.facts import CheckFacts
-from mmcalib.domain.shapes import MODALITIES, UNKNOWN_CONTENT, EncodedItem, Modality
+from mmcalib.domain.shapes import MODALITIES, UNKNOWN_CONTENT, EncodedItem
 from mmcalib.gate.admission import ServerRefusal
 from mmcalib.gate.fit import Fit
-from mmcalib.limits.costs import Refusal
 from mmcalib.limits.policy import FIT, TEXT_RESERVE_TOKENS
 from mmcalib.limits.values import LIMIT
 from mmcalib.text import one_line, plural, reason_kind
@@ -151,20 +150,14 @@ def check_accepted(facts: CheckFacts) -> Iterator[Check]:
             remedy = "convert them, or install vLLM's decoder for them"
             yield Check(ids.MODALITY_LOADING.of(modality), "fail", detail, remedy)
         if refused := [r for r in table.refusals if r.shape.modality == modality]:
-            taken = table.columns_of(modality).item_count()
-            yield _refusal_check(refused, taken, modality, dialect)
-
-
-def _refusal_check(
-    refused: Sequence[Refusal], taken: int, modality: Modality, dialect: RemedyStyle
-) -> Check:
-    """vLLM accepts `taken` other items of the modality."""
-    items, first, number = sum(r.count for r in refused), refused[0], dialect.number
-    status: Status = "fail" if items > taken else "warn"
-    detail = f"vLLM rejects {number(items)} of {number(items + taken)} with any settings, such as "
-    detail += f"{first.exemplar} ({first.shape}): {first.reason}"
-    remedy, names = f"{_REMOVE}: requests with them fail", _names(first.exemplar, first.reason)
-    return Check(ids.PROCESSING.of(modality), status, detail, remedy, names)
+            items, first, number = sum(r.count for r in refused), refused[0], dialect.number
+            accepted = table.columns_of(modality).item_count()
+            status: Status = "fail" if items > accepted else "warn"
+            detail = f"vLLM rejects {number(items)} of {number(items + accepted)} with any "
+            detail += f"settings, such as {first.exemplar} ({first.shape}): {first.reason}"
+            remedy = f"{_REMOVE}: requests with them fail"
+            names = _names(first.exemplar, first.reason)
+            yield Check(ids.PROCESSING.of(modality), status, detail, remedy, names)
 
 
 def check_served(facts: CheckFacts) -> Iterator[Check]:

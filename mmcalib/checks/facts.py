@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mmcalib.checks.check import RemedyStyle
@@ -18,13 +18,7 @@ from mmcalib.limits.demand import Shortfall
 from mmcalib.limits.effects import Effect
 from mmcalib.limits.frontier import Point, compute_retention
 from mmcalib.limits.policy import Policy
-from mmcalib.limits.processor_cache import (
-    NOT_SIZED,
-    CacheFloor,
-    DecidedCache,
-    UnsizedCache,
-    cache_floor,
-)
+from mmcalib.limits.processor_cache import NOT_SIZED, CacheFloor, DecidedCache
 from mmcalib.limits.values import Count, Hint, ProfileReserve, Rounding
 from mmcalib.remedies.memory import Remedy
 
@@ -105,19 +99,6 @@ class Decision(JudgedConfig):
         """The modalities whose items a processor option can make smaller."""
         knobs = (explored.point.knob for explored in self.explored)
         return {knob.modality for knob in knobs if not knob.is_loader_option}
-
-    def cache_floor(self) -> CacheFloor:
-        """The most that one allowed request can put into the processor cache."""
-        return cache_floor(
-            self.items_per_prompt, self.table, self.plain, self.budget.encoder_budget_tokens
-        )
-
-    def with_cache(self, cache: DecidedCache) -> Decision:
-        """A copy with this processor cache, or with the reason for vLLM's default."""
-        if isinstance(cache, UnsizedCache):
-            return replace(self, cache=cache)
-        args = {**self.engine_args, "mm_processor_cache_gb": cache.mm_processor_cache_gb}
-        return replace(self, cache=cache, engine_args=args)
 
 
 @dataclass(frozen=True, slots=True)

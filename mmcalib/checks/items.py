@@ -8,10 +8,10 @@ from typing import Any
 
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.catalogue import CheckId
-from mmcalib.checks.check import Check, RemedyStyle, Status, knob_line, yaml_line
+from mmcalib.checks.check import Check, RemedyStyle, Status, yaml_line
 from mmcalib.checks.facts import CheckFacts, Decision, LargestPrompt
 from mmcalib.checks.limits import size_hint
-from mmcalib.domain.knobs import Knob, merge_nested
+from mmcalib.domain.knobs import FrameSampling, Knob, merge_nested
 from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.shapes import Modality, weight
 from mmcalib.gate.fit import Fit
@@ -57,7 +57,8 @@ def _caps(modality: Modality, tokens: int, items: str, facts: CheckFacts) -> Ite
     for knob in facts.model.knobs:
         value = knob.value_for_item(tokens) if knob.modality == modality and tokens > 0 else None
         if value is not None:
-            line = knob_line(knob, value, facts.configuration.engine_args)
+            own = facts.configuration.engine_args.get(knob.argument)
+            line = yaml_line(knob.argument, merge_nested(own, knob.kwargs(value)))
             yield f"{line}  # shrinks larger {items}s to {tokens:,} tokens"
 
 
@@ -71,7 +72,7 @@ def with_fewer_frames(
 ) -> dict[str, Any] | None:
     """`media_io_kwargs` that keep this share of a video's frames; None without such an option."""
     for knob in knobs:
-        fewer = knob.value_for_share(share) if knob.modality == "video" else None
+        fewer = knob.value_for_share(share) if isinstance(knob, FrameSampling) else None
         if fewer is not None:
             return merge_nested(media_io, knob.kwargs(fewer))
     return None

@@ -10,7 +10,7 @@ from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, RemedyStyle, Status, yaml_line
 from mmcalib.checks.facts import CheckFacts, JudgedConfig
 from mmcalib.checks.limits import limit_options, size_hint
-from mmcalib.domain.knobs import Knob, Value, merge_nested
+from mmcalib.domain.knobs import AreaCap, Knob, Value, merge_nested
 from mmcalib.domain.memory import Budget, Dummy, RehearsedMemory, floor_utilization
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality
@@ -215,9 +215,9 @@ def reserve_remedies(
     if modality is None or not size:
         return
     plain = {LIMIT: {**limits, modality: limit_options(limits, modality).get("count", 1)}}
-    for knob in opened.knobs:
-        value = knob.value_for_size(size) if knob.modality == modality else None
-        if value is not None:
+    caps = (k for k in opened.knobs if isinstance(k, AreaCap) and k.modality == modality)
+    for knob in caps:
+        if (value := knob.value_for_size(size)) is not None:
             kwargs = merge_nested(engine_args.get(knob.argument), knob.kwargs(value))
             changes = {**plain, knob.argument: kwargs}
             yield Remedy("size hint", changes, "quality", ""), (knob, value)

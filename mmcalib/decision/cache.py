@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, compress
 
 from mmcalib.census.accesses import Accesses
+from mmcalib.checks.facts import Decision
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import Modality
 from mmcalib.limits.costs import CostTable
@@ -18,6 +20,7 @@ from mmcalib.limits.processor_cache import (
     SizedCache,
     UnsizedCache,
     allowed_gib,
+    cache_floor,
     choose_cache_size,
     hit_curve,
     round_up_gib,
@@ -25,6 +28,19 @@ from mmcalib.limits.processor_cache import (
 from mmcalib.limits.values import Count
 from mmcalib.releases.constants import ITEM_ORDER, PROCESSOR_CACHE_GIB
 from mmcalib.text import GIB
+
+
+def with_cache(
+    decision: Decision, accesses: Accesses, opened: ModelInfo, policy: Policy
+) -> Decision:
+    """Return the decision with a processor cache, or with the reason for vLLM's default."""
+    admitted, limit = decision.items_per_prompt, decision.budget.encoder_budget_tokens
+    floor = cache_floor(admitted, decision.table, decision.plain, limit)
+    cache = size_cache(accesses, decision.table, decision.counts, floor, opened, policy)
+    if isinstance(cache, UnsizedCache):
+        return replace(decision, cache=cache)
+    args = {**decision.engine_args, "mm_processor_cache_gb": cache.mm_processor_cache_gb}
+    return replace(decision, cache=cache, engine_args=args)
 
 
 def size_cache(

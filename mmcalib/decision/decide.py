@@ -10,7 +10,7 @@ from typing import Any, Final
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.checks.facts import Decision, Explored
-from mmcalib.decision.explore import BudgetSource, explore, has_any_effect, relevant_knobs
+from mmcalib.decision.explore import BudgetSource, explore, has_any_effect
 from mmcalib.decision.measure import Sample, measure
 from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
 from mmcalib.domain.items import Skipped
@@ -336,7 +336,8 @@ def decide(
     default, unreadable = measure(budgets.host, census, base, sample, progress, budgets.files)
     admitted = count_items(budgets.opened, budgets.policy, default, prompts)
     plain = limit_mm_per_prompt(admitted, {})
-    every = relevant_knobs(budgets, default)
+    present = [k for k in budgets.opened.knobs if default.columns_of(k.modality)]
+    every = [k for k in present if not k.is_set_in(base)]
 
     def explore_knob(one: Knob) -> list[Explored]:
         return explore(one, default, plain, budgets, progress)

@@ -13,7 +13,7 @@ from mmcalib.configs.opening import without_gpu_args
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.memory import Budget
-from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, Shape, VideoShape, scaled
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, ComputeBudget, Measure
 from mmcalib.errors import VllmRefused
@@ -25,7 +25,6 @@ from mmcalib.limits.effects import (
     SettingPath,
     compare_footprints,
     describe_differences,
-    is_rejected_alone,
     is_size_hint,
     list_settings,
     remove_setting,
@@ -61,10 +60,9 @@ def probe_shapes(modalities: Iterable[str], tables: Iterable[CostTable] = ()) ->
     own = [cost for cost in heaviest if cost is not None and cost.shape.modality in wanted]
     shapes += [cost.shape for cost in own]
     for cost in own:
-        match cost.shape:
-            case VideoShape(width_px=width, height_px=height) as shape:
-                if 4 * cost.sampled[0] * width * height <= _LARGER_PX:
-                    shapes.append(replace(shape, width_px=2 * width, height_px=2 * height))
+        if isinstance(shape := cost.shape, VideoShape):
+            pixels = 4 * cost.sampled[0] * shape.width_px * shape.height_px
+            shapes += [scaled(shape, 2)] if pixels <= _LARGER_PX else []
     return tuple(dict.fromkeys(shapes))
 
 
@@ -154,25 +152,20 @@ def find_effects(
     args = dict(engine_args)
     for path in list_settings(engine_args):
         if not any(effect.concerns(".".join(path)) for effect in every):
-            effect = _find_effect(args, path, footprints)
-            if effect.outcome == "idle" and companions.get(effect.path) in list_settings(args):
+            path = _widen(args, path, footprints)
+            less = remove_setting(args, path)
+            for with_, bare in footprints.pairs(args, less, path):
+                effect = compare_footprints(path, with_, bare)
+                if effect.has_effect:
+                    break
+            if effect.outcome == "idle" and companions.get(path) in list_settings(args):
                 effect = replace(effect, outcome="stated", words=_REQUIRED)
             every.append(effect)
             if effect.outcome == "idle":
-                args = remove_setting(args, effect.path)
+                args = less
         if task is not None:
             task.advance()
     return every, args
-
-
-def _find_effect(args: Mapping[str, Any], path: SettingPath, footprints: Footprints) -> Effect:
-    path = _widen(args, path, footprints)
-    less = remove_setting(args, path)
-    for with_, bare in footprints.pairs(args, less, path):
-        effect = compare_footprints(path, with_, bare)
-        if effect.has_effect:
-            break
-    return effect
 
 
 def _widen(args: Mapping[str, Any], path: SettingPath, footprints: Footprints) -> SettingPath:
@@ -182,8 +175,9 @@ def _widen(args: Mapping[str, Any], path: SettingPath, footprints: Footprints) -
     # The cheapest shape of each modality.
     shapes = {shape.modality: shape for shape in reversed(footprints.shapes)}.values()
     less = remove_setting(args, path)
-    bare = replace(footprints.items(less, shapes), refusal=footprints.budget(less).refusal)
-    if is_rejected_alone(footprints.items(args, shapes), bare):
+    whole, bare = (footprints.items(each, shapes).items for each in (args, less))
+    refused = any(bare[shape].refusal and not whole[shape].refusal for shape in shapes)
+    if refused or footprints.budget(less).refusal:
         return _widen(args, path[:-1], footprints)
     return path
 

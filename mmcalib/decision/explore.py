@@ -21,7 +21,7 @@ from mmcalib.engine.messages import ComputeBudget
 from mmcalib.errors import VllmRefused
 from mmcalib.limits import frontier
 from mmcalib.limits.costs import CostTable
-from mmcalib.limits.frontier import Point, affected_shapes, setting_at, unaffected_shape
+from mmcalib.limits.frontier import Point, setting_at
 from mmcalib.limits.policy import Policy
 from mmcalib.limits.values import Rounding, limit_mm_per_prompt, max_num_batched_tokens
 from mmcalib.progress import Progress
@@ -106,12 +106,6 @@ class BudgetSource:
         return self._budgets[key]
 
 
-def relevant_knobs(budgets: BudgetSource, table: CostTable) -> list[Knob]:
-    """Return the knobs for the corpus' modalities that the user has not set."""
-    own, knobs = budgets.policy.loader_setting, budgets.opened.knobs
-    return [k for k in knobs if table.columns_of(k.modality) and not k.is_set_in(own)]
-
-
 def explore(
     knob: Knob,
     default: CostTable,
@@ -168,16 +162,18 @@ def _cost_at(
         counted := counter.cost_table(setting, knob.changed_mask(counter.usual.shapes, value))
     ):
         return counted
+    usual = default.columns_of(knob.modality)
+    may_change = knob.changed_mask(usual.shapes, value)
+    # The costliest that should not change: if it does, the cap has another meaning.
+    witness = usual.take(~may_change).heaviest
+    if witness is not None and not knob.bleeds:
+        changed = usual.take(may_change).shapes
+        table = remeasure(budgets.host, default, setting, [*changed, witness.shape])
+        now = table.costs.get(witness.shape)
+        if now is not None and now.tokens == witness.tokens:
+            return table
     modalities = knob.modality, *knob.bleeds
     every = chain.from_iterable(default.columns_of(modality).shapes for modality in modalities)
-    changed = affected_shapes(knob, value, default)
-    unchanged = unaffected_shape(knob, default, changed)
-    if unchanged is None or knob.bleeds:
-        return remeasure(budgets.host, default, setting, every)
-    table = remeasure(budgets.host, default, setting, [*changed, unchanged])
-    now = table.costs.get(unchanged)
-    if now is not None and now.tokens == default.costs[unchanged].tokens:
-        return table
     return remeasure(budgets.host, default, setting, every)
 
 

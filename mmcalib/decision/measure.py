@@ -295,15 +295,12 @@ def remeasure(
     for shape, answer in zip(again, answers, strict=True):
         before, costs[shape] = usual[shape], None
         if answer.cost is None:
-            refusals.append(_refusal(shape, before.count, before.exemplar, answer))
+            of = before.count, before.exemplar
+            refusals.append(Refusal(shape, *of, answer.refusal, answer.refused_by))
         else:
             costs[shape] = item_cost(shape, before.count, before.exemplar, answer.cost, "blank")
     columns = {one.modality: one.mark_unchanged().replace_costs(costs) for one in every}
     return CostTable(setting, columns, tuple(refusals))
-
-
-def _refusal(shape: Shape, count: int, exemplar: str, answer: Measured) -> Refusal:
-    return Refusal(shape, count, exemplar, answer.refusal, answer.refused_by)
 
 
 def _table(
@@ -320,23 +317,21 @@ def _table(
     compared = out_of_reach = 0
     for (shape, path), answer in real:
         blank = changed.get(shape, costs.get(shape))
+        entry = counts[shape.modality].count_of(shape)
         if isinstance(answer, Skipped) and answer.out_of_reach:
             out_of_reach += 1
             continue
-        if isinstance(answer, Skipped):
-            unreadable.append(answer)
-            if blank is not None:
-                changed[shape] = _one_fewer(blank, path, counts[shape.modality].count_of(shape))
-            continue
-        if answer.cost is None:
-            if blank is not None:
+        if isinstance(answer, Skipped) or answer.cost is None:
+            if isinstance(answer, Skipped):
+                unreadable.append(answer)
+            elif blank is not None:
                 failed[shape.modality] = failed.get(shape.modality, 0) + 1
                 unreadable.append(Skipped(path, f"vLLM cannot load it: {answer.refusal}"))
-                changed[shape] = _one_fewer(blank, path, counts[shape.modality].count_of(shape))
+            if blank is not None:
+                changed[shape] = _one_fewer(blank, path, entry)
             continue
-        count = counts[shape.modality].count_of(shape).count
         real_cost = answer.cost
-        changed[shape] = item_cost(shape, count, path, real_cost, "real")
+        changed[shape] = item_cost(shape, entry.count, path, real_cost, "real")
         compared += 1
         if answer.resampled:
             resampled.append(ResampledClip(path, *answer.resampled))
@@ -347,7 +342,8 @@ def _table(
     for shape, measured in blanks.answers.items():
         if measured.cost is None and shape not in loaded:
             entry = counts[shape.modality].count_of(shape)
-            refusals.append(_refusal(shape, entry.count, entry.exemplars[0], measured))
+            of = entry.count, entry.exemplars[0]
+            refusals.append(Refusal(shape, *of, measured.refusal, measured.refused_by))
     refusals.sort(key=lambda refusal: shape_order(refusal.shape))
     columns = {modality: one.replace_costs(changed) for modality, one in blanks.costs.items()}
     more = compared, failed, blanks.witnesses, out_of_reach, tuple(resampled)
@@ -394,7 +390,7 @@ class EmbedCounter:
             return None
         if modality not in default.witnesses:
             counts = count_embeds(host, default.setting, costs.shapes)
-            if counts is None or not counting.counts_match(counts, costs):
+            if counts is None or not match_counts(counts, costs).all():
                 return None
         return cls(host, default, costs)
 
@@ -404,16 +400,19 @@ class EmbedCounter:
         if counts is None:
             return None
         rows = self.usual.shapes.positions(counts.shapes)
-        same = counting.match_counts(counts, self.usual)[rows]
-        altered, unmoved = rows[~same], self.usual.heaviest_of(rows[same])
+        same = match_counts(counts, self.usual)[rows]
+        altered, unmoved = rows[~same], self.usual.take(rows[same]).heaviest
         spots = (
             counting.choose_spot_checks(self.usual, altered, counts)
             if len(altered) > SPOT_CHECKS
             else list(self.usual.shapes.take(altered))
         )
         checked = [*spots, *([unmoved.shape] if unmoved else [])]
-        measured = [*checked, *self._uncounted(counts, touched)]
-        table = remeasure(self.host, self.default, setting, measured)
+        # These can only be processed: vLLM does not count them, or their header is wrong.
+        shapes, every = self.usual.shapes, self.default.columns_of(self.usual.modality).shapes
+        uncounted = shapes.take(np.flatnonzero(touched & (counts.shapes.positions(shapes) < 0)))
+        wrong = every.take(np.flatnonzero(shapes.positions(every) < 0))
+        table = remeasure(self.host, self.default, setting, [*checked, *uncounted, *wrong])
         return counting.fill_table(table, self.default, counts, checked)
 
     def _counts(self, setting: Setting, touched: Column) -> VllmCounts | None:
@@ -426,14 +425,6 @@ class EmbedCounter:
             wanted[verified] = True
             some = self.usual.shapes.take(np.flatnonzero(wanted))
             counts = count_embeds(self.host, setting, some)
-            if counts and counting.counts_match(counts, self.usual.take(verified)):
+            if counts and match_counts(counts, self.usual.take(verified)).all():
                 return counts
         return count_embeds(self.host, setting, self.usual.shapes)
-
-    def _uncounted(self, counts: VllmCounts, touched: Column) -> list[Shape]:
-        """Return the modality's shapes that can only be processed, not counted."""
-        shapes = self.usual.shapes
-        rows = touched & (counts.shapes.positions(shapes) < 0)
-        every = self.default.columns_of(self.usual.modality).shapes
-        extra = every.take(np.flatnonzero(shapes.positions(every) < 0))
-        return [*shapes.take(np.flatnonzero(rows)), *(s for s in extra if s not in counts.shapes)]

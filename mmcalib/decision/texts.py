@@ -101,11 +101,6 @@ class Texts:
         items = Counter(shape.modality for shape in entry.signature.shapes)
         return bound_text(self.bound, entry.signature.asked, items)
 
-    @property
-    def has_bound(self) -> bool:
-        """True if uncounted requests have a bound."""
-        return self.bound.compared > 0
-
     def count(self, entries: Iterable[PromptCount], among: Iterable[PromptCount]) -> None:
         """Count these entries of `among`, as far as their words can be read again."""
         unknown = (e for e in entries if e.signature.asked.is_countable)
@@ -238,7 +233,7 @@ def longest_prompt(
         served = [table.heaviest(m) for m, c in counts.items() if c.value]
         single = [PromptTokens(c.exemplar, c.count, c.tokens) for c in served if c]
     admitted = {m: count.value for m, count in counts.items()}
-    if encoder_decoder and not texts.has_bound:
+    if encoder_decoder and not texts.bound.compared:
         return None
 
     def covered() -> Iterator[tuple[PromptCount, PromptTokens]]:

@@ -25,18 +25,15 @@ def merge_nested(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> dict[
     return both
 
 
-Json = Any
-
-
 @dataclass(frozen=True, slots=True)
 class Setting:
     """`mm_processor_kwargs` and `media_io_kwargs` of one measurement; empty means the defaults."""
 
-    mm_processor_kwargs: Mapping[str, Json] = field(default_factory=dict)
-    media_io_kwargs: Mapping[str, Json] = field(default_factory=dict)
+    mm_processor_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    media_io_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def engine_args(self) -> dict[str, Json]:
+    def engine_args(self) -> dict[str, Any]:
         """The arguments of vLLM's engine, without empty ones."""
         return {n: dict(kwargs) for n in get_args(Argument) if (kwargs := getattr(self, n))}
 
@@ -52,8 +49,8 @@ DEFAULT = Setting()
 
 def merge_settings(settings: Iterable[Setting]) -> Setting:
     """Merge all their kwargs; settings of different knobs do not overlap."""
-    kwargs: dict[str, Json] = {}
-    media: dict[str, Json] = {}
+    kwargs: dict[str, Any] = {}
+    media: dict[str, Any] = {}
     for setting in settings:
         kwargs = merge_nested(kwargs, setting.mm_processor_kwargs)
         media = merge_nested(media, setting.media_io_kwargs)
@@ -111,9 +108,11 @@ class MediaOption(ABC):
     def values(self, items: LoadedItems, wanted: ValuePolicy) -> list[Value]:
         """Values to try for these items of its modality, ascending, with the default."""
 
-    @abstractmethod
     def reductions(self) -> Iterator[tuple[Value, str]]:
-        """Values below the default that save memory, mildest first, each with its price."""
+        """Values below the default that save memory, mildest first, each with its price. None for
+        frames: only the owner can say how much of a video to skip.
+        """
+        yield from ()
 
     def setting(self, value: Value) -> Setting:
         """The setting for this value, with every option it requires."""
@@ -140,8 +139,8 @@ class MediaOption(ABC):
         return (self.argument, *self.path[:-1], name or self.path[-1])
 
     def is_set_in(self, setting: Setting) -> bool:
-        """Check whether the user set it, or an option that it depends on."""
-        return False
+        """Check whether the user set any option of its loader: it may decide the frames."""
+        return self.is_loader_option and self.path[0] in setting.media_io_kwargs
 
     def changed_mask(self, shapes: Shapes, value: Value) -> Column:
         """Mask of the shapes whose cost this value may change."""
@@ -158,16 +157,10 @@ class MediaOption(ABC):
         return None
 
     def value_for_item(self, tokens: int) -> Value | None:
-        """The value that caps whole items at `tokens`; for a video, all its frames."""
-        return None
-
-    def value_for_size(self, size: Mapping[str, int]) -> Value | None:
-        """The value that caps items at this size, named as in `limit_mm_per_prompt`."""
-        return None
-
-    def value_for_share(self, share: float) -> Value | None:
-        """The value with which the loader returns that share of an item."""
-        return None
+        """The value that caps whole items at `tokens`: a video's count over all its frames, so only
+        images have one.
+        """
+        return self.value_for_tokens(tokens) if self.modality == "image" else None
 
     def describe_value(self, value: Value) -> str:
         """The value relative to the default, for people."""
@@ -265,11 +258,8 @@ class AreaCap(MediaOption):
     def value_for_tokens(self, tokens: int) -> Value | None:
         return tokens * self.token_px if self.token_px else None
 
-    def value_for_item(self, tokens: int) -> Value | None:
-        """A video's tokens count over all frames, so only images have such a value."""
-        return self.value_for_tokens(tokens) if self.modality == "image" else None
-
     def value_for_size(self, size: Mapping[str, int]) -> Value | None:
+        """The value that caps items at this size, named as in `limit_mm_per_prompt`."""
         if not self.token_px:
             return None
         tokens = size.get("width", 0) * size.get("height", 0) // self.token_px
@@ -434,15 +424,8 @@ class FrameSampling(MediaOption):
             most = (frames[timed].clip(max=wanted) / seconds[timed]).max()
             yield math.ceil(float(most) * _FPS_STEPS) / _FPS_STEPS
 
-    def reductions(self) -> Iterator[tuple[Value, str]]:
-        """No values: only the owner can say how much of a video to skip."""
-        yield from ()
-
-    def is_set_in(self, setting: Setting) -> bool:
-        """Check whether the user set any option of the loader: it may decide the frames."""
-        return self.path[0] in setting.media_io_kwargs
-
     def value_for_share(self, share: float) -> Value | None:
+        """The value with which the loader returns that share of a video's frames."""
         value = self.value * share
         fewer = int(value) if value >= 1 else int(value * _FPS_STEPS) / _FPS_STEPS
         return fewer if fewer > 0 else None
@@ -475,9 +458,6 @@ class TokenCap(MediaOption):
     def value_for_tokens(self, tokens: int) -> Value | None:
         return max((step for step in self.steps if step <= tokens), default=None)
 
-    def value_for_item(self, tokens: int) -> Value | None:
-        return self.value_for_tokens(tokens)
-
 
 Knob = AreaCap | EdgeCap | TileCap | CropCap | FrameSampling | TokenCap
 # In order of detection.
@@ -486,8 +466,6 @@ KNOBS: tuple[type[Knob], ...] = get_args(Knob)
 
 def subsampled_mask(items: LoadedItems) -> Column:
     """Mask of videos from which the loader returns fewer frames than they have."""
-    if items.shapes.modality != "video":
-        return items.shapes.full_mask(False)
     frames = items.sampled[:, 0]
     fewer: Column = (frames >= 0) & (frames < items.shapes.rows["num_frames"])
     return fewer

@@ -94,10 +94,8 @@ class Shapes(Sequence[Shape]):
         mine, theirs = self._keys(), others._keys()
         if mine is not None and theirs is not None:
             at = mine.searchsorted(theirs)
-            at[at == len(mine)] = 0
-            if not len(mine):
-                return np.full(len(theirs), -1)
-            at[mine[at] != theirs] = -1
+            # Keys are not negative: -1 stands for those above all of mine.
+            at[np.append(mine, -1)[at] != theirs] = -1
             return at
         both = Shapes(self.modality, np.concatenate([self.rows, others.rows])).columns
         # The sort is stable: of two equal rows the first is mine.
@@ -126,10 +124,7 @@ class Shapes(Sequence[Shape]):
         return slopes
 
     def rounded_areas(self, unit: int) -> tuple[Column, Column]:
-        """Pixels of each, edges rounded to multiples of √`unit`: nearest, and up; 0 for audio."""
-        if self.modality == "audio":
-            none = np.zeros(len(self), dtype=np.int64)
-            return none, none
+        """Pixels of images or frames, edges rounded to multiples of √`unit`: nearest, and up."""
         edge = math.isqrt(unit)
         nearest = np.full(len(self), unit, dtype=np.int64)
         above = nearest.copy()
@@ -184,7 +179,10 @@ class PathLists:
         parts: list[int | str] = []
         for path in paths:
             folder, slash, name = path.rpartition("/")
-            parts += (self._folder(folder + slash), name)
+            number = self._folders.setdefault(folder + slash, len(self._folder_names))
+            if number == len(self._folder_names):
+                self._folder_names.append(folder + slash)
+            parts += (number, name)
         self._text += json.dumps(parts).encode() + b"\n"
         return at
 
@@ -192,12 +190,6 @@ class PathLists:
         parts = json.loads(self._text[at : self._text.index(b"\n", at)])
         pairs = zip(parts[::2], parts[1::2], strict=True)
         return tuple(self._folder_names[number] + name for number, name in pairs)
-
-    def _folder(self, path: str) -> int:
-        number = self._folders.setdefault(path, len(self._folder_names))
-        if number == len(self._folder_names):
-            self._folder_names.append(path)
-        return number
 
 
 # Enough examples if one or two files are gone later.

@@ -71,13 +71,14 @@ def sampled_tuple(numbers: list[int]) -> tuple[int, ...]:
 
 
 class ColumnField:
-    """Descriptor of the column with the attribute's name."""
+    """Descriptor of the column with the attribute's name, of several or of a structured array."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, holder: CostColumns, owner: type) -> Column:
-        return holder.columns[self.name]
+    def __get__(self, holder: Any, owner: type) -> Column:
+        column: Column = holder.columns[self.name]
+        return column
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,10 +157,7 @@ class CostColumns:
     @cached_property
     def heaviest(self) -> ItemCost | None:
         """The item with the most embeds; ties by path, for a stable result."""
-        return self.heaviest_of(np.arange(len(self)))
-
-    def heaviest_of(self, rows: Column) -> ItemCost | None:
-        """The item with the most embeds among these rows."""
+        rows = np.arange(len(self))
         for column in (self.embeds, self.tokens):
             of = column[rows]
             rows = rows[of == of.max(initial=0)]
@@ -212,9 +210,7 @@ class CostColumns:
             own = {**self.own, **{entry: (cost.exemplar, cost.cpu_s) for entry, cost in of}}
             result = replace(self._set_values(at, **_columns(self.modality, costs)), own=own)
         if gone := known.keys() - changed.keys():
-            mask = np.ones(len(self), dtype=bool)
-            mask[list(gone)] = False
-            result = result.take(mask)
+            result = result.take(np.delete(np.arange(len(self)), list(gone)))
         # New only if vLLM rejected the blank item, but not the real one.
         return CostColumns.from_costs(self.modality, [*result, *new]) if new else result
 

@@ -16,7 +16,14 @@ import numpy as np
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shape_columns import Column, Shapes
 from mmcalib.domain.shapes import Shape
-from mmcalib.limits.costs import MISSING, CostColumns, CostTable, sampled_rows, sampled_tuple
+from mmcalib.limits.costs import (
+    MISSING,
+    ColumnField,
+    CostColumns,
+    CostTable,
+    sampled_rows,
+    sampled_tuple,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +40,11 @@ class VllmCounts:
     """A row for each shape that vLLM counts, ascending; unknown parts are -1."""
 
     shapes: Shapes
-    rows: Column
+    columns: Column
 
-    @property
-    def embeds(self) -> Column:
-        return self.rows["embeds"]
-
-    @property
-    def parts(self) -> Column:
-        return self.rows["parts"]
-
-    @property
-    def sampled(self) -> Column:
-        return self.rows["sampled"]
+    embeds = ColumnField()
+    sampled = ColumnField()
+    parts = ColumnField()
 
     @classmethod
     def from_columns(
@@ -67,22 +66,22 @@ class VllmCounts:
     @classmethod
     def concatenate(cls, parts: Sequence[VllmCounts], of: Shapes) -> VllmCounts:
         """Concatenate ascending parts of some or all of `from_columns`."""
-        rows = np.concatenate([part.rows for part in parts])
+        rows = np.concatenate([part.columns for part in parts])
         if len(rows) < len(of):
             of = Shapes(of.modality, np.concatenate([part.shapes.rows for part in parts]))
         return cls(of, rows)
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.columns)
 
     def __getitem__(self, row: int) -> VllmCount:
-        embeds, sampled, parts = self.rows[row].item()
+        embeds, sampled, parts = self.columns[row].item()
         known_parts = None if parts == MISSING else parts
         return VllmCount(embeds, sampled_tuple(sampled.tolist()), known_parts)
 
     def take(self, rows: Column) -> VllmCounts:
         """Select rows by ascending positions."""
-        return VllmCounts(self.shapes.take(rows), self.rows[rows])
+        return VllmCounts(self.shapes.take(rows), self.columns[rows])
 
 
 # Shapes to process for each value, spread over those that it changes.
@@ -100,11 +99,6 @@ def match_counts(counts: VllmCounts, costs: CostColumns) -> Column:
     same = (counts.sampled[rows] == costs.sampled[known]).all(axis=1)
     mask[known] = same & (counts.embeds[rows] == costs.embeds[known])
     return mask
-
-
-def counts_match(counts: VllmCounts, costs: CostColumns) -> bool:
-    """Check that every one of these measured costs equals its count."""
-    return bool(match_counts(counts, costs).all())
 
 
 def choose_spot_checks(costs: CostColumns, moved: Column, counts: VllmCounts) -> list[Shape]:
@@ -138,13 +132,12 @@ def fill_table(
     if (places < 0).any():
         return None
     seen = now.take(np.unique(places))
-    if not counts_match(counts, seen):
+    if not match_counts(counts, seen).all():
         return None
     # Rows of the counts and of the default costs to compute.
     of_usual = usual.shapes.positions(counts.shapes)
     left = ~match_counts(counts, usual)[of_usual]
-    at = counts.shapes.positions(measured)
-    left[at[at >= 0]] = False
+    left[counts.shapes.positions(measured)] = False
     rows, embeds = of_usual[left], counts.embeds[left]
     before = usual.embeds[rows]
     spotted = usual.take(usual.shapes.positions(seen.shapes))

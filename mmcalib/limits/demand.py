@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -253,12 +252,6 @@ def bound_retained_storage(
         spent += size
     rest = min(batch_tokens, cache_tokens) + cache_tokens - spent if known else 0
     return RetainedStorage(max(tokens + rest, cache_tokens), cache_tokens, batches, known)
-
-
-def find_repeated_items(requests: Iterable[Sequence[int]]) -> list[int]:
-    """The items that more than one request names."""
-    counts = Counter(item for request in requests for item in set(request))
-    return [item for item, count in counts.items() if count > 1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,14 +108,6 @@ def remove_setting(engine_args: Mapping[str, Any], path: SettingPath) -> dict[st
     return less
 
 
-def is_rejected_alone(with_: Footprint, less: Footprint) -> bool:
-    """Check whether vLLM rejects the rest of the setting's mapping alone."""
-    return bool(less.refusal) or any(
-        outcome.refusal and shape in with_.items and not with_.items[shape].refusal
-        for shape, outcome in less.items.items()
-    )
-
-
 def is_size_hint(path: SettingPath) -> bool:
     """Check for a size hint: it may show in the profile's dummy only."""
     return path[0] == "limit_mm_per_prompt" and len(path) > 2 and path[-1] != "count"

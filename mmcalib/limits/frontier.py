@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from mmcalib.domain.knobs import DEFAULT, Knob, Setting, Value, merge_settings, subsampled_mask
 from mmcalib.domain.model import Retention
 from mmcalib.domain.shape_columns import Column
-from mmcalib.domain.shapes import Shape
 from mmcalib.limits.costs import CostColumns, CostTable, quantile
 from mmcalib.limits.policy import Policy
 
@@ -211,18 +210,6 @@ def _choose_by_policy(points: Sequence[Point], policy: Policy) -> Point:
     return next(p for p in points if not p.items_downscaled and not p.items_enlarged)
 
 
-def affected_shapes(knob: Knob, value: Value, default: CostTable) -> list[Shape]:
-    """Shapes of the knob's modality that the value may change."""
-    shapes = default.columns_of(knob.modality).shapes
-    return list(shapes.take(np.flatnonzero(knob.changed_mask(shapes, value))))
-
-
-def unaffected_shape(knob: Knob, default: CostTable, changed: Collection[Shape]) -> Shape | None:
-    """The costliest shape that should not change: if it does, the cap has another meaning."""
-    most = default.columns_of(knob.modality).replace_costs(dict.fromkeys(changed)).heaviest
-    return most.shape if most else None
-
-
 @dataclass(frozen=True, slots=True)
 class RatedPoint:
     """A point with its encoder budget and, once rehearsed, the KV cache's tokens."""
@@ -237,17 +224,14 @@ def find_dominated(rated: Sequence[RatedPoint]) -> list[bool]:
     and better in one. Values that enlarge items are not comparable, so never dominated.
     """
     return [
-        not one.point.is_beyond_default
-        and any(
-            _dominates(other, one)
-            for other in rated
-            if other.point.knob.modality == one.point.knob.modality
-        )
+        not one.point.is_beyond_default and any(_dominates(other, one) for other in rated)
         for one in rated
     ]
 
 
 def _dominates(better: RatedPoint, worse: RatedPoint) -> bool:
+    if better.point.knob.modality != worse.point.knob.modality:
+        return False
     pairs = list(zip(_scores(better), _scores(worse), strict=True))
     if better.kv_tokens is not None and worse.kv_tokens is not None:
         pairs.append((better.kv_tokens, worse.kv_tokens))

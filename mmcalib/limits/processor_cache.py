@@ -45,28 +45,6 @@ class Recency:
     def append(self, nbytes: int) -> int:
         """Add an item at the end; returns its position."""
         self.total += nbytes
-        return self._push(nbytes)
-
-    def move_to_end(self, position: int) -> int:
-        """Move an item to the end and return its new position; other positions stay."""
-        nbytes, self.sizes[position] = self.sizes[position], 0
-        tree, end = self._tree, len(self._tree)
-        node = (position >> _BLOCK_BITS) + 1
-        while node < end:
-            tree[node] -= nbytes
-            node += node & -node
-        return self._push(nbytes)
-
-    def bytes_since(self, position: int) -> int:
-        """Bytes of the items from this position on."""
-        tree, node = self._tree, position >> _BLOCK_BITS
-        older = sum(self.sizes[node << _BLOCK_BITS : position])
-        while node:
-            older += tree[node]
-            node &= node - 1
-        return self.total - older
-
-    def _push(self, nbytes: int) -> int:
         sizes = self.sizes
         position = len(sizes)
         sizes.append(nbytes)
@@ -79,6 +57,26 @@ class Recency:
                 below &= below - 1
             tree.append(covered)
         return position
+
+    def move_to_end(self, position: int) -> int:
+        """Move an item to the end and return its new position; other positions stay."""
+        nbytes, self.sizes[position] = self.sizes[position], 0
+        tree, end = self._tree, len(self._tree)
+        node = (position >> _BLOCK_BITS) + 1
+        while node < end:
+            tree[node] -= nbytes
+            node += node & -node
+        self.total -= nbytes
+        return self.append(nbytes)
+
+    def bytes_since(self, position: int) -> int:
+        """Bytes of the items from this position on."""
+        tree, node = self._tree, position >> _BLOCK_BITS
+        older = sum(self.sizes[node << _BLOCK_BITS : position])
+        while node:
+            older += tree[node]
+            node &= node - 1
+        return self.total - older
 
 
 # The last few percent of the hits can cost as much cache as all the others.

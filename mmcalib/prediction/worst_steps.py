@@ -6,6 +6,7 @@ A modality's worst step is rehearsed as a configuration whose startup profile is
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
@@ -311,8 +312,8 @@ def _bound_retention(decision: JudgedConfig, accesses: Accesses) -> demand.Retai
         return None
     sizes: list[int] = []
     if known:
-        repeated = demand.find_repeated_items(accesses.requests())
-        every = (table.costs.get(accesses.items[index][0]) for index in repeated)
+        times = Counter(index for request in accesses.requests() for index in set(request))
+        every = (table.costs.get(accesses.items[i][0]) for i, count in times.items() if count > 1)
         sizes = [cost.embeds for cost in every if cost is not None and cost.embeds]
     else:
         for costs in map(table.columns_of, table.modalities()):

@@ -93,7 +93,7 @@ def verdict_words(verdict: str, checks: Iterable[CheckResult], losses: Sequence[
 def count_warned(checks: Iterable[CheckResult]) -> tuple[int, int]:
     """Return how many assumptions a setting depends on, and how many other warnings there are."""
     warned = [check.code for check in checks if check.status == "warn"]
-    moving = {one.code for one in ids.MOVING_ASSUMPTIONS}
+    moving = {ids.ASSUMED_COUNT.code, ids.ASSUMED_ANSWER.code, ids.ASSUMED_BATCH.code}
     assumptions = sum(code in moving for code in warned)
     return assumptions, len(warned) - assumptions
 

@@ -1,11 +1,12 @@
 """The bound on what cached views keep alive, against vLLM's manager in its own process."""
 
 import random
+from collections import Counter
 from dataclasses import dataclass
 
 import pytest
 
-from mmcalib.limits.demand import bound_retained_storage, find_repeated_items
+from mmcalib.limits.demand import bound_retained_storage
 from tests.engine.test_mm_cache import in_vllm
 
 pytestmark = pytest.mark.engine
@@ -71,9 +72,8 @@ class Case:
         return {name: embeds for step in self.steps for name, embeds in step}
 
     def asked_again(self) -> list[int]:
-        names = list(self.sizes)
-        requests = [[names.index(name)] for step in self.steps for name, _ in step]
-        return [self.sizes[names[index]] for index in find_repeated_items(requests)]
+        times = Counter(name for step in self.steps for name, _ in step)
+        return [self.sizes[name] for name, count in times.items() if count > 1]
 
 
 def any_case(seed: int) -> Case:

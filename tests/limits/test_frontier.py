@@ -11,10 +11,8 @@ from mmcalib.limits.costs import CostTable
 from mmcalib.limits.frontier import (
     Point,
     RatedPoint,
-    affected_shapes,
     choose_point,
     find_dominated,
-    unaffected_shape,
 )
 from mmcalib.limits.policy import Policy
 from tests.limits.costed import AREA, CAPS, CROPS, FRAMES, SHAPES, TILES, UNIT, cost, sized, table
@@ -312,16 +310,20 @@ def test_an_area_cap_may_change_what_exceeds_it() -> None:
         cost(VideoShape(8, 8.0, 1.0, 5600, 5600), 9),
         cost(AudioShape(8000, 8000), 9),
     )
-    assert affected_shapes(AREA, 100 * UNIT, default) == [large]
-    assert affected_shapes(AREA, 200 * UNIT, default) == []
-    assert affected_shapes(TILES, 12, default) == [small, large]
+    shapes = default.columns_of("image").shapes
+    assert list(shapes) == [small, large]
+    assert AREA.changed_mask(shapes, 100 * UNIT).tolist() == [False, True]
+    assert AREA.changed_mask(shapes, 200 * UNIT).tolist() == [False, False]
+    assert TILES.changed_mask(shapes, 12).tolist() == [True, True]
 
 
 def test_the_witness_is_the_costliest_that_should_not_change() -> None:
-    default = sized([(2800, 2800), (280, 280), (560, 560)])
-    changed = affected_shapes(AREA, 1000 * UNIT, default)
-    assert unaffected_shape(AREA, default, changed) == ImageShape(560, 560)
-    assert unaffected_shape(AREA, default, [cost.shape for cost in default.costs.values()]) is None
+    images = sized([(2800, 2800), (280, 280), (560, 560)]).columns_of("image")
+    changed = AREA.changed_mask(images.shapes, 1000 * UNIT)
+    witness = images.take(~changed).heaviest
+    assert witness is not None
+    assert witness.shape == ImageShape(560, 560)
+    assert images.take(changed & ~changed).heaviest is None
 
 
 def test_frames_are_tried_smaller_than_pictures() -> None:

@@ -10,7 +10,7 @@ from mmcalib.census.census import Census, choose_sample
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.checks.facts import Decision
 from mmcalib.corpus.chat import ChatRequest, Prompt
-from mmcalib.decision.cache import size_cache
+from mmcalib.decision.cache import with_cache
 from mmcalib.decision.decide import MemoryJudge
 from mmcalib.decision.decide import decide as decide_it
 from mmcalib.decision.explore import BudgetSource
@@ -90,8 +90,4 @@ def decide(
     judge = pretend_gpu(default_kv_tokens, said)
     texts = Texts.of(there, model.modalities, read.texts)  # type: ignore[arg-type]
     decided = decide_it(read.census, read.prompts, sample, budgets, Silent(), judge, texts)
-    return decided.with_cache(
-        size_cache(
-            read.accesses, decided.table, decided.counts, decided.cache_floor(), model, policy
-        )
-    )
+    return with_cache(decided, read.accesses, model, policy)

@@ -18,7 +18,7 @@ from mmcalib.checks.catalogue import MEMORY_RESERVE
 from mmcalib.checks.check import Check, RemedyStyle
 from mmcalib.checks.facts import Alternatives, CheckFacts, Decision
 from mmcalib.checks.memory import comparison_check, memory_checks
-from mmcalib.decision.cache import size_cache
+from mmcalib.decision.cache import with_cache
 from mmcalib.decision.decide import MemoryJudge, decide
 from mmcalib.decision.effects import drop_idle_settings
 from mmcalib.decision.explore import BudgetSource, at_chosen_values
@@ -109,13 +109,11 @@ def derive(session: Session, served: Prepared) -> Derived:
     decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, judge, texts)
     for remedy in decision.remedies:
         budgets = budgets.with_values(remedy.changes)
-    table, counts, floor = decision.table, decision.counts, decision.cache_floor()
-    cache = size_cache(corpus.accesses, table, counts, floor, opened, job.policy)
-    decision = decision.with_cache(cache)
+    decision = with_cache(decision, corpus.accesses, opened, job.policy)
     decision = at_chosen_values(drop_idle_settings(decision, budgets, progress), budgets, progress)
     budget, refused = budget_your_config(session.yours, budgets)
     # The context of an encoder-decoder model holds no items.
-    chatted = () if opened.encoder_decoder else table.modalities()
+    chatted = () if opened.encoder_decoder else decision.table.modalities()
     chats = {m: texts.chat(corpus.prompts, m, reserve) for m in chatted}
     return Derived(served, sample, decision, serving, budget, refused, chats)
 

@@ -16,7 +16,7 @@ from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.limits.costs import CostTable
 from mmcalib.limits.policy import Policy
-from mmcalib.limits.processor_cache import SizedCache, UnsizedCache, largest_item_bytes
+from mmcalib.limits.processor_cache import SizedCache, UnsizedCache, cache_floor, largest_item_bytes
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 from mmcalib.text import GIB
 from mmcalib.workflows.judging import judge
@@ -132,7 +132,9 @@ def test_it_never_asks_for_more_than_is_known_to_be_there(
     decision = decide(corpus([A, CLIP], requests), policy)
     gib = decision.engine_args.get("mm_processor_cache_gb", PROCESSOR_CACHE_GIB)
     assert gib <= (PROCESSOR_CACHE_GIB if ram is None else ram / PROCESSOR_CACHES / GIB)
-    assert gib == 0 or gib * GIB >= decision.cache_floor().nbytes
+    most, limit = decision.items_per_prompt, decision.budget.encoder_budget_tokens
+    floor = cache_floor(most, decision.table, decision.plain, limit)
+    assert gib == 0 or gib * GIB >= floor.nbytes
 
 
 @given(st.lists(st.lists(st.sampled_from([A, B, C, CLIP]), max_size=3), min_size=1, max_size=12))
