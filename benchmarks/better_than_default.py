@@ -29,14 +29,13 @@ from calibrations import calibrated, commit, keep, kept, retentions  # noqa: E40
 from empty_media import write_image  # noqa: E402
 from pages import page  # noqa: E402
 
-from mmcalib.checks.memory import reserve_left  # noqa: E402
-from mmcalib.releases.constants import VLLM_SLACK_BYTES  # noqa: E402
+from mmcalib.checks.memory import reserve_left, spends_reserve  # noqa: E402
 from mmcalib.results.memory import Memory, TrafficFigures  # noqa: E402
 
 # A clip of 12 seconds takes 16,000 tokens.
 CONTEXT_TOKENS, CLIPS_CONTEXT_TOKENS = 8_192, 32_768
 GPUS = ("L4", "L40S", "A100-80G", "H100-80G")
-SEED, SLACK_GIB = 11, VLLM_SLACK_BYTES / 2**30
+SEED = 11
 
 
 def pictures(folder: Path, chance: random.Random) -> None:
@@ -210,7 +209,7 @@ def measured(corpus: str, model: str, gpus: Sequence[str], scratch: Path) -> Ite
                 (found.memory.calibrated, found.budget.calibrated, loads[1]),
             )
         )
-        if (tuned.reserve_left_gib or 1) < SLACK_GIB <= (default.reserve_left_gib or 0):
+        if loads[0] and loads[1] and spends_reserve(loads[1], loads[0]):
             worse.append("load takes the reserve below vLLM's slack")
         shares, said = retentions(found), " ".join(worse)
         yield Row(corpus, model, gpu, default, tuned, *shares, found.verdict, failed, said)

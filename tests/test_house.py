@@ -57,11 +57,11 @@ SHORT = {
 }
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
-    "modules": 229,
-    "product lines": 48_079,
+    "modules": 228,
+    "product lines": 47_520,
     "test files": 183,
-    "test lines": 38_497,
-    "benchmark lines": 7_174,
+    "test lines": 38_490,
+    "benchmark lines": 7_173,
     "words of docs": 19_473,
     "words of CHANGELOG": 300,
     "lines of README": 120,

@@ -268,6 +268,11 @@ def reserve_left(load: Load, usual: Load) -> int:
     return load.margin.nbytes + max(0, usual.requested_bytes - load.requested_bytes)
 
 
+def spends_reserve(load: Load, usual: Load) -> bool:
+    """True if load takes the reserve below vLLM's own slack, unlike by default."""
+    return reserve_left(load, usual) < VLLM_SLACK_BYTES <= reserve_left(usual, usual)
+
+
 def _falls_short(left_bytes: int, default_bytes: int) -> bool:
     """True if load exceeds the reserve by more than by default, and by more than the slack."""
     return left_bytes < min(0, default_bytes) - VLLM_SLACK_BYTES

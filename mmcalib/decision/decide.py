@@ -32,7 +32,6 @@ from mmcalib.limits.values import (
     limit_mm_per_prompt,
 )
 from mmcalib.progress import Progress
-from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.remedies.memory import Remedy
 from mmcalib.text import plural
 
@@ -308,9 +307,9 @@ class MemoryJudge:
         """Return whether requests exceed the reserve, or are preempted more than by default."""
         return False
 
-    def reserve_left(self, decision: Decision | None) -> int | None:
-        """Return bytes of the reserve that load leaves, without a decision by default; or None."""
-        return None
+    def spends_reserve(self, decision: Decision) -> bool:
+        """Return whether load takes the reserve below vLLM's own slack, unlike by default."""
+        return False
 
     def keep_reserve(self, decision: Decision) -> Remedy | None:
         """Return what leaves vLLM's own slack of the reserve under load; None if nothing does."""
@@ -436,7 +435,7 @@ def _first_that_serves(judge: MemoryJudge, ranked: Iterable[Decision]) -> Decisi
     for one in ranked:
         if _serves_less(one, least, judge):
             continue
-        if not _spends_reserve(one, judge):
+        if not judge.spends_reserve(one):
             if tight is None:
                 return one
             more = round((judge.kv_tokens(one) or 0) / _NEARLY_AS_LARGE)
@@ -447,22 +446,16 @@ def _first_that_serves(judge: MemoryJudge, ranked: Iterable[Decision]) -> Decisi
 
 def _with_reserve(tight: Decision, least: int, judge: MemoryJudge) -> Decision | None:
     """Return it with the reserve that load leaves by default, if that holds `least` tokens."""
-    if not _spends_reserve(tight, judge) or not (remedy := judge.keep_reserve(tight)):
+    if not judge.spends_reserve(tight) or not (remedy := judge.keep_reserve(tight)):
         return None
     args = {**tight.engine_args, **remedy.changes}
     kept = replace(tight, engine_args=args, remedies=(*tight.remedies, remedy))
-    return None if _serves_less(kept, least, judge) or _spends_reserve(kept, judge) else kept
+    return None if _serves_less(kept, least, judge) or judge.spends_reserve(kept) else kept
 
 
 def _serves_less(decision: Decision, least: int, judge: MemoryJudge) -> bool:
     tokens = judge.kv_tokens(decision) or least
     return tokens < least or bool(judge.rejects(decision)) or judge.serves_worse(decision)
-
-
-def _spends_reserve(decision: Decision, judge: MemoryJudge) -> bool:
-    """Return whether load takes the reserve below vLLM's own slack, unlike by default."""
-    left, usual = judge.reserve_left(decision), judge.reserve_left(None)
-    return left is not None and usual is not None and left < VLLM_SLACK_BYTES <= usual
 
 
 # Configurations with remedies to try, and how many remedies one may have.

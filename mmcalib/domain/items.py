@@ -99,15 +99,13 @@ def download_mib(files: Iterable[EncodedItem]) -> int:
 class Skipped:
     """A file that could not be read as media, and why. Counted and listed, never dropped.
     `no_media`: a file of another kind, or a folder that was read before; only the scanner knows
-    this, so it is not stored. `out_of_reach`: its bytes could not be fetched. `remedy` is a setting
-    of the server that takes a request.
+    this, so it is not stored. `out_of_reach`: its bytes could not be fetched.
     """
 
     path: str
     reason: str
     no_media: bool = field(default=False, compare=False, repr=False)
     out_of_reach: bool = field(default=False, compare=False, repr=False)
-    remedy: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,17 +136,19 @@ class RehearsalJudge(MemoryJudge):
         larger = memory.steps_are_larger(before, after)
         return memory.serves_worse(self._serve(self.default), served, larger_steps=larger)
 
-    def reserve_left(self, decision: Decision | None) -> int | None:
-        usual = self._serve(self.default)
-        served = usual if decision is None else self._serve(decision.engine_args)
-        return None if served is None or usual is None else memory.reserve_left(served, usual)
+    def spends_reserve(self, decision: Decision) -> bool:
+        usual, served = self._serve(self.default), self._serve(decision.engine_args)
+        return usual is not None and served is not None and memory.spends_reserve(served, usual)
 
     def keep_reserve(self, decision: Decision) -> Remedy | None:
-        left, rehearsed = self.reserve_left(decision), self._attempt(decision)
-        if left is None or rehearsed is None or rehearsed.division.is_extensible:
+        usual, served = self._serve(self.default), self._serve(decision.engine_args)
+        rehearsed = self._attempt(decision)
+        if usual is None or served is None or rehearsed is None:
             return None
-        if not self.reserves or not _KV_SIZES.isdisjoint(self.given):
+        fixed = rehearsed.division.is_extensible or not _KV_SIZES.isdisjoint(self.given)
+        if fixed or not self.reserves:
             return None
+        left = memory.reserve_left(served, usual)
         room = rehearsed.requested_bytes - (VLLM_SLACK_BYTES - left)
         share = floor_utilization(room, rehearsed.total_bytes, 1000)
         why = f"keeps {VLLM_SLACK_BYTES >> 20} MiB free under load; otherwise {remaining(left)}"

@@ -380,7 +380,9 @@ def _holds_under_load(traffic: TrafficFigures | None) -> str:
         return "—"
     if traffic.status == "fail":
         return f"no, {gib(-traffic.margin.nbytes - traffic.outside_bytes)} short"
-    return "yes" if traffic.status == "pass" else "yes, unreserved"
+    if traffic.status != "pass":
+        return "yes, unreserved"
+    return "yes" if traffic.margin.nbytes >= 0 else "yes, within slack"
 
 
 def traffic_sentence(traffic: TrafficFigures) -> str:

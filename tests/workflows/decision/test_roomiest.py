@@ -69,16 +69,13 @@ def test_a_reserve_is_not_spent_for_kv_cache(
     def largest(one: Decision) -> int:
         return one.budget.max_tokens_per_item["image"]
 
-    def left(one: Decision | None) -> int:
-        if one is None:
-            return default_mib << 20
-        return 150 << 20 if one.remedies or largest(one) > 8_000 else 0
-
     found = decide(
         corpus([PAGE]),
         kv_tokens=lambda one: kept_tokens if one.remedies else 100_000 - 3 * largest(one),
         default_kv_tokens=default_tokens,
-        reserve_left=left,
+        spends_reserve=lambda one: (
+            default_mib >= 150 and not one.remedies and largest(one) <= 8_000
+        ),
         keep_reserve=lambda one: Remedy("", {"gpu_memory_utilization": 0.9}, "KV cache", "less"),
     )
     assert largest(found) == most
