@@ -125,6 +125,8 @@ def start_engine(request: m.StartEngine, say: Callable[[str], None]) -> tuple[An
 def _as_served(args: dict[str, Any]) -> dict[str, Any]:
     """Add the batch limits of `vllm serve`; on a GPU `LLM` has other defaults."""
     names = ("max_num_batched_tokens", "max_num_seqs")
+    if args.keys() >= {*names}:
+        return args
     scheduler = engine.serve_config(args).scheduler_config
     return {name: getattr(scheduler, name) for name in names} | args
 

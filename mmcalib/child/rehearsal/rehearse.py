@@ -238,7 +238,7 @@ def prefill_steps(
     tokens = config.scheduler_config.max_num_batched_tokens
     fewest = -(-tokens // config.model_config.max_model_len)
     # Each request needs a block or state per group; one block is vLLM's.
-    states = (int(layout.num_blocks) - 1) // len(layout.kv_cache_groups)
+    states = (int(layout.num_blocks) - 1) // max(1, len(layout.kv_cache_groups))
     at_once = min(config.scheduler_config.max_num_seqs, states)
     # One token counts as decode (`split_decodes_and_prefills`, v1/attention/backends/utils.py).
     most = max(fewest, min(at_once, tokens // 2))
