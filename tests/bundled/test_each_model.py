@@ -117,7 +117,7 @@ def test_the_size_at_which_tokens_stop_growing(subject: Subject, modality: Modal
     if os.environ.get("MMCALIB_UPDATE_GOLDENS") == "1":
         known[modality] = size
         TABLE.write_text(json.dumps(SATURATION, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    assert known[modality] == size
+    assert known.get(modality, "not measured; see TABLE") == size
     if found is None:
         return
     smaller = [scaled(found, by) for by in (0.99, 1)]

@@ -182,23 +182,22 @@ def _batched(decision: Decision, opened: ModelInfo, policy: Policy, gpu: Gpu | N
     largest = decision.table.largest()
     base = opened.serve_defaults["max_num_batched_tokens"]
     label: Label = "computed" if gpu else "assumed"
-    exemplar = ""
+    where, exemplar, wanted = f"on {gpu.name}" if gpu else "on this machine", "", base
+    if largest is not None and largest.embeds > max(most, base):
+        label, exemplar, wanted = "computed", largest.exemplar, largest.embeds
     if policy.max_num_batched_tokens is not None:
         label, reason = "given", "given: --max-num-batched-tokens"
-    elif largest is not None and largest.embeds > most:
-        label, exemplar = "computed", largest.exemplar
-        reason = f"the encoder cache must hold the largest item, {largest.embeds} tokens; "
-        reason += f"rounded up to whole items of {most}, which is what vLLM profiles"
-    elif most and value % most == 0 and value != base:
-        where = f"on {gpu.name}" if gpu else "on this machine"
-        way = "down" if value < base else "up"
-        reason = f"vLLM's default {where}, {base}, rounded {way} to whole items of {most} tokens"
+    elif value == base:
+        reason = f"vllm serve's default {where}"
+        reason += "" if gpu else f" ({opened.device}); other machines differ"
+    else:
+        reason = f"vLLM's default {where}, {base}"
+        if wanted != base:
+            reason = f"the encoder cache must hold the largest item, {wanted} tokens"
+        way = "down" if value < wanted else "up"
+        reason += f", rounded {way} to whole items of {most} tokens" if value != wanted else ""
         if gpu and way == "down":
             reason += ", which leaves more KV cache than rounded up"
-    elif gpu:
-        reason = f"vllm serve's default on {gpu.name}"
-    else:
-        reason = f"vllm serve's default on this machine ({opened.device}); other machines differ"
     return Evidence(
         setting="max_num_batched_tokens", value=value, label=label, reason=reason, exemplar=exemplar
     )

@@ -255,3 +255,28 @@ def test_detail_ends_with_the_context() -> None:
     found = decide(corpus([PAGE, huge]), Policy(prefer="detail", max_model_len=28_000))
     assert max(explored.point.max_tokens for explored in found.explored) < 28_000
     assert 16_384 < found.table.costs[huge].tokens < 28_000 - 1024
+
+
+OF_750, HOLDS = (
+    " to whole items of 750 tokens",
+    "the encoder cache must hold the largest item, 14750 tokens",
+)
+
+
+@pytest.mark.parametrize(
+    ("cells", "batch", "reason"),
+    [
+        (590, 14_750, HOLDS),
+        (590, 15_000, f"{HOLDS}, rounded up{OF_750}"),
+        (40, 2048, "vllm serve's default on this machine (cpu); other machines differ"),
+        (40, 2250, f"vLLM's default on this machine, 2048, rounded up{OF_750}"),
+        (40, 1500, f"vLLM's default on this machine, 2048, rounded down{OF_750}"),
+    ],
+)
+def test_the_reason_for_a_batch_is_true_of_its_number(cells: int, batch: int, reason: str) -> None:
+    """14,750 was once said to be rounded to whole items of 750."""
+    found = decide(corpus([ImageShape(cells * 28, 25 * 28)]))
+    budget = replace(found.budget, max_tokens_per_item={"image": 750})
+    args = {**found.engine_args, "max_num_batched_tokens": batch}
+    said = evidence(replace(found, budget=budget, engine_args=args), opened(), Policy())
+    assert {e.setting: e.reason for e in said}["max_num_batched_tokens"] == reason
