@@ -91,8 +91,8 @@ def _unpack(text: str) -> list[list[str]]:
 
 def _split(text: str) -> Iterator[str]:
     """Split lines that were joined, as several heads in one line show."""
-    heads = [match.start() for match in _HEAD.finditer(text[:_MOST_CHARS])]
-    begins = [match.start() for match in _BEGINNING.finditer(text)] if len(heads) > 1 else []
+    joined = len(_HEAD.findall(text)) > 1
+    begins = [match.start() for match in _BEGINNING.finditer(text)] if joined else []
     for begin, end in itertools.pairwise([0, *begins[1:], len(text)]):
         yield text[begin:end]
 

@@ -317,7 +317,9 @@ def test_a_utilization_that_no_line_states_is_no_figure_of_the_log(
     )
 
 
-REFUSED = "Application startup complete.\nERROR 10-25 13:20:01 ValueError: At most 1 image(s) may be"
+REFUSED = (
+    "Application startup complete.\nERROR 10-25 13:20:01 ValueError: At most 1 image(s) may be"
+)
 
 
 def test_a_start_without_a_failure_says_how_it_ends(tmp_path: Path) -> None:
