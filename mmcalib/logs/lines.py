@@ -37,6 +37,8 @@ _HEAD = re.compile(
     r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL) ((?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d{1,9})? "
     r"(?:\[?[\w./]{1,200}\.py:\d{1,6}\] ?)?"
 )
+# Where a line begins: pages join the lines of what is pasted as text.
+_BEGINNING = re.compile(rf"(?:{_PROCESS.pattern}){{1,4}}(?:{_HEAD.pattern})?|{_HEAD.pattern}")
 # What pages and word processors make of quotes and blanks.
 _ENTITY = re.compile(r"&(?:#\d{1,6}|#x[0-9a-fA-F]{1,5}|quot|apos|lt|gt|amp|nbsp);")
 _TYPOGRAPHY: Final = str.maketrans(
@@ -84,7 +86,15 @@ def _unpack(text: str) -> list[list[str]]:
             inner = [json.loads(field[1])]
         elif _ROW.match(text):
             inner = [max(next(csv.reader([text], strict=True)), key=len)]
-    return [one.splitlines() for one in inner or [text]]
+    return [list(itertools.chain(*map(_split, one.splitlines()))) for one in inner or [text]]
+
+
+def _split(text: str) -> Iterator[str]:
+    """Split lines that were joined, as several heads in one line show."""
+    joined = len(_HEAD.findall(text)) > 1
+    begins = [match.start() for match in _BEGINNING.finditer(text)] if joined else []
+    for begin, end in itertools.pairwise([0, *begins[1:], len(text)]):
+        yield text[begin:end]
 
 
 def _messages(record: object, deepest: int = _DEEPEST) -> Iterator[str]:

@@ -29,6 +29,7 @@ class OutOfMemory:
     allocated_bytes: int | None = None
     graph_pools_bytes: int | None = None
     unallocated_bytes: int | None = None
+    others_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,9 @@ class StartupLog:
     `max_model_len` and the two after it are the engine's. Bytes are those of the worker with the
     least room: `needed_bytes` of KV cache are what one request takes, `wanted_bytes` what the
     utilization asks for. `longest_context`, `most_sequences` and `least_batched_tokens` are values
-    that vLLM's error allows. `phase` is the last one announced, and `is_vllm` says that a line is
-    vLLM's own: other programs run out of PyTorch's memory too.
+    that vLLM's error allows. `phase` is the last one announced, `refused` the last error that a
+    request met, and `is_vllm` says that a line is vLLM's own: other programs run out of PyTorch's
+    memory too.
     """
 
     line: int = 0
@@ -85,6 +87,7 @@ class StartupLog:
     warmed_sequences: int | None = None
     failures: tuple[Failure, ...] = ()
     phase: Phase | None = None
+    refused: str = ""
     is_ready: bool = False
     is_vllm: bool = False
 
@@ -163,6 +166,7 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
         ("fitted_max_model_len", "Auto-fit max_model_len: red", rf" to ({_COUNT}) to", _count),
         (_BATCHED, "Chunked prefill is enabled", rf"max_num_batched_tokens=({_COUNT})", _count),
         (_SHARE, "esired GPU memory utilization", rf"utilization (?:is )?\(({_N}),", float),
+        (_SHARE, "external process's weights", rf"weights \(({_N}),", float),
         (_SHARE, "current --gpu-memory-utilization=", rf"memory-utilization=({_N})", float),
         ("total_bytes", _ON_STARTUP, rf"\({_N}/({_N} GiB)\)\s+on startup", _nbytes),
         ("free_bytes", _ON_STARTUP, rf"\(({_N})/{_N} GiB\)\s+on startup", _nbytes),
@@ -210,10 +214,15 @@ _OF_OOM: Final = {
         ("allocated_bytes", rf"Of the allocated memory {_SIZE} is allocated by PyTorch"),
         ("graph_pools_bytes", rf"with {_SIZE} allocated in private pools"),
         ("unallocated_bytes", rf"{_SIZE} is reserved by PyTorch but unallocated"),
+        # Alone, in a container, that process is the server.
+        ("others_bytes", rf"Process \d{{1,10}} has {_SIZE} memory in use\. Including non-PyTorch"),
     )
 }
-# Without figures: the driver, not PyTorch's allocator, ran out.
-_BARE = re.compile(r"\b(?:CUDA|HIP|XPU)(?: driver)? [Ee]rror: out of memory")
+# Without figures: the driver or a library, not PyTorch's allocator, ran out.
+_BARE = re.compile(
+    r"\b(?:CUDA|HIP|XPU)(?: driver)? [Ee]rror: out of memory|_STATUS_ALLOC_FAILED"
+    r"|NCCL WARN Cuda failure (?:\d )?'out of memory'"
+)
 # Other reasons why a server ends or rejects a request: the phase in which only this happens, and
 # the known GPU memory if it ran out.
 _FAILURES: Final[tuple[tuple[str, Phase | None, OutOfMemory | None], ...]] = (
@@ -234,14 +243,20 @@ _FAILURES: Final[tuple[tuple[str, Phase | None, OutOfMemory | None], ...]] = (
     ("must be greater than or equal to max_num_seqs", "start", None),
     ("This effectively limits the maximum sequence length", "start", None),
     ("must be divisible by tensor parallel size", "start", None),
-    ("process was killed by signal", None, None),
 )
 _QUOTED_CHARS: Final = 300
 # Any other exception, such as a missing package; what only leads to one; last words of others.
 _OTHER = re.compile(r"^(?:\[rank\d+\]: +)?[\w.]{0,300}(?:Error|Exception|Failed|Interrupt)(?::|$)")
 _REFERS = re.compile(r"See (?:root|stack)|Traceback \(m|in subprocess|models\.registry|Cancelled")
 _ERRORS: Final = ("ERROR", "CRITICAL")
-_LAST_WORDS = re.compile(r"while attempting to bind on|\b(?:vllm|serve|server\.py): error: ")
+# A process ended without an exception: by vLLM, a shell, the kernel and Kubernetes.
+DIED = re.compile(
+    r"died unexpectedly|killed by signal|proc\(s\): \{[^}]{1,300}: -9\b|OOMKilled"
+    r"|^Killed\b|\d Killed\b|: Killed process"
+)
+_LAST_WORDS = re.compile(
+    rf"while attempting to bind on|\b(?:vllm|serve|api_server\.py): error: |{DIED.pattern}"
+)
 
 
 def _failure(line: Line) -> tuple[object, Failure] | None:
@@ -255,8 +270,8 @@ def _failure(line: Line) -> tuple[object, Failure] | None:
 
 def _out_of_memory(line: Line) -> OutOfMemory | None:
     if "Tried to allocate" not in line.text:
-        bare = "rror: out of memory" in line.text and _BARE.search(line.text)
-        return OutOfMemory() if bare else None
+        is_near = "out of memory" in line.text or "ALLOC_FAILED" in line.text
+        return OutOfMemory() if is_near and _BARE.search(line.text) else None
     message = " ".join([line.text, *line.ahead])
     # The next message belongs to another failure.
     _, own, *_ = message.split("Tried to allocate", 2)
@@ -290,7 +305,9 @@ _FRAMES: Final[tuple[tuple[set[str], Phase], ...]] = (
     # The profile encodes without it.
     ({"_execute_mm_encoder"}, "serving"),
 )
-_MODULES = re.compile(r"\bvllm/(?:v1|engine|entrypoints|executor|worker)/")
+_OWN = re.compile(
+    r"\bvllm/(?:v1|engine|entrypoints|executor|worker|distributed)/|\bvllm(?: serve)?: error: "
+)
 _PROCESSES: Final = ("EngineCore", "APIServer", "VllmWorker", "Worker")
 _FRAME = re.compile(r'File "[^"]{1,500}", line \d{1,9}, in (\w{1,100})', re.ASCII)
 # Lines that announce the phase after them.
@@ -375,6 +392,7 @@ class _Draft:
     frames: dict[str | None, list[str]] = field(default_factory=dict)
     processes: dict[str, str] = field(default_factory=dict)
     others: list[Failure] = field(default_factory=list)
+    refused: str = ""
     erred: str | None = None
     phase: Phase | None = None
     loaded: bool = False
@@ -405,7 +423,7 @@ class _Draft:
         if line.process is not None and len(self.processes) < _MOST:
             self.processes.setdefault(line.process.partition(" pid=")[0], line.process)
         self.named |= line.level is not None or (line.process or "").startswith(_PROCESSES)
-        self.named |= "vllm/" in line.text and bool(_MODULES.search(line.text))
+        self.named |= "vllm" in line.text and bool(_OWN.search(line.text))
         if NON_DEFAULT in line.text:
             for name, value, literal in read_arguments(line.text):
                 if len(self.engine_args) < _MOST:
@@ -459,8 +477,9 @@ class _Draft:
         self.serves &= "EngineCore encountered a fatal error" not in line.text
         self.is_chained |= "above exception" in line.text
         in_traceback = line.level is None and line.process in self.frames
-        counts = not self.serves and (line.level in _ERRORS or in_traceback)
-        if not (counts and _OTHER.match(line.text)) and not _LAST_WORDS.search(line.text):
+        is_error = (line.level in _ERRORS or in_traceback) and _OTHER.match(line.text)
+        if not _LAST_WORDS.search(line.text) and (self.serves or not is_error):
+            self.refused = line.text[:_QUOTED_CHARS] if is_error else self.refused
             return
         ahead = line.ahead[: 2 if "validation error" in line.text else 0]
         phase = self._phase_of_traceback(line) or self.phase
@@ -509,6 +528,7 @@ class _Draft:
             unread_args=tuple(self.unread),
             failures=tuple(self.failures.values()) or tuple(self.others),
             phase=self.phase,
+            refused=self.refused,
             is_ready=self.ready,
             is_vllm=self.named or self.has_own_facts,
         )

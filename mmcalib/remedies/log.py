@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from mmcalib.domain.memory import Division, floor_utilization
 from mmcalib.limits.values import LIMIT
-from mmcalib.logs.starts import OutOfMemory, Phase, StartupLog
+from mmcalib.logs.starts import DIED, OutOfMemory, Phase, StartupLog
 from mmcalib.releases.constants import VLLM_SLACK_BYTES, divide
 from mmcalib.remedies import memory as r
-from mmcalib.text import flag, gib
+from mmcalib.text import GIB, flag, gib
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,8 @@ FIGURES: Final = {
 }
 # vLLM's steps are multiples of this.
 _STEP: Final = 256
+# Logs round to 0.01 GiB.
+ROUNDING_BYTES: Final = GIB // 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,13 @@ class _Measured:
         return r.UTILIZATION in self.settings or self.log.wanted_bytes is not None
 
     @property
+    def has_kv_cache(self) -> bool:
+        """Check whether the KV cache was in place, so that a smaller one frees memory."""
+        sampled = self.log.warmed_sequences or self.log.kv_cache_tokens
+        is_early = self.phase is None or (self.phase == "profile: sampler" and not sampled)
+        return not is_early and not self.division.is_before_kv_cache(self.phase)
+
+    @property
     def fills_share(self) -> bool:
         """Check whether the weights alone take vLLM's share: no smaller step leaves a KV cache."""
         return (self.log.weights_bytes or 0) >= (self.requested_bytes or math.inf)
@@ -104,10 +113,12 @@ def _measure(log: StartupLog, total: int | None) -> _Measured:
         settings.pop(r.UTILIZATION, None)
         share = division.utilization
     requested = log.wanted_bytes
-    if requested is None and total and (log.vllm_version or r.UTILIZATION in settings):
+    states_release = log.vllm_version or r.UTILIZATION in settings
+    if requested is None and total and states_release and not settings.get(r.CACHE_BYTES):
         requested = round(share * total)
     phase = log.failures[-1].phase if log.failures else None
-    lacks_cache = phase == "kv cache" and log.kv_cache_bytes is not None
+    is_cache = phase == "kv cache" and log.failures[-1].oom is None
+    lacks_cache = is_cache and log.kv_cache_bytes is not None
     ooms = [one.oom for one in log.failures if one.oom]
     pairs = ((oom.tried_bytes, oom.free_bytes) for oom in ooms)
     lacking = [max(0, tried - free) for tried, free in pairs if tried and free is not None]
@@ -132,9 +143,9 @@ def answer_log(
     known = _measure(log, log.total_bytes or total_bytes)
     levers = _LEVERS if log.failures and not log.failures[-1].is_other else ()
     found = (one for lever in levers for one in lever(known) if r.allows(kept, one))
-    values = {name: known.settings.get(name) for name in FIGURES}
-    values |= {"total_bytes": known.total_bytes}
-    values["requested_bytes"] = known.requested_bytes if known.states_share else None
+    requested = known.requested_bytes if known.states_share else None
+    more = {"total_bytes": known.total_bytes, "requested_bytes": requested}
+    values = {name: known.settings.get(name) for name in FIGURES} | more
     return LogAnswer(
         line=log.line,
         start=str(log),
@@ -175,7 +186,8 @@ def _utilization(known: _Measured) -> Iterator[r.Remedy]:
         return
     free = floor_utilization(log.free_bytes, total) if log.free_bytes else None
     if known.phase == "start" and free:
-        price = f"{gib(requested - round(free * total))} less: the most that was free"
+        less, most = requested - round(free * total), gib(round(free * total))
+        price = f"{gib(less)} less: all of vLLM, with weights, in {most}, the most that was free"
         yield r.set_value(r.UTILIZATION, free, price, "KV cache")
     elif known.lacks_cache:
         share = math.ceil(100 * (requested + max(missing, 1)) / total) / 100
@@ -187,17 +199,28 @@ def _utilization(known: _Measured) -> Iterator[r.Remedy]:
             whose = "free at the start" if free else "free, if nothing else uses the GPU"
             price = f"a KV cache of {more}, from memory that is {whose}"
             yield r.set_value(r.UTILIZATION, share, price)
-    elif not known.division.is_before_kv_cache(known.phase) and (
-        known.phase in ("cuda graphs", "warm-up", "serving", "serving: encoder")
-        or (known.phase == "profile: sampler" and (log.warmed_sequences or log.kv_cache_tokens))
-    ):
-        # The KV cache was in place, and a lower share shrinks it.
+    elif known.has_kv_cache:
         share = floor_utilization(requested - missing - VLLM_SLACK_BYTES, total)
         less = requested - round(share * total)
         if share > 0 and (cache is None or cache - less > (log.needed_bytes or 0)):
-            left = "" if cache is None else f", {gib(cache - less)} remain"
+            left = "" if cache is None else f" ({gib(cache - less)} remain)"
             price = f"{gib(less)} less for the KV cache{left}: such a step needs them"
             yield r.set_value(r.UTILIZATION, share, price, "KV cache")
+
+
+def _cache_bytes(known: _Measured) -> Iterator[r.Remedy]:
+    """Change a KV cache of given bytes, for which vLLM takes no utilization."""
+    given, log, missing = known.settings.get(r.CACHE_BYTES), known.log, known.missing_bytes
+    if not isinstance(given, int) or missing is None:
+        return
+    if known.lacks_cache:
+        price = f"{gib(missing)} more for the KV cache, if they are free"
+        yield r.set_value(r.CACHE_BYTES, given + missing + ROUNDING_BYTES, price)
+    elif known.has_kv_cache:
+        left = given - missing - VLLM_SLACK_BYTES
+        if left > (log.needed_bytes or 0):
+            price = f"{gib(given - left)} less for the KV cache ({gib(left)} remain): "
+            yield r.set_value(r.CACHE_BYTES, left, f"{price}such a step needs them", "KV cache")
 
 
 def _batch(known: _Measured) -> Iterator[r.Remedy]:
@@ -264,14 +287,17 @@ def _eight_bits(known: _Measured) -> Iterator[r.Remedy]:
         yield r.set_value("kv_cache_dtype", "fp8", price)
 
 
-_LEVERS: Final = (_modality, _utilization, _batch, _sequences, _context, _eight_bits)
+_LEVERS: Final = (_modality, _utilization, _cache_bytes, _batch, _sequences, _context, _eight_bits)
 
 
 def _least(known: _Measured) -> str:
     """Name the least that would serve where the card is too small for the model, else nothing."""
     total, requested, missing = known.total_bytes, known.requested_bytes, known.missing_bytes
+    if any(DIED.search(failure.text) for failure in known.log.failures):
+        why = "the host's memory ran out, not the GPU's (then dmesg names it, and exit code is 137)"
+        return f"see whether {why}: more of it, fewer frames, or --mm-processor-cache-gb 0"
     if any(failure.is_other for failure in known.log.failures):
-        return "look at this error and what led to it: it is none of vLLM's about memory or limits"
+        return "look at this error and what led to it; it is not about GPU memory or limits"
     if known.oom and total is not None and (known.phase == "weights" or known.fills_share):
         return f"a card with more than {gib(total)}, several GPUs, or a quantized checkpoint"
     if not known.lacks_cache or total is None or requested is None or missing is None:
@@ -287,7 +313,9 @@ def _least(known: _Measured) -> str:
 
 def _ending(log: StartupLog) -> str:
     if log.is_ready:
-        return "this start did not fail; if a request did: --log FILE with the lines of its error"
+        request = "if a request did: --log FILE with the lines of its error"
+        request = f"a request did: {log.refused}" if log.refused else request
+        return f"this start did not fail; {request}"
     phase = f" ({log.phase})" if log.phase else ""
     return f"the log ends during startup{phase}, without an error: --log FILE with the lines after"
 
@@ -297,7 +325,7 @@ def _notes(known: _Measured) -> Iterator[str]:
     if known.requested_bytes is not None and not known.states_share:
         share = f"{known.division.utilization:g}"
         yield f"assumed: {flag(r.UTILIZATION)} {share}, vLLM's default; the log states none"
-    if any("killed by signal" in one.text for one in log.failures):
-        yield "the host's memory ran out, not the GPU's: fewer frames, or --mm-processor-cache-gb 0"
+    if known.oom and known.oom.others_bytes:
+        yield f"another process held {gib(known.oom.others_bytes)} of that GPU: stop it first"
     if log.unread_args:
         yield f"arguments of the log that mmcalib cannot read: {', '.join(log.unread_args)}"

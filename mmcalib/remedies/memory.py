@@ -24,11 +24,13 @@ from mmcalib.releases.constants import SMALL_GPU_BATCHED_TOKENS
 from mmcalib.text import GIB, flag, gib, serve_option
 
 UTILIZATION: Final = "gpu_memory_utilization"
+CACHE_BYTES: Final = "kv_cache_memory_bytes"
 _BATCH: Final = "max_num_batched_tokens"
 # What remedies set, its cost, and its price in words; none where that depends on the case.
 PRICES: Final[Mapping[str, tuple[Cost, str]]] = {
     LIMIT: ("nothing", ""),
     UTILIZATION: ("nothing", ""),
+    CACHE_BYTES: ("nothing", ""),
     _BATCH: ("speed", "vLLM reads prompts {:,} tokens at a time: slower first answers"),
     "max_num_seqs": ("speed", "at most {} requests run at once"),
     "max_cudagraph_capture_size": ("speed", "steps of more than {} tokens run without CUDA graphs"),
@@ -147,18 +149,14 @@ class Goal:
         if not memory.starts or memory.kv_cache_tokens is None or memory.max_concurrency is None:
             return False
         figure = memory.max_concurrency if self.kind == "concurrency" else memory.kv_cache_tokens
-        return self.kind == "fits" or figure >= self.at_least
+        return figure >= self.at_least
 
     def lacking_bytes(self, memory: RehearsedMemory) -> int:
         """KV cache missing for the goal, 0 if reached; too much if some layers keep a window."""
         if self.is_reached(memory):
             return 0
-        max_model_len = memory.budget.max_model_len if memory.budget else 0
-        tokens = {
-            "fits": float(max_model_len),
-            "concurrency": self.at_least * max_model_len,
-            "kv_tokens": max(self.at_least, max_model_len),
-        }[self.kind]
+        context = memory.budget.max_model_len if memory.budget else 0
+        tokens = max(context, self.at_least * (context if self.kind == "concurrency" else 1))
         return max(1, round(tokens * memory.kv_bytes_per_token) - memory.kv_cache_bytes)
 
 
@@ -190,22 +188,19 @@ def allows(kept: Kept, remedy: Remedy) -> bool:
 
 def parse_kept(texts: Iterable[str]) -> Kept:
     """Parse `max_model_len=32k` or `kv_cache_dtype`, as flags or arguments. Raises UsageError."""
-    return dict(map(_parse_kept, texts))
-
-
-def _parse_kept(text: str) -> tuple[str, int | None]:
-    name, equals, value = (part.strip() for part in text.partition("="))
-    name = name.lstrip("-").replace("-", "_")
-    if name not in PRICES:
-        hint = "one of " + ", ".join(PRICES)
-        raise UsageError(f"--keep {text!r}: no fix changes {flag(name)}", hint=hint)
-    if not equals:
-        return name, None
-    least = parse_count(value)
-    if name not in _LEAST or not least:
-        hint = f"--keep {name}" + (", or --keep max_model_len=32k" if name in _LEAST else "")
-        raise UsageError(f"--keep {text!r}: invalid value for {name}", hint=hint)
-    return name, int(least)
+    kept = dict[str, int | None]()
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        name = name.lstrip("-").replace("-", "_")
+        if name not in PRICES:
+            hint = "one of " + ", ".join(PRICES)
+            raise UsageError(f"--keep {text!r}: no fix changes {flag(name)}", hint=hint)
+        least = parse_count(value)
+        if equals and (name not in _LEAST or not least):
+            hint = f"--keep {name}" + (", or --keep max_model_len=32k" if name in _LEAST else "")
+            raise UsageError(f"--keep {text!r}: invalid value for {name}", hint=hint)
+        kept[name] = int(least) if least else None
+    return kept
 
 
 # What rehearsals promised too much of (a published start had 793 blocks, rehearsed 826 and 830).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Final
@@ -142,12 +142,13 @@ def print_traffic(traffic: TrafficFigures, gpu: str, console: Console) -> None:
 
 def print_log(answer: LogAnswer, console: Console) -> None:
     """Print what a log answers by itself."""
-    of = " of ".join(filter(None, [answer.phase and f"failed ({answer.phase})", answer.model]))
-    release = f", vLLM {answer.vllm}" if answer.vllm else ""
     if answer.ending:
         console.print(line(answer.ending, "bold"))
-    subject = of or ("failed" if answer.failures else "A server")
-    print_section(console, f"{subject}{release}: what the log says")
+    release = answer.vllm and f"vLLM {answer.vllm}"
+    failed = "failed" if answer.failures else ""
+    failed = f"failed ({answer.phase})" if answer.phase else failed
+    subject = ", ".join(filter(None, [answer.model or "A server", release, failed]))
+    print_section(console, f"{subject}: what the log says")
     if answer.others:
         starts = f"{len(answer.others) + 1} starts in this log; this is of {answer.start}"
         console.print(line(f"{starts}; --log FILE:LINE picks another:", "yellow"))
@@ -156,8 +157,8 @@ def print_log(answer: LogAnswer, console: Console) -> None:
     for failure in answer.failures[-_FAILURES:]:
         console.print(line(textwrap.shorten(failure, _FAILURE_CHARS, placeholder=" …"), "red"))
     if answer.missing_bytes:
-        known = "needed_bytes" in answer.figures or answer.phase != "kv cache"
-        words = f"missing: {'' if known else 'more than '}{text.gib(answer.missing_bytes)}"
+        known = "needed_bytes" in answer.figures or answer.phase == "start"
+        words = f"missing: {'' if known else 'at least '}{text.gib(answer.missing_bytes)}"
         console.print(line(words, "bold red"))
     cells = [(FIGURES[name], rows.figure(name, v)) for name, v in answer.figures.items()]
     pairs = [(*left, *right) for left, right in zip_longest(cells[::2], cells[1::2], fillvalue=())]
@@ -169,7 +170,7 @@ def print_log(answer: LogAnswer, console: Console) -> None:
         words = "no fix follows from the log alone"
         if answer.least:
             words += f". Next: {answer.least}"
-        elif "total_bytes" not in answer.figures:
+        elif "total_bytes" not in answer.figures and answer.missing_bytes is not None:
             words += "; with --gpu NAME, one may"
         console.print(line(words))
     for note in answer.notes:
@@ -194,8 +195,16 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
     console.print(line(f"Goal: {plan.goal}{kept}. Now: {now}"))
     if plan.reserved is not None and plan.reserved.status != "pass" and plan.combination:
         _print_reserved(plan.reserved.model_copy(update={"remedy": ""}), console)
-    if plan.logged is not None and plan.log is not None:
-        _print_logged(plan.logged, plan.log.figures, console)
+    # The log's own figures beside those of its rehearsal.
+    shown = [
+        (FIGURES[name], rows.figure(name, plan.log.figures[name]), rows.figure(name, ours))
+        for name in ("weights_bytes", "kv_cache_bytes", "kv_cache_tokens")
+        if plan.logged is not None and plan.log is not None and name in plan.log.figures
+        if (ours := getattr(plan.logged, name)) is not None
+    ]
+    if shown:
+        columns = [folded(), folded("the log", "right"), folded("rehearsed", "right")]
+        console.print(plain_table(columns, shown))
     if plan.anchored_bytes:
         words = "KV cache above: the log's figure plus the rehearsed difference"
         console.print(line(words, "dim"))
@@ -207,18 +216,6 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
     if plan.combination is not None:
         console.print()
         console.print(line(f"Add to vllm serve: {plan.combination.flags}", "bold"), soft_wrap=True)
-
-
-def _print_logged(logged: Memory, figures: Mapping[str, float], console: Console) -> None:
-    """Print the log's own figures beside those of its rehearsal."""
-    shown = [
-        (FIGURES[name], rows.figure(name, figures[name]), rows.figure(name, ours))
-        for name in ("weights_bytes", "kv_cache_bytes", "kv_cache_tokens")
-        if name in figures and (ours := getattr(logged, name)) is not None
-    ]
-    if shown:
-        columns = [folded(), folded("the log", "right"), folded("rehearsed", "right")]
-        console.print(plain_table(columns, shown))
 
 
 def _tried_table(tried: Sequence[TriedFixes]) -> Table:

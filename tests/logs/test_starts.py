@@ -126,12 +126,22 @@ def test_a_message_alone_is_enough(message: str, phase: Phase | None, oom) -> No
         ("{R}|{E}ValueError: asked", []),
         ("{E}ValueError: met|{R}", []),
         ('raise ValueError("No available memory for the cache blocks. "', []),
+        ("{R}|{E}Engine core proc EngineCore_DP0 died unexpectedly, shutting down", ["died"]),
+        ("{E}RuntimeError: See root cause. Failed core proc(s): {{'EngineCore_DP0': -9}}", ["-9"]),
+        ("Starting to load model m...|Killed", ["Killed"]),
+        ("      Reason:       OOMKilled", ["OOMKilled"]),
+        ("api_server.py: error: argument --limit-mm-per-prompt: Value image=4", ["image=4"]),
     ],
 )
 def test_any_error_that_ends_a_server_is_quoted(text: str, said: list[str]) -> None:
     marks = {"E": "ERROR 01-12 10:00:51 [core.py:866] ", "T": "Traceback (most recent call last):"}
     found = read_log(text.format(**marks, R="Application startup complete.").split("|")).failures
     assert all(word in one.text for word, one in zip(said, found, strict=True))
+
+
+def test_lines_that_a_page_joined_are_split() -> None:
+    lines = server("org/a", 100, 0.5)
+    assert read_starts([" ".join(lines)]) == read_starts(lines)
 
 
 def test_a_message_that_was_wrapped_is_put_together() -> None:
@@ -336,7 +346,7 @@ def test_the_installed_release_prints_what_is_looked_for() -> None:
     marks |= {mark for mark, _ in logs._MILESTONES} | set(logs._STARTS)
     # Of uvicorn and older releases, or made of parts.
     others = {"Application startup complete", "API server version", "odel weights took"}
-    others |= {"number of tokens that can be stored in KV cache", "process was killed by signal"}
+    others |= {"number of tokens that can be stored in KV cache"}
     others |= {"GPU 0: ", "non-default args: {", "█  version ", "█  model "}
     assert {mark for mark in marks - others if mark not in source} == set()
 

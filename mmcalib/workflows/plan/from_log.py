@@ -17,7 +17,7 @@ from mmcalib.logs.starts import StartupLog, last_failed, read_starts
 from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
 from mmcalib.releases.constants import CONTEXT_BYTES, MOST_CONTEXT_BYTES, find_unsafe_settings
-from mmcalib.remedies.log import LogAnswer, answer_log
+from mmcalib.remedies.log import ROUNDING_BYTES, LogAnswer, answer_log
 from mmcalib.remedies.memory import NOTHING_KEPT, Kept
 from mmcalib.text import GIB, describe_releases, gib
 
@@ -58,9 +58,8 @@ _EFFECTIVE: Final = ("max_model_len", "max_num_batched_tokens", "gpu_memory_util
 _LINE_CHARS: Final = 100_000
 _MOST_BYTES: Final = 1 << 28
 _GZIP: Final = b"\x1f\x8b"
-# Logs round to 0.01 GiB, and drivers leave slightly different totals: older ones up to 229 MiB more
-# than the catalogue's, as its sources say (an RTX 2080; 127 MiB on an RTX 4090).
-_ROUNDING_BYTES: Final = GIB // 100
+# Drivers leave slightly different totals: older ones up to 229 MiB above the catalogue, as its
+# sources say (an RTX 2080; 127 MiB on an RTX 4090).
 _SIZE_TOLERANCE: Final = 0.005
 _OLDER_DRIVER_BYTES: Final = 232 << 20
 # To name before other GPUs of the same size.
@@ -157,7 +156,7 @@ def with_memory_of_log(gpu: Gpu, log: StartupLog) -> Gpu:
     total, free = log.total_bytes, log.free_bytes
     if total is None or not _same_size(gpu.total_bytes, total):
         return gpu
-    if gpu.total_status != "given" and abs(total - gpu.total_bytes) > _ROUNDING_BYTES:
+    if gpu.total_status != "given" and abs(total - gpu.total_bytes) > ROUNDING_BYTES:
         gpu = replace(gpu, total_bytes=total, total_status="read", source="the server's log")
     if free is None:
         return gpu

@@ -294,9 +294,11 @@ def test_no_plan_exceeds_the_sequences_that_the_log_allows(tmp_path: Path) -> No
     assert at.args(())["max_num_seqs"] == 108
 
 
+ONE = "ValueError: To serve at least one request with the models's max seq len (65536), "
+
+
 def test_what_an_error_that_is_cut_short_lacks_is_unknown(tmp_path: Path) -> None:
-    cut = "ValueError: To serve at least one request with the models's max seq len (65536), "
-    whole = f"{cut}9.0 GiB KV cache is needed, which is larger than the available"
+    cut, whole = ONE, f"{ONE}9.0 GiB KV cache is needed, which is larger than the available"
     for error, missing in ((cut, None), (whole, 9 * GIB - round(1.2 * GIB))):
         found = written(tmp_path, "Available KV cache memory: 1.20 GiB", error)
         assert found.answer().missing_bytes == missing
@@ -315,10 +317,16 @@ def test_a_utilization_that_no_line_states_is_no_figure_of_the_log(
     )
 
 
+REFUSED = (
+    "Application startup complete.\nERROR 10-25 13:20:01 ValueError: At most 1 image(s) may be"
+)
+
+
 def test_a_start_without_a_failure_says_how_it_ends(tmp_path: Path) -> None:
     loading = "Starting to load model org/m..."
     for more, said in (
-        ("Application startup complete.", "this start did not fail; "),
+        ("Application startup complete.", "this start did not fail; if a request did: --log FILE"),
+        (REFUSED, "this start did not fail; a request did: ValueError: At most 1 image(s)"),
         ("Model loading took 7.1 GiB", "the log ends during startup (profile), without an error"),
         ("ValueError: No available memory for the cache blocks.", ""),
     ):
@@ -338,6 +346,27 @@ def test_a_remedy_that_would_not_help_is_not_offered(tmp_path: Path) -> None:
     ):
         found = written(tmp_path, said, profiled, f'File "w.py", line 9, in {frame}', oom)
         assert [name for fix in found.answer().fixes for name in fix.changes] == fixes
+
+
+@pytest.mark.parametrize(
+    ("gib", "error", "changed"),
+    [
+        (
+            6,
+            f"Application startup complete.\n{RAN_OUT.format('8.00')} which 0.50 GiB is free",
+            5482,
+        ),
+        (2, f"{ONE}2.50 GiB KV cache is needed, which is larger than the available", 2570),
+    ],
+)
+def test_a_kv_cache_of_given_bytes_is_changed_by_them(gib, error, changed, tmp_path: Path) -> None:
+    """vLLM takes no utilization for it: v1/worker/gpu_worker.py:650 of 0.32."""
+    said = f"reserved {gib}.00 GiB memory for KV Cache as specified by kv_cache_memory_bytes"
+    args = f"non-default args: {{'kv_cache_memory_bytes': {gib * GIB}}}"
+    fix, *_ = written(tmp_path, "LLM engine (v0.20.0)", args, said, error).answer().fixes
+    assert {name: value >> 20 for name, value in fix.changes.items()} == {
+        "kv_cache_memory_bytes": changed
+    }
 
 
 TWO_SERVERS = (
