@@ -186,8 +186,8 @@ def _utilization(known: _Measured) -> Iterator[r.Remedy]:
         return
     free = floor_utilization(log.free_bytes, total) if log.free_bytes else None
     if known.phase == "start" and free:
-        less, most = requested - round(free * total), gib(round(free * total))
-        price = f"{gib(less)} less: all of vLLM, with weights, in {most}, the most that was free"
+        held = round(free * total)
+        price = f"{gib(requested - held)} less: all of vLLM in the {gib(held)} that were free"
         yield r.set_value(r.UTILIZATION, free, price, "KV cache")
     elif known.lacks_cache:
         share = math.ceil(100 * (requested + max(missing, 1)) / total) / 100
