@@ -316,9 +316,18 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
         ("{not json", "not JSON: "),
         ("[" * 100_000, "not JSON: "),
         ("\udcff", "not UTF-8"),
-        ("{}", "not a chat request: messages: Field required"),
+        ("{}", "not a chat request: messages: missing"),
         ('{"messages": []}', "not a chat request: messages: "),
-        ('{"body": {"input": "x"}}', "not a chat request: messages: Field required"),
+        ('{"body": {"input": "x"}}', "not a chat request: messages: missing; the fields are input"),
+        ({"input": [{"role": "user"}], "previous_response_id": "r"}, "the history of previous_"),
+        ({"file_name": "a.jpg", "text": "b"}, "mmcalib does not read the media in `file_name`"),
+        (
+            {**user("a"), "clip": ["data:video/mp4;base64,"]},
+            "mmcalib does not read the media in `clip`",
+        ),
+        ({"messages": [{"role": "user", "images": ["AA"]}]}, "mmcalib does not read the media in"),
+        (user({"type": "video", "video": "b.mp4", "fps": 2}), "fps in a part of type video is not"),
+        (user({"text": "b"}, {"image": "a.jpg"}), "0.content.0: a part without a type is not"),
         (json.dumps({"request": json.dumps(user("\ud800"))}), "not Unicode: "),
         (json.dumps({"request": "[" * 100_000}), "not a chat request: messages: "),
         ('{"messages": [{"role": "user", "content": 3}]}', "not a chat request: 0.content: "),
@@ -336,6 +345,7 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
         (user(image("data:image/png;base64,AA\nAA")), "base64 contains whitespace"),
         (user(image("data:image/png;base64, AAAA")), "base64 contains whitespace"),
         (user(image("data:image/png;base64,AA-_")), "base64 contains - or _"),
+        (user(image("data:image/png;base64,AA... (9 more)")), "base64 was truncated"),
         (
             user(image("data:image/png;base64,iVBO... (litellm_truncated 81234 chars)")),
             "base64 was truncated by LiteLLM (raise MAX_STRING_LENGTH_PROMPT_IN_DB)",
@@ -433,8 +443,13 @@ def test_without_a_usable_line(folder: Path) -> None:
             "is AIPerf's inputs.json, not one request per line",
             "jq -c .data[].payloads[] {} > requests.jsonl",
         ),
+        (
+            b'{\n  "messages": []\n}',
+            "is indented JSON, not one request per line",
+            "jq -c . {} > requests.jsonl",
+        ),
     ],
-    ids=["gzip", "xz", "list", "inputs"],
+    ids=["gzip", "xz", "list", "inputs", "indented"],
 )
 def test_another_form_of_file_is_one_error(tmp_path, data, says: str, next_command: str) -> None:
     """The error is one line, not one for each pseudo-line."""
@@ -577,6 +592,13 @@ def test_parts_without_a_type(loose: Path) -> None:
     assert names_of(one(loose, user(*parts))) == ["a.png", "b.png"]
 
 
+def test_parts_and_the_system_of_data_sets(loose: Path) -> None:
+    parts = ({"type": "image", "text": None}, "x", {"type": "image", "image": "b.png"})
+    found = one(loose, {**user(*parts), "images": ["a.png"], "system": "Be brief."})
+    assert names_of(found) == ["a.png", "b.png"]
+    assert found.request.text() == "Be brief.\nx"
+
+
 def test_a_uuid_is_known_once_its_data_came_under_it(folder: Path) -> None:
     reader = RequestLines(str(folder), Reading(folder / "scratch", grammar=Grammar({})))
 
@@ -616,7 +638,10 @@ def test_beside_chat_requests(loose: Path) -> None:
     ("line", "says"),
     [
         ({"prompt": "x", "image_files": [{"bytes": "x"}]}, "the media in `image_files`"),
-        ({"prompt": ["x"], "image_files": ["a.png"]}, "messages: Field required"),
+        (
+            {"prompt": ["x"], "image_files": ["a.png"]},
+            "messages: missing; the fields are prompt, image",
+        ),
         ({"content": [{"type": "image"}]}, "content.image: "),
         ({"prompt": "x", "image_files": ["none.png"]}, "missing file: "),
     ],
