@@ -53,8 +53,6 @@ ACCEPTED = (
 )
 # The path of media in memory; no file has it.
 IN_MEMORY = "memory://item"
-_MOST_KEYS = 8
-_FILE = "file://"
 
 
 def is_cell(item: Any) -> bool:
@@ -124,7 +122,7 @@ def unsupported_type(item: Any) -> TypeError:
     kind = type(item)
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     if isinstance(item, Mapping):
-        name += f" of {', '.join(map(str, list(item)[:_MOST_KEYS])) or 'nothing'}"
+        name += f" of {', '.join(map(str, list(item)[:8])) or 'nothing'}"
     return TypeError(f"cannot check {name}; mmcalib takes {ACCEPTED}")
 
 
@@ -148,7 +146,7 @@ def item_at(name: str | os.PathLike[str]) -> Item | Skipped:
     if is_size(name):
         return Item(name)
     try:
-        if name.lower().startswith(_FILE):
+        if name.lower().startswith("file://"):
             return Item(os.path.abspath(urls.file_url_path(name)))
         if urls.is_inline(name):
             return _in_memory(urls.frames_in_data_url(name) or urls.decode_data_url(name)[0])

@@ -15,6 +15,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
@@ -29,7 +30,8 @@ from mmcalib.corpus.chat import (
     url_part,
 )
 from mmcalib.corpus.given import make_request, read_given
-from mmcalib.domain.shapes import Modality
+from mmcalib.domain.shapes import MODALITIES, Modality
+from mmcalib.media.sniff import MEDIA_EXTENSIONS
 
 Parsed = tuple[ChatRequest, float | None]
 # Allows 36 MiB of media, as base64 takes a third more. Parsing takes about five times the memory.
@@ -40,7 +42,7 @@ _MAX_VALUES = 200_000
 # Where batch files, proxies, LiteLLM, Langfuse and SageMaker put a request's body, possibly as a
 # JSON string.
 _ENVELOPES = (
-    *("body", "request", "request_body", "payload", "input"),
+    *("body", "params", "request", "request_body", "payload", "input"),
     *("standard_logging_object", "proxy_server_request", "captureData", "endpointInput", "data"),
 )
 # Where LiteLLM and Langfuse put a request's other fields.
@@ -48,6 +50,8 @@ _PARAMETERS = ("model_parameters", "modelParameters")
 # The default name in traces for vLLM's benchmarks (`TimedTrace` in
 # vllm/benchmarks/datasets/datasets.py, 0.32), and the names of LiteLLM, Helicone and SageMaker.
 _TIME_FIELDS = ("timestamp", "startTime", "request_created_at", "inferenceTime")
+# As seconds, the year 5138: such a number is in milliseconds.
+_LATEST_S = 1e11
 # Where a batch file, a proxy and Helicone name the endpoint.
 _ENDPOINT_FIELDS = ("url", "endpoint", "request_path", "path")
 _CHAT_ENDPOINTS = ("chat/completions", "chat", "responses", "messages")
@@ -80,7 +84,8 @@ class UnknownPart(BadRequest):
     """mmcalib does not read this type of part, but the installed vLLM may support it."""
 
     def __init__(self, kind: object, where: str) -> None:
-        super().__init__(f"{where}: a part of type {kind} {NOT_MODELLED}")
+        named = f"of type {kind}" if kind else "without a type"
+        super().__init__(f"{where}: a part {named} {NOT_MODELLED}")
         self.kind = kind
 
 
@@ -99,8 +104,7 @@ def parse_line(line: bytes, origin: str = "", *, as_sent: bool = False) -> Parse
     try:
         # Given bytes, `json.loads` would also accept other encodings and lone surrogates.
         data = json.loads(line.decode())
-        unknown: tuple[Any, str, float | None] = (data, "", None)
-        body, sent_to, sent_s = _open_envelopes(data) if isinstance(data, dict) else unknown
+        body, sent_to, sent_s = _open_envelopes(data if isinstance(data, dict) else {})
         if b"\\" in line and (b"\\ud" in line or b"\\uD" in line):
             json.dumps(body, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
@@ -109,7 +113,7 @@ def parse_line(line: bytes, origin: str = "", *, as_sent: bool = False) -> Parse
         raise BadRequest("not Unicode: lone surrogate") from error
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"not JSON: {error}") from error
-    if not isinstance(body, dict):
+    if not isinstance(data, dict):
         raise BadRequest("not a chat request: not a JSON object")
     if sent_to and sent_to not in _CHAT_ENDPOINTS:
         raise BadRequest(f"sent to the endpoint {sent_to}, which {NOT_MODELLED}")
@@ -124,10 +128,21 @@ def parse_line(line: bytes, origin: str = "", *, as_sent: bool = False) -> Parse
     row = messages is not body.get("messages")
     columns = (*_COLUMNS, OFFLINE, *_PROMPTS, *_AIPERF)
     body = {name: value for name, value in body.items() if name not in columns}
+    for name in ("output_length", "output_tokens"):  # in traces, and in vLLM's benchmarks
+        if name in body:
+            body.setdefault("max_tokens", body[name])
+    if not as_sent and isinstance(words := body.pop("system", None), str) and words:
+        messages = [{"role": "system", "content": words}, *messages]
     for name, flag in _UNTRUSTED.items():
         if body.get(name) or (name == "chat_template" and body.get(name) is not None):
             raise BadRequest(f"vLLM rejects {name} in a request without {flag}")
     request = ChatRequest.of_body({**body, "messages": messages}, endpoint, row=row)
+    if (row or not as_sent) and not request.media():
+        cells = [(name, one) for name, value in request.others.items() for one in _cells(value)]
+        unread = [name for name, one in cells if isinstance(one, str) and _MEDIUM.fullmatch(one)]
+        unread += [n for one in messages for n in _COLUMNS if isinstance(one.get(n), str | list)]
+        if unread:
+            raise BadRequest(f"mmcalib does not read the media in `{unread[0]}`")
     return replace(request, sent=sent), sent_s
 
 
@@ -140,16 +155,14 @@ def _open_envelopes(line: dict[str, Any]) -> tuple[dict[str, Any], str, float | 
     places = (str(one.get(name)).partition("?")[0] for one in levels for name in _ENDPOINT_FIELDS)
     found = (_ENDPOINT.search(place) or _OTHER_ENDPOINT.match(place) for place in places)
     sent_to = next((match[1] for match in found if match), "")
-    body = {k: v for name in _PARAMETERS for k, v in _mapping(levels[-1].get(name)).items()}
-    body |= levels[-1]
+    parameters = (_mapping(one.get(name)) for one in levels for name in _PARAMETERS)
+    body = {k: v for one in (*parameters, levels[-1]) for k, v in one.items()}
     if "messages" in body:
         body["messages"] = _unpack_json(body["messages"])
     elif _is_langfuse(body):
         body["messages"] = _unpack_json(body.pop("input"))
-    if sent_s is not None and body.keys() & {*_AIPERF}:
+    if sent_s is not None and (sent_s > _LATEST_S or body.keys() & {*_AIPERF}):
         sent_s /= 1000
-    if "output_length" in body:
-        body.setdefault("max_tokens", body["output_length"])
     return body, sent_to, sent_s
 
 
@@ -185,17 +198,14 @@ def seconds_of(value: object) -> float | None:
     """Parse a number of seconds or an ISO 8601 time (UTC if it names no zone); None for others."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    try:
-        seconds = float(value)
-    except OverflowError:
-        return None
-    except ValueError:
+    with suppress(OverflowError, ValueError):
         try:
-            moment = datetime.fromisoformat(str(value))
+            seconds = float(value)
         except ValueError:
-            return None
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    return seconds if math.isfinite(seconds) else None
+            moment = datetime.fromisoformat(str(value))
+            seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        return seconds if math.isfinite(seconds) else None
+    return None
 
 
 def _bad(where: str, what: str) -> BadRequest:
@@ -212,6 +222,8 @@ _COLUMNS: Mapping[str, Modality] = {
 # `LLM.generate` takes media in this field, by modality.
 OFFLINE = "multi_modal_data"
 _MARK = re.compile("<(image|video|audio)>")
+# A path or URL of media.
+_MEDIUM = re.compile(rf"data:(image|video|audio)/.*|\S+\.({'|'.join(MEDIA_EXTENSIONS)})", re.I)
 
 
 def _messages_of(body: Mapping[str, Any], *, as_sent: bool = False) -> list[Message]:
@@ -219,18 +231,21 @@ def _messages_of(body: Mapping[str, Any], *, as_sent: bool = False) -> list[Mess
     is_prompt = "messages" not in body
     if not is_prompt:
         messages = body["messages"]
+        if not as_sent and isinstance(messages, list):
+            marks = any(body.get(name) for name in _COLUMNS)
+            read = [_read_row_parts(message, marks=marks) for message in messages]
+            messages = messages if read == messages else read
     elif _is_list_of_objects(turns := body.get("turns")):
         # The last of a session's requests repeats the turns before it, with answers.
         return [message for turn in turns for message in (*_messages_of(turn), _NO_ANSWER)][:-1]
     elif text := body.get("text") or body.get("texts"):
         messages = ChatRequest.of_user([text_part(str(one)) for one in _cells(text)]).messages
     elif isinstance(body.get("content"), list):
-        # vLLM's custom_image data sets have their own part type.
-        messages = ChatRequest.of_user([_part_of_custom(part) for part in body["content"]]).messages
+        messages = [_read_row_parts({"role": "user", "content": body["content"]})]
     elif isinstance(prompt := body.get("prompt", ""), str) and body.keys() & _PROMPTS:
         messages = ChatRequest.of_user([text_part(prompt)] if "prompt" in body else []).messages
     else:
-        raise _bad("messages", "Field required")
+        raise _bad("messages", f"missing; the fields are {', '.join([*body][:9]) or 'none'}")
     _check_messages(messages)
     chat = ChatRequest(messages)
     if as_sent and not is_prompt and not _MARK.search(chat.text()):
@@ -257,12 +272,24 @@ def _cells(value: object) -> list[Any]:
     return [each for one, its in pairs for each in (its if isinstance(its, list) else [one])]
 
 
-def _part_of_custom(part: object) -> object:
-    if isinstance(part, Mapping) and part.get("type") == "image":
-        if not isinstance(part.get("image"), str):
-            raise _bad("content.image", "must be a path or URL")
-        return url_part("image_url", part["image"])
-    return part
+def _read_row_parts(message: Any, *, marks: bool = False) -> Any:
+    """Convert the parts of data sets that have a type of their own, as in vLLM's custom_image,
+    `{"type": "image", "image": PATH}`; one without a path is a mark. Raises `BadRequest`.
+    """
+    content = message.get("content") if isinstance(message, dict) else None
+    parts = list[object]()
+    for part in content if isinstance(content, list) else ():
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in MODALITIES:
+            given = {n: v for n, v in part.items() if n != "type" and v is not None}
+            source = next((given.pop(n) for n in (kind, "url", "path") if n in given), None)
+            if given:
+                raise BadRequest(f"{min(given)} in a part of type {kind} {NOT_MODELLED}")
+            if not isinstance(source, str) and (source or not marks):
+                raise _bad(f"content.{kind}", "must be a path or URL")
+            part = url_part(PART_OF[kind], source) if source else text_part(f"<{kind}>")
+        parts.append(part)
+    return {**message, "content": parts} if parts else message
 
 
 def _insert_columns(
@@ -429,17 +456,6 @@ def _tool_call(name: object, function: object, arguments: object) -> dict[str, A
     return {"id": str(name), "type": "function", "function": called}
 
 
-def _tools(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tools of /v1/responses as a chat has them."""
-    tools = body.get("tools")
-    functions = [
-        {name: value for name, value in tool.items() if name != "type"}
-        for tool in (tools if isinstance(tools, list) else ())
-        if isinstance(tool, dict)
-    ]
-    return {"tools": [{"type": "function", "function": f} for f in functions]} if functions else {}
-
-
 def _image_of(part: Mapping[str, Any]) -> dict[str, Any]:
     source = _mapping(part.get("source"))
     if source.get("type") == "url":
@@ -460,6 +476,8 @@ def _chat_of_responses(body: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a body of /v1/responses to a chat, as vLLM's `construct_input_messages` does
     (vllm/entrypoints/openai/responses/utils.py, 0.32).
     """
+    if body.get("previous_response_id"):
+        raise BadRequest(f"the history of previous_response_id {NOT_MODELLED}")
     messages: list[Message] = []
     if body.get("instructions"):
         messages.append({"role": "system", "content": body["instructions"]})
@@ -479,22 +497,24 @@ def _chat_of_responses(body: Mapping[str, Any]) -> dict[str, Any]:
                 messages.append({"role": role, "content": _chat_parts(content)})
             case _:
                 raise BadRequest(f"input of type {_mapping(one).get('type')} {NOT_MODELLED}")
-    return {"messages": messages, "max_tokens": body.get("max_output_tokens"), **_tools(body)}
+    tools = [
+        {"type": "function", "function": {n: v for n, v in tool.items() if n != "type"}}
+        for tool in _cells(body.get("tools"))
+        if isinstance(tool, dict)
+    ]
+    most = body.get("max_output_tokens")
+    return {"messages": messages, "max_tokens": most, "tools": tools or None}
 
 
 def _chat_parts(content: object) -> object:
-    if not isinstance(content, list):
-        return content
-    parts = list[object]()
-    for part in content:
-        match part:
-            case {"type": "input_text" | "output_text", "text": text}:
-                parts.append(text_part(text))
-            case {"type": "input_image", "image_url": str() as url}:
-                parts.append(url_part("image_url", url))
-            case _:
-                parts.append(part)
-    return parts
+    match content:
+        case list():
+            return [_chat_parts(part) for part in content]
+        case {"type": "input_text" | "output_text", "text": text}:
+            return text_part(text)
+        case {"type": "input_image", "image_url": str() as url}:
+            return url_part("image_url", url)
+    return content
 
 
 # For these, vLLM also accepts OpenAI's own message types.

@@ -167,6 +167,7 @@ _OTHERS = (
         "jq -c '.data[].payloads[]'",
     ),
     (rb"(?:\xef\xbb\xbf)?\s*\[\s*\{", "a JSON list", "jq -c '.[]'"),
+    (rb"(?:\xef\xbb\xbf)?\s*\{\s*\n", "indented JSON", "jq -c ."),
 )
 
 

@@ -206,10 +206,6 @@ def _columns(schema: Any) -> tuple[list[str], list[str]]:
     return media, [name for name in words if name.lower() in TEXT_COLUMNS]
 
 
-# `datasets` names the hub's files by this scheme.
-_HUB = "hf://"
-
-
 class HfDatasetSource(_TableSource):
     """The media of `hf-dataset://NAME?name=CONFIG&split=SPLIT&data_dir=DIR`, row by row.
 
@@ -254,7 +250,8 @@ class HfDatasetSource(_TableSource):
         if "\0" in path:
             return Skipped(path, f"not a path: named in {self.path}")
         if not Location.of(path).is_file:
-            known = path.rpartition(MEMBER_MARK)[2].startswith((_HUB, *self._query.hosts))
+            # `datasets` names the hub's files by this scheme.
+            known = path.rpartition(MEMBER_MARK)[2].startswith(("hf://", *self._query.hosts))
             return Item(path) if known else Skipped(path, f"on another host: named in {self.path}")
         file = os.path.realpath(path)
         if not any(file == root or file.startswith(root + "/") for root in self._query.folders):

@@ -140,9 +140,9 @@ def decode_data_url(url: str) -> tuple[bytes, str]:
 # Flaws of invalid base64, the most specific first.
 _BASE64_FLAWS = {
     r"litellm_truncated": "was truncated by LiteLLM (raise MAX_STRING_LENGTH_PROMPT_IN_DB)",
+    r"\.\.\.": "was truncated",
     r"\s": "contains whitespace, which vLLM rejects",
     r"[-_]": "contains - or _, which vLLM rejects: use + and /",
-    r"\.\.\.": "was truncated",
     r"=$": "ends with too many or too few =",
 }
 _DAMAGED = "is damaged, or its final = are missing"

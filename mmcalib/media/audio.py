@@ -43,7 +43,7 @@ class _ErrorKeeper:
     """A file for libsndfile that keeps exceptions, because libsndfile would print and lose them."""
 
     def __init__(self, medium: LimitedFile) -> None:
-        self._medium = medium
+        self._medium, self.tell = medium, medium.tell
         self.failure: Exception | None = None
 
     def readinto(self, buffer: memoryview) -> int:
@@ -66,9 +66,6 @@ class _ErrorKeeper:
         except read_errors():
             # Damaged headers seek before the start. The C library returns -1 too.
             return -1
-
-    def tell(self) -> int:
-        return self._medium.tell()
 
 
 # After these errors of libsndfile vLLM tries FFmpeg; the others are final (`_BAD_SF_CODES`,

@@ -104,11 +104,10 @@ def _kind(head: bytes, item: Item) -> tuple[Kind, bool]:
 
 
 def _add_size(file: EncodedItem, size_bytes: int, item: Item) -> EncodedItem:
+    mib = -(-size_bytes // MIB) or 1
     # A server fetches such URLs itself, within a size limit.
-    fetched = is_http(item.path)
-    return replace(
-        file, encoding=replace(file.encoding, file_mib=-(-size_bytes // MIB) or 1, fetched=fetched)
-    )
+    encoding = replace(file.encoding, file_mib=mib, fetched=is_http(item.path))
+    return replace(file, encoding=encoding)
 
 
 def limited(item: Item, opened: Opened, *, whole: bool = False) -> bounded.LimitedFile:
@@ -128,13 +127,13 @@ def limited(item: Item, opened: Opened, *, whole: bool = False) -> bounded.Limit
 def _stream(
     kind: Kind, medium: bounded.Medium, file: BinaryIO, declared: Modality | None
 ) -> EncodedItem:
-    if kind in ("container", "audio"):
-        # These imports are slow. A missing library must not be cached as damage of the file.
-        try:
-            import soundfile  # noqa: F401
-        except (ImportError, OSError) as error:
-            raise _missing_library(error) from error
     try:
+        if kind in ("container", "audio"):
+            # These imports are slow. A missing library must not be cached as damage of the file.
+            try:
+                import soundfile  # noqa: F401
+            except OSError as error:
+                raise ImportError(str(error)) from error
         if kind == "container":
             from mmcalib.media.video import container_shape
 
@@ -148,17 +147,13 @@ def _stream(
 
             return frames_shape(file)
     except ImportError as error:
-        raise _missing_library(error) from error
+        raise UsageError(
+            one_line(f"cannot read video and audio: {error}"),
+            hint="pip install --force-reinstall av soundfile",
+        ) from error
     if kind == "empty":
         raise Unreadable("empty file")
     raise NotMedia(f"{_NOT_MEDIA} (text)" if kind == "text" else _NOT_MEDIA)
-
-
-def _missing_library(error: Exception) -> UsageError:
-    return UsageError(
-        one_line(f"cannot read video and audio: {error}"),
-        hint="pip install --force-reinstall av soundfile",
-    )
 
 
 def examine_whole(item: Item, *, sound: bool = False) -> EncodedItem | Skipped:
