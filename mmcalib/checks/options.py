@@ -10,7 +10,6 @@ from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, Taken, computed_size, yaml_line
 from mmcalib.checks.facts import CheckFacts
 from mmcalib.checks.limits import CACHE
-from mmcalib.domain.shapes import Modality
 from mmcalib.limits.processor_cache import (
     CappedCache,
     SizedCache,
@@ -222,37 +221,28 @@ def check_processor_cache(facts: CheckFacts) -> Iterator[Check]:
         remedy = "" if cache.gib else f"{least}, if the host has it"
         yield Check(name, "pass" if cache.gib else "warn", cache_reason(cache), remedy)
     else:
-        yield _sized_cache_check(cache, facts.policy.ram_budget_bytes)
-
-
-def _sized_cache_check(cache: SizedCache, allowed_bytes: int | None) -> Check:
-    name, size = ids.PROCESSOR_CACHE, cache.size
-    most = f"at most {gib(size.total_bytes)} of RAM in both processes of a server"
-    default = gib(PROCESSOR_CACHES * PROCESSOR_CACHE_GIB * GIB)
-    detail = f"{most}, by default {default}: {cache_reason(cache)}"
-    if not size.is_limited:
-        return Check(name, "pass", detail)
-    more = f"--ram-budget {PROCESSOR_CACHES * size.wanted_gib:g}GiB, if the host has it"
-    if allowed_bytes is None:
-        return Check(name, "pass", f"{detail}: {more}")
-    return Check(name, "warn", f"{gib(allowed_bytes)} are allowed, {detail}", more)
-
-
-def _capped_reason(cache: CappedCache) -> str:
-    most = f"the largest allowed request needs {describe_floor(cache.floor)}"
-    if cache.gib:
-        budgeted = cache.allowed_gib < PROCESSOR_CACHE_GIB
-        at_most = "the RAM budget allows" if budgeted else "one request needs"
-        return f"as large as {at_most}: without request order the best size is unknown; {most}"
-    allows = f"the RAM budget allows {cache.allowed_gib:g} GiB per process"
-    if not cache.budgeted:
-        allows = f"vLLM's default is {PROCESSOR_CACHE_GIB} GiB"
-    return f"off: {most}; {allows}, and vLLM fails requests that exceed its cache"
+        size, allowed_bytes = cache.size, facts.policy.ram_budget_bytes
+        most = f"at most {gib(size.total_bytes)} of RAM in both processes of a server"
+        default = gib(PROCESSOR_CACHES * PROCESSOR_CACHE_GIB * GIB)
+        detail = f"{most}, by default {default}: {cache_reason(cache)}"
+        more = f"--ram-budget {PROCESSOR_CACHES * size.wanted_gib:g}GiB, if the host has it"
+        if size.is_limited and allowed_bytes is not None:
+            yield Check(name, "warn", f"{gib(allowed_bytes)} are allowed, {detail}", more)
+        else:
+            yield Check(name, "pass", f"{detail}: {more}" if size.is_limited else detail)
 
 
 def cache_reason(cache: SizedCache | CappedCache) -> str:
     if isinstance(cache, CappedCache):
-        return _capped_reason(cache)
+        most = f"the largest allowed request needs {describe_floor(cache.floor)}"
+        if cache.gib:
+            budgeted = cache.allowed_gib < PROCESSOR_CACHE_GIB
+            at_most = "the RAM budget allows" if budgeted else "one request needs"
+            return f"as large as {at_most}: without request order the best size is unknown; {most}"
+        allows = f"the RAM budget allows {cache.allowed_gib:g} GiB per process"
+        if not cache.budgeted:
+            allows = f"vLLM's default is {PROCESSOR_CACHE_GIB} GiB"
+        return f"off: {most}; {allows}, and vLLM fails requests that exceed its cache"
     curve, size = cache.curve, cache.size
     first = "" if cache.complete else "the first "
     items = f"{first}{number(curve.accesses)} items in {plural(cache.requests, 'request')}"
@@ -288,7 +278,14 @@ def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
     if floor is None or not size or not floor.nbytes:
         return
     if alone and args.get("mm_processor_cache_type") == "shm":
-        yield from _check_shared_items(args, facts.tries.largest_bytes)
+        # `SingleWriterShmObjectStorage.put` stores no larger item (vllm/distributed, 0.33).
+        cap = SHM_OBJECT_MIB if (own := args.get(_OBJECT_SIZE)) is None else own
+        for modality, nbytes in facts.tries.largest_bytes.items():
+            if nbytes > cap * MIB:
+                detail = f"{_OBJECT_SIZE} {cap}, but one {modality} may take {nbytes / MIB:,.0f} "
+                detail += "MiB (computed): vLLM processes it anew in every request"
+                remedy = yaml_line(_OBJECT_SIZE, nbytes // MIB + 2)
+                yield Check(ids.SHARED_CACHE.of(modality), "warn", detail, remedy)
         return
     given_size = f"{CACHE} {size:g}" if given is not None else f"vLLM's default of {size} GiB"
     most = f"{describe_floor(floor)} (computed)"
@@ -301,17 +298,3 @@ def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
     remedy = f"{yaml_line(CACHE, 0)}, or {yaml_line(CACHE, round_up_gib(floor.nbytes))} if the "
     remedy += "host has twice that, or smaller limits"
     yield Check(ids.REQUEST_CACHE, "warn", detail, remedy)
-
-
-def _check_shared_items(
-    args: Mapping[str, Any], largest_bytes: Mapping[Modality, int]
-) -> Iterator[Check]:
-    """`SingleWriterShmObjectStorage.put` stores no larger item (vllm/distributed, 0.33)."""
-    given = args.get(_OBJECT_SIZE)
-    most = SHM_OBJECT_MIB if given is None else given
-    for modality, nbytes in largest_bytes.items():
-        if nbytes > most * MIB:
-            detail = f"{_OBJECT_SIZE} {most}, but one {modality} may take {nbytes / MIB:,.0f} MiB "
-            detail += "(computed): vLLM processes it anew in every request"
-            remedy = yaml_line(_OBJECT_SIZE, nbytes // MIB + 2)
-            yield Check(ids.SHARED_CACHE.of(modality), "warn", detail, remedy)

@@ -47,9 +47,13 @@ _NEAR: Final = 1_000
 # puts the value of a variable. Unicode keeps these characters free.
 _BEGIN, _END = "\ufdd0", "\ufdd2"
 # Nor may the reason's own characters mean anything to a shell.
-_HIDDEN: Final = {ord(c): chr(0xE000 + ord(c)) for c in map(chr, range(128)) if not c.isalnum()}
-_SHOWN: Final = {ord(hidden): chr(plain) for plain, hidden in _HIDDEN.items()}
-_TEMPLATE: Final = re.compile(r"\{\{[^{}]*\}\}|%?‹[^›]*›s?|%[A-Z][A-Z_0-9]+%|\$\{\w+\}")
+HIDDEN: Final = {ord(c): chr(0xE000 + ord(c)) for c in map(chr, range(128)) if not c.isalnum()}
+_SHOWN: Final = {ord(hidden): chr(plain) for plain, hidden in HIDDEN.items()}
+# With the brackets hidden; the last are systemd's.
+_TEMPLATE: Final = re.compile(
+    r"\{\{[^{}]*\}\}|%?[\ue028\ue03c][^\ue028\ue029\ue03c\ue03e]*[\ue029\ue03e]s?"
+    r"|%[A-Z][A-Z_0-9]+%|\$\{\w+\}|%[hHiInuU]\b"
+)
 _WHOLE: Final = re.compile("--no-|--[^=]+=")
 _BARE: Final = re.compile("-[^=]*$")
 _REASON: Final = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]*){_END}")
@@ -211,7 +215,7 @@ def serve_slice(words: Sequence[str]) -> slice | None:
 def mark_unknown(what: str, why: str) -> str:
     """Return what stands in a word for a value that is unknown for this reason."""
     reason = f"{textwrap.shorten(what, 60, placeholder=' …')} {why}"
-    return f"{_BEGIN}{without_marks(reason).translate(_HIDDEN)}{_END}"
+    return f"{_BEGIN}{without_marks(reason).translate(HIDDEN)}{_END}"
 
 
 def without_marks(text: str, unknown: str = "") -> str:
@@ -226,13 +230,14 @@ def keep_known(words: Sequence[Span]) -> tuple[list[Span], list[str]]:
     kept, notes, is_left_out = list[Span](), list[str](), False
     for word in words:
         is_option = word.text.startswith("-")
-        unknown = [why.translate(_SHOWN) for why in _REASON.findall(word.text)]
-        unknown += [f"{one} is not filled in" for one in _TEMPLATE.findall(word.text)]
+        unknown, others = _REASON.findall(word.text), _TEMPLATE.findall(without_marks(word.text))
+        unknown += [f"{one} is not filled in" for one in others]
         if unknown:
             is_left_out = bool(kept) and not is_option and bool(_BARE.match(kept[-1].text))
             what = kept.pop().text if is_left_out else without_marks(word.text).partition("=")[0]
             what = what if is_left_out or is_option else "another word" if kept else "the model"
-            notes.append(f"line {word.line}: {what} is left out: {one_line(', '.join(unknown))}")
+            why = one_line(", ".join(unknown).translate(_SHOWN))
+            notes.append(f"line {word.line}: {what} is left out: {why}")
         elif is_option or not is_left_out:
             is_left_out = False
             kept.append(word)

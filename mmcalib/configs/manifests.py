@@ -33,6 +33,8 @@ _NULL: Final = "tag:yaml.org,2002:null"
 # Kubernetes and compose reject numbers too, but only these change their meaning.
 _NO_TEXT: Final = ("tag:yaml.org,2002:bool", _NULL)
 _MOST_SCRIPTS: Final = 100
+# Characters that a container's variables and templates may become.
+_MOST_EXPANDED: Final = 1 << 22
 # Arguments of KServe's services with those of their runtimes.
 _MOST_JOINED: Final = 10_000
 # Options that tell vLLM in an image of another name.
@@ -57,7 +59,7 @@ class _Form:
 
 
 # Kubernetes' variables, and templates that another program fills in.
-_KUBELET: Final = re.compile(r"\$(?:\$|\((\w+)\)|\{[^{}]*\})|\{\{[^{}]*\}\}")
+_KUBELET: Final = re.compile(r"\$(?:\$|\((\w+)\)|\{[^{}]*\})|\{\{ *\.?(\w+) *\}\}|\{\{[^{}]*\}\}")
 _VARIABLE: Final = re.compile(r"\$(?:\$|\{(\w+)(?::?-([^}]*))?\}|(\w+)|\{[^}]*\})")
 _KUBERNETES: Final = _Form(
     ("command", "args"),
@@ -70,8 +72,10 @@ _KUBERNETES: Final = _Form(
     ),
 )
 _COMPOSE: Final = _Form(("entrypoint", "command"), _VARIABLE, (), ("env_file", "extends"))
-# Scripts in files of other programs, as of SkyPilot or GitHub; a shell expands their variables.
-_SCRIPTS: Final = _Form((), re.compile("(?!)"), (), ("file_mounts", "workdir"))
+# Scripts in files of other programs, as of SkyPilot or GitHub; a shell expands their variables,
+# and the program fills in templates that name one of `env` or, as in Taskfiles, `vars`.
+_USE: Final = re.compile(r"\$?\{\{\s*(?:\.|env\.|vars\.)?(\w+)\s*\}\}")
+_SCRIPTS: Final = _Form((), _USE, (), ("file_mounts", "workdir"))
 _VALUES: Final = replace(
     _KUBERNETES,
     keys=("command", "args", "extraArgs"),
@@ -174,13 +178,19 @@ class _Container:
         is_chart = path[1:] and fields_of(path[-2]).get("vllmConfig") is path[-1]
         self.fields = {} if is_chart else own | self.chart
         every = [*map(fields_of, path[:-1] if form is _SCRIPTS else ()), self.fields]
-        self.environment: dict[str, str] = {}
+        self.environment, self.left = dict[str, str](), _MOST_EXPANDED
+        pairs = (pair for one in path for pair in fields_of(fields_of(one).get("vars")).items())
+        self.vars = {name: value for name, one in pairs if (value := _scalar(one)) is not None}
         for name, value in (pair for fields in every for pair in _environment(fields)):
             self.environment |= {} if value is None else {name: self._expand(value)}
 
     def read(self, name: str) -> Iterator[Command]:
         """Yield the servers that it starts; the name is for a container without one."""
-        own = [word for key in _CHART for word in _chart_words(key, self.chart.get(key))]
+        own = [
+            _span(word.text, node, "field")
+            for name, node in ((key, self.chart[key]) for key in _CHART if key in self.chart)
+            for word in _argument_words(re.sub("[A-Z]", r"_\g<0>", name).lower(), node)
+        ]
         # Those of Ray Serve's LLMConfig.
         engine = fields_of(self.fields.get("engine_kwargs"))
         own += [word for key, node in engine.items() for word in _argument_words(key, node)]
@@ -261,11 +271,16 @@ class _Container:
                 return "$"
             name, *default = [group for group in match.groups() if group is not None] or [""]
             # Compose fills in its own variables, not the container's.
-            known = {} if self.form is _COMPOSE else self.environment
+            own = {} if self.form is _COMPOSE else self.environment
+            known = own if name in own else self.vars
             if name in known or default:
-                return known.get(name) or "".join(default)
+                found = known.get(name) or "".join(default)
+                self.left -= len(found)
+                if self.left < 0:
+                    raise OverflowError
+                return found
             # In a script it may be the shell's own; a template stays one.
-            is_own = (is_script and self.form is not _COMPOSE) or match[0].startswith("{{")
+            is_own = (is_script and self.form is not _COMPOSE) or "{{" in match[0]
             return match[0] if is_own else mark_unknown(match[0], "is not set in the file")
 
         return self.form.variable.sub(value, text)
@@ -301,16 +316,6 @@ def is_flow(node: yaml.Node) -> bool:
 
 def _span(text: str, node: yaml.Node, form: str) -> Span:
     return Span(text, node.start_mark.index, end_of(node), _line(node), form)
-
-
-def _chart_words(key: str, node: yaml.Node | None) -> list[Span]:
-    if node is None:
-        return []
-    value = mark_unknown("it", "is no text") if _scalar(node) is None else node.value
-    is_bool = node.tag == "tag:yaml.org,2002:bool"
-    name = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", key)
-    words = serve_option(name, yaml.safe_load(value) if is_bool else value)
-    return [_span(word, node, "field") for word in words]
 
 
 def _argument_words(name: str, node: yaml.Node) -> list[Span]:

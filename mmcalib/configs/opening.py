@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import yaml
 
+from mmcalib.configs.commands import argument_of
 from mmcalib.configs.read import WrittenConfiguration
 from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
@@ -31,7 +32,7 @@ from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
 from mmcalib.progress import Progress
 from mmcalib.releases.constants import RETIRED_BY_ARGUMENT, RetiredKnob
-from mmcalib.text import one_line, serve_option
+from mmcalib.text import flag, one_line, serve_option
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +176,10 @@ def rejected_flags_error(
     said: str, flags: Sequence[str], options: Collection[str] = ()
 ) -> UsageError | None:
     """Return the error for flags that vLLM's parser rejects by `said`; `options` have no dashes."""
-    names = {_name(word) for word in flags}
-    unknown = [word for word in said.partition(_UNKNOWN)[2].split() if _name(word) in names]
+    names = {*map(argument_of, flags)}
+    unknown = [word for word in said.partition(_UNKNOWN)[2].split() if argument_of(word) in names]
     argument = _ARGUMENT.match(said)
-    if not unknown and (argument is None or f"--{argument['option']}" not in names):
+    if not unknown and (argument is None or argument_of(argument["option"]) not in names):
         return None
     replacements = list(_replacements(unknown, options))
     if argument and _NO_JSON in said and (value := _repair_json(f"--{argument['option']}", flags)):
@@ -191,7 +192,7 @@ def rejected_flags_error(
 
 def _repair_json(option: str, flags: Sequence[str]) -> Any:
     """Parse an option's JSON after a shell removed its quotes; None if unclear."""
-    at = next(at for at, word in enumerate(flags) if _name(word) == option)
+    at = next(at for at, word in enumerate(flags) if argument_of(word) == argument_of(option))
     values = itertools.takewhile(lambda word: not word.startswith("-"), flags[at + 1 :])
     words = [flags[at].partition("=")[2], *values]
     joined = ",".join(word.strip("'").strip(",") for word in words if word)
@@ -212,19 +213,12 @@ def reject_unknown_arguments(engine_args: Iterable[str], arguments: Collection[s
         raise UsageError(f"engine_args: the installed vLLM has no argument {name}", hint=hint)
 
 
-def _name(word: str) -> str:
-    """Return a flag as vLLM's parser reads it, without its value; other words unchanged."""
-    if not word.startswith("--"):
-        return word
-    return word.partition("=")[0].partition(".")[0].replace("_", "-")
-
-
 def _replacements(unknown: Sequence[str], options: Collection[str]) -> Iterator[str]:
-    for name in filter(lambda name: name.startswith("--"), map(_name, unknown)):
-        if knob := RETIRED_BY_ARGUMENT.get(name[2:].replace("-", "_")):
+    for name in (argument_of(word) for word in unknown if word.startswith("--")):
+        if knob := RETIRED_BY_ARGUMENT.get(name):
             yield _successor(knob)
-        elif near := difflib.get_close_matches(name[2:], options, n=1):
-            yield f"--{near[0]} for {name}"
+        elif near := difflib.get_close_matches(flag(name)[2:], options, n=1):
+            yield f"--{near[0]} for {flag(name)}"
 
 
 def _successor(knob: RetiredKnob) -> str:

@@ -266,9 +266,12 @@ class _Inlining(ast.NodeTransformer):
             pairs += zip(value.keys, value.values, strict=True) if is_merged else [(key, value)]
         return ast.Dict([key for key, _ in pairs], [value for _, value in pairs])
 
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        is_dict = isinstance(node.func, ast.Name) and node.func.id == "dict"
-        return self.visit_Dict(_updated(node)) if is_dict else node
+    def visit_Call(self, node: ast.Call) -> Any:
+        name = ast.unparse(node.func)
+        if name in ("os.environ.get", "os.getenv") and node.args[1:]:
+            # As a shell reads ${X:-default}.
+            return self.visit(node.args[1])
+        return self.visit_Dict(_updated(node)) if name == "dict" else node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         match self.visit(node.left), _OPERATORS.get(type(node.op)), self.visit(node.right):

@@ -74,6 +74,8 @@ _RELEASE: Final = re.compile(
 _FROM: Final = re.compile(r"(?m)^FROM\s+(?:--\S+\s+)?(\S+)")
 _WORDS: Final = re.compile(r"(?ms)^(CMD|ENTRYPOINT)\s*(\[(?:[^\\\n]|\\.)*)")
 _BLOCK: Final = re.compile(r"(?ms)^[ \t]*(```+|~~~+)[ {.]*(\w*)[^\n]*\n(.*?)^[ \t]*\1")
+# A block of HCL, which Nomad and Terraform read, and no shell.
+_HCL: Final = re.compile(r'(?m)^\s*\w+ (?:"[^"\n]*" )+\{$')
 # Where systemd and supervisor keep variables of a command.
 _SOURCE: Final = re.compile(r"(EnvironmentFile|environment)\s*=")
 # One variable of an environment file with flags, or of a unit with a command.
@@ -210,6 +212,9 @@ def _find_commands(
         return read_program(text, _read_line), what
     if path.suffix == ".md":
         return [*_read_blocks(text)], "block of code that starts vLLM"
+    if path.suffix == ".ipynb":
+        hint = f"jupyter nbconvert --to script {path}, and --config with what it writes"
+        raise UsageError(f"--config {path} is a notebook", hint=hint)
     objects = [read_object(root, text) for root in join_runtimes(documents)]
     if any(commands is not None for commands in objects):
         found = [command for commands in objects for command in commands or ()]
@@ -217,8 +222,10 @@ def _find_commands(
     keys = " ".join(fields_of(documents[0])) if documents else ""
     if path.suffix in (".yaml", ".yml", ".json") or re.fullmatch(r"[A-Za-z][\w .+-]*", keys):
         return [], ""
-    is_script = text[:2] == "#!" or path.suffix == ".sh"
+    is_script = text[:2] == "#!" or path.suffix == ".sh" or _FROM.search(text) is not None
     what = "command that starts vLLM" if is_script else f"form that mmcalib reads: {_FORMS}"
+    if _HCL.search(text) and not is_script:
+        return [], what
     # As Windows' shells continue a line.
     text = re.sub(r"(?<= )[`^](?=\n)", r"\\", text)
     return _read_dockerfile(text) if _FROM.search(text) else _read_script(text, 0), what

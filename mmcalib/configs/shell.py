@@ -14,14 +14,14 @@ from typing import Final
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
-from mmcalib.configs.commands import Command, Span, mark_unknown, without_marks
+from mmcalib.configs.commands import HIDDEN, Command, Span, mark_unknown, without_marks
 from mmcalib.configs.programs import evaluate_arithmetic
 from mmcalib.text import one_line
 
 _BASH: Final = Language(tree_sitter_bash.language())
 _CLAUSES: Final = ("elif_clause", "else_clause", "case_item")
-_STATEMENTS: Final = ("if", "case", "for", "c_style_for", "while")
-_BRANCHES: Final = (*_CLAUSES, *(f"{one}_statement" for one in _STATEMENTS), "subshell")
+_LOOPS: Final = ("for_statement", "c_style_for_statement", "while_statement")
+_BRANCHES: Final = (*_CLAUSES, *_LOOPS, "if_statement", "case_statement", "subshell")
 # Ends of the types of nodes that a shell expands.
 _EXPANDED: Final = ("expansion", "substitution", "ansi_c_string")
 # They show their words and run none of them.
@@ -30,7 +30,7 @@ _TALKERS: Final = frozenset(("echo", "printf", "grep", "pgrep", "pkill", "rem", 
 _TO_FILL_IN: Final = re.compile(
     r"\$?\{\{[^{}\n]*\}\}|(?<=[\s=])<[A-Za-z][^<>\n]*[A-Za-z]>(?=\s)|%\(\w+\)s"
 )
-_AS_WORD: Final = str.maketrans(" $<>()|&;\"'`", "\xa0\xa0‹›‹›¦＆；″′‵")
+_AS_WORD: Final = {code: HIDDEN[code] for code in map(ord, " $<>()|&;\"'`")}
 # A prompt, as people copy it with the command.
 _PROMPT: Final = re.compile(r"(?m)^[ \t]*(?:[\w.-]+@[^\s$]+)?\$ (?=\w)|(?<=\\\n)> (?= *-)")
 # What hands its input to a shell, or writes it into a script.
@@ -41,8 +41,11 @@ _QUOTED: Final = re.compile(r"vllm\S*[\s\\]+(?:serve\s+\S|[^\w\s]|\S+/\S)")
 _MAX_STEPS: Final = 1 << 21
 # The grammar takes time as the square of these in a word.
 _SLOW, _MOST_SLOW = re.compile(r"[@?)>|&;]"), 500
-# Operators of `${X…}` that are evaluated.
-_DEFAULTS: Final = ("", ":-", "-")
+# Operators of `${X…}` that are evaluated, and those of arithmetic that set a variable.
+_DEFAULTS: Final = ("", ":-", "-", ":=", "=")
+_SETTERS: Final = frozenset(("=", "++", "--", "+=", "-=", "*=", "/=", "%="))
+# What a shell makes several words of.
+_BRACES: Final = re.compile(r"(?<![\\$])\{(?:[^{},]*,[^{}]*|\w+\.\.[\w.]+)\}")
 ORPHANS: Final = "options of no command: a blank line or comment before them ends it"
 
 
@@ -127,8 +130,12 @@ class Script:
                 may_run = is_or or source.startswith(("[", "test "))
                 (self._run_branches if may_run else self._run_all)(parts[1:])
             case kind:
+                if source.startswith("((") or kind in _LOOPS:
+                    self._forget_counted(node)
                 if kind == "for_statement":
                     self._forget(self._source(parts[0]), "in a loop", node)
+                elif kind == "c_style_for_statement":
+                    parts = parts[-1:]
                 elif kind[:4] == "decl" and source.startswith(("export", "declare -x")):
                     self.exported |= {self._source(part).partition("=")[0] for part in parts}
                 (self._run_branches if kind in _BRANCHES else self._run_all)(parts)
@@ -178,6 +185,16 @@ class Script:
     def _forget(self, name: str, where: str, node: Node) -> None:
         why = f"is set {where} on line {self._line(node)}"
         self.variables[name] = [mark_unknown(f"${name}", why)]
+
+    def _forget_counted(self, node: Node) -> None:
+        """Forget what arithmetic sets, as `((N++))` or, in a loop, `N=$((N + 1))`."""
+        self._spend(1)
+        parts = node.named_children
+        sets = parts and not _SETTERS.isdisjoint(child.type for child in node.children)
+        if sets and (node.type.endswith("_expression") or parts[-1].type == "arithmetic_expansion"):
+            self._forget(self._source(parts[0]), "by arithmetic", node)
+        for part in parts:
+            self._forget_counted(part)
 
     def _assign(self, node: Node) -> str:
         """Set a variable, and return its name."""
@@ -291,7 +308,12 @@ class Script:
                 return [source[1:-1]]
             case "string":
                 return self._join(node, 1, is_quoted=True) or [""] * (source == '""')
-            case "concatenation":
+            case "concatenation" | "brace_expression":
+                hiding = (*_EXPANDED, "string")
+                bare = [one for one in node.named_children if not one.type.endswith(hiding)]
+                if node.type[0] == "b" or _BRACES.search("".join(map(self._source, bare))):
+                    at = source.find("{")
+                    return [source[:at] + mark_unknown(source[at:], "is several words to a shell")]
                 return self._join(node, 0, is_quoted=is_quoted)
             case "simple_expansion" | "expansion":
                 words = self._expand(node)
@@ -299,6 +321,7 @@ class Script:
             case "arithmetic_expansion" if (value := self._calculate(source.strip())) is not None:
                 return [str(value)]
             case kind if kind.endswith(_EXPANDED):
+                self._forget_counted(node)
                 return [mark_unknown(source, "is known only when it runs")]
         return [re.sub(r"\\(.)", r"\1", source.replace("\\\n", ""))]
 
@@ -344,6 +367,8 @@ class Script:
             return [mark_unknown(self._source(node), "is not evaluated")]
         if operator and not (any(values) if operator[0] == ":" else values):
             values = ["".join(map(self._text, parts[2:]))]
+            if operator[-1] == "=":
+                self.variables[name] = values
         unset = [] if array else [mark_unknown(self._source(node), "is not set in the file")]
         return values or unset
 

@@ -125,7 +125,6 @@ _WEIGHTS = re.compile(
 )
 # `35b`, `a3b`, `e2b`, `450m`.
 _SIZE = re.compile(r"(?<![a-z0-9.])[ae]?\d+(?:\.\d+)?[bm](?![a-z0-9])")
-_LEAST_RATIO = 0.75
 
 
 def suggest_model(unknown: str, architecture: str | None = None) -> str:
@@ -152,17 +151,10 @@ def suggest_model(unknown: str, architecture: str | None = None) -> str:
     of_size = [name for name in names.values() if sizes <= set(_SIZE.findall(name))]
     longer = [name for name in of_size if wanted and wanted in name]
     pool = of_size or (list(names.values()) if architecture else [])
-    least = 0.0 if architecture else _LEAST_RATIO
+    least = 0.0 if architecture else 0.75
     near = longer or difflib.get_close_matches(base, pool, n=1, cutoff=least)
     like = next((one for one, name in names.items() if name in near[:1]), None)
     return f"mmcalib list models shows the bundled ones, such as {like}" if like else ""
-
-
-@cache
-def _usual_quantizations() -> list[dict[str, Any]]:
-    """Return the quantization that builds usually have, by a pattern of "id architecture"."""
-    usual: list[dict[str, Any]] = json.loads((_FOLDER / "quantizations.json").read_bytes())
-    return usual
 
 
 def assume_build(model_id: str) -> Geometry | None:
@@ -176,8 +168,8 @@ def assume_build(model_id: str) -> Geometry | None:
     twins = [one for one in bundled_models() if one.id.lower().rpartition("/")[2] == name]
     if len(twins) != 1 or build.endswith(name):
         return None
-    key = f"{build} {twins[0].architecture}"
-    usual = next((one for one in _usual_quantizations() if re.fullmatch(one["builds"], key)), None)
+    key, known = f"{build} {twins[0].architecture}", (_FOLDER / "quantizations.json").read_bytes()
+    usual = next((one for one in json.loads(known) if re.fullmatch(one["builds"], key)), None)
     if usual is None:
         return None
     config = {

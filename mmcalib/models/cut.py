@@ -127,7 +127,11 @@ def cut_depth(config: Config, layers: int) -> Config:
         if (kept := max(floor, len(section.get(TAPS) or ()))) < true:
             set_layers(section, keys, kept)
             _cut_lists(section, true, kept)
-            _cut_indexes(section, kept)
+            if full := section.get(FULL_ATTENTION):
+                section[FULL_ATTENTION] = [index for index in full if index < kept]
+            taps = section.get(TAPS) or ()
+            if any(index >= kept for index in taps):
+                section[TAPS] = list(range(kept - len(taps), kept))
     return cut
 
 
@@ -177,15 +181,6 @@ def _keep_kinds(values: list[Any], layers: int) -> list[Any]:
         if kind not in values[:layers] and kind not in lost and len(lost) < layers - 1:
             lost.append(kind)
     return values[: layers - len(lost)] + lost
-
-
-def _cut_indexes(section: Config, layers: int) -> None:
-    if full := section.get(FULL_ATTENTION):
-        section[FULL_ATTENTION] = [index for index in full if index < layers]
-    if taps := section.get(TAPS):
-        valid = [index for index in taps if index < layers]
-        whole = len(valid) == len(taps)
-        section[TAPS] = valid if whole else list(range(layers - len(taps), layers))
 
 
 def _feature_floor(part: Config) -> int:

@@ -130,7 +130,7 @@ def with_free_memory(gpu: Gpu, memory: str) -> Gpu:
     return replace(gpu, free_bytes=free_bytes)
 
 
-BRANDS = re.compile(r"^(?:nvidia|geforce|tesla|quadro(?=rtxa)|rtx)")
+BRANDS = re.compile(r"^(?:nvidia|geforce|tesla|jetson|quadro(?=rtxa)|rtx)")
 # Other makers' accelerators.
 OTHERS = re.compile(
     r"amd|radeon|instinct|\bmi\d{2,3}|\brx ?\d{4}|\bgfx\d|intel|\barc\b|gaudi|\bhpu"
@@ -142,13 +142,13 @@ BEFORE_VOLTA = re.compile(
     r"(?:quadro)?(?:p\d{1,4}|m(?:4|6|10|40|60)|k\d{2}|gtx?(?:9|10)\d0(?:ti)?|10[5-8]0(?:ti)?|titanxp?)"
     r"(?:(?:pcie|sxm2?)?\d*g)?"
 )
-COUNTED = re.compile(r"\s*(\d{1,2})\s*[x×*]\s*(.+?)\s*|\s*(.+?)\s+[x×*]\s*(\d{1,2})\s*")
+# `2x3090` and `A100:4`, but not `RTX 40`.
+COUNTED = re.compile(r"\s*(\d{1,2})\s*[x×*]\s*(.+?)\s*|\s*(.*?[^tT\s])\s*[x×*:]\s*(\d{1,2})\s*")
 # What the names of a GPU's variants end in.
 SIZE = re.compile("-(?:[0-9]+G|PCIe|NVL)$")
 GIGABYTES = re.compile(r"(?<=\d)gi?b")
 # Words that tell no two GPUs of the catalogue apart.
 FILLERS = re.compile("blackwell|generation|edition|workstation|server|with|maxq|design|gpu")
-SUGGESTIONS = 4
 ANY_GPU_EXAMPLE = "--gpu-memory SIZE --capability X.Y"
 _FIGURES = "python -c 'import torch; print(torch.cuda.get_device_properties(0))'"
 
@@ -170,6 +170,8 @@ def find_gpu(name: str, more: str = "") -> Gpu:
         return gpu
     if counted := COUNTED.fullmatch(name):
         number, card = filter(None, (counted[1] or counted[4], counted[2] or counted[3]))
+        if int(number) == 1:
+            return find_gpu(card, more)
         flags = f" -- --tensor-parallel-size {number}"
         hint = f"--gpu {find_gpu(card, flags).name}{flags}"
         raise UsageError(f"{name} are several GPUs: --gpu names one", hint=hint)
@@ -214,7 +216,7 @@ def _names_near(folded: str) -> list[str]:
         elif (other, len(its), its[:1]) == (letters, len(digits), digits[:1]):
             kin[name] = gpu
     near = same or kin
-    return [near[one] for one in difflib.get_close_matches(folded, near, SUGGESTIONS, cutoff=0)]
+    return [near[one] for one in difflib.get_close_matches(folded, near, 4, cutoff=0)]
 
 
 def fold_name(name: str) -> str:
@@ -268,9 +270,8 @@ class CudaDriver:
     def __init__(self, library: Any) -> None:
         self._library = library
         self._call("cuInit", 0)
-
-    def count(self) -> int:
-        return self._number("cuDeviceGetCount")
+        if self._number("cuDeviceGetCount") == 0:
+            raise UsageError("CUDA finds no GPU on this machine", hint=NAME_GPU_HINT)
 
     def read_gpu(self) -> Gpu:
         """Read the first GPU."""
@@ -324,10 +325,7 @@ def open_driver() -> CudaDriver:
 
 def detect_gpu(driver: Callable[[], CudaDriver] = open_driver) -> Gpu:
     """Return this machine's first GPU. Raises UsageError if it has none."""
-    cuda = driver()
-    if cuda.count() == 0:
-        raise UsageError("CUDA finds no GPU on this machine", hint=NAME_GPU_HINT)
-    return cuda.read_gpu()
+    return driver().read_gpu()
 
 
 def resolve_gpu(name: str) -> Gpu:
@@ -337,6 +335,7 @@ def resolve_gpu(name: str) -> Gpu:
 
 def has_gpu(driver: Callable[[], CudaDriver] = open_driver) -> bool:
     try:
-        return driver().count() > 0
+        driver()
     except UsageError:
         return False
+    return True

@@ -27,8 +27,6 @@ from mmcalib.processes import STDERR, Worker, safe_environment
 from mmcalib.text import one_line
 
 WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth")
-# The hub client's default; HF_ENDPOINT overrides it.
-DEFAULT_ENDPOINT = "https://huggingface.co"
 # Enough for 50 MB on a slow line, but not for a server that sends byte by byte.
 FETCH_TIMEOUT_S = 300.0
 # A snapshot without any of these cannot tokenize: another tool fetched only config.json.
@@ -52,7 +50,7 @@ class HuggingFaceHub:
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._cache = str(cache_folder(env))
-        self.endpoint = env.get("HF_ENDPOINT", DEFAULT_ENDPOINT).rstrip("/")
+        self.endpoint = env.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
         self.is_offline = env.get("HF_HUB_OFFLINE", "").lower() in TRUE_WORDS
 
     def fetch(self, model_id: str) -> Path:

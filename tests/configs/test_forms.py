@@ -159,6 +159,7 @@ def stop():
         f"a = ['vllm', 'serve', '{MODEL}']\na = a + ['--max-model-len']\na += ['8192']\nrun(a)",
         f"N = 8192\nos.system(f'vllm serve {MODEL} --max-model-len {{N}} 2>&1 | tee log')",
         f"words = 'vllm serve {MODEL} {LENGTH}'.split()",
+        f"run(['vllm', 'serve', os.getenv('M', '{MODEL}'), '--max-model-len', '8192'])",
     ],
 )
 def test_lists_that_are_joined_and_texts_for_a_shell(tmp_path: Path, program: str) -> None:
@@ -219,7 +220,8 @@ def test_a_file_in_no_form_is_one_line(tmp_path: Path, name: str) -> None:
     text = f"FROM python:3.12\nCMD {words[name]}\n" if name in words else "import os\n"
     with pytest.raises(UsageError) as refused:
         read(tmp_path, name, text)
-    assert refused.value.message.startswith(f"--config {tmp_path / name} has no ")
+    what = "command that starts vLLM" if name in words else ""
+    assert refused.value.message.startswith(f"--config {tmp_path / name} has no {what}")
 
 
 @pytest.mark.engine
@@ -236,6 +238,13 @@ def test_yaml_of_another_program_is_no_configuration(tmp_path: Path, text: str) 
         read(tmp_path, "a.yaml", text)
     kept = "hf-overrides: {a: 1}\nlora-modules: [{name: a}]\nof_another_release: {a: 1}\n"
     assert len(read(tmp_path, "a.yaml", kept).settings) == 3
+
+
+@pytest.mark.parametrize(("name", "said"), [("a.ipynb", "is a notebook"), ("a.hcl", "has no form")])
+def test_a_form_that_is_not_read_is_named(tmp_path: Path, name: str, said: str) -> None:
+    text = f'job "a" {{\n  args = ["-c", "vllm serve {MODEL} {LENGTH}"]\n}}\n'
+    with pytest.raises(UsageError, match=said):
+        read(tmp_path, name, text)
 
 
 def test_a_file_of_any_name_may_be_the_first_word(tmp_path: Path) -> None:

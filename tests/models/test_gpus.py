@@ -74,6 +74,7 @@ def test_every_spelling_leads_to_its_own_entry() -> None:
         ("H200 NVL", "H200"),
         ("H20-3e", "H20-141G"),
         ("Thor", "Jetson-AGX-Thor"),
+        ("L4:1", "L4"),
     ],
 )
 def test_what_people_type_is_found(spelling: str, name: str) -> None:
@@ -133,6 +134,8 @@ def test_a_misspelt_name_is_answered_with_those_of_its_number(typed: str, meant)
         ("2 x RTX 3090", "--gpu RTX-3090 -- --tensor-parallel-size 2"),
         ("NVIDIA L4 ×4", "--gpu L4 -- --tensor-parallel-size 4"),
         ("8xH100", "--gpu H100-80G -- --tensor-parallel-size 8"),
+        ("A100-80GB:4", "--gpu A100-80G -- --tensor-parallel-size 4"),
+        ("L4x2", "--gpu L4 -- --tensor-parallel-size 2"),
     ],
 )
 def test_a_count_is_answered_with_the_tensor_parallel_size(typed: str, told: str) -> None:
@@ -155,6 +158,7 @@ def test_a_gpu_before_volta_is_named_as_one(name: str) -> None:
         ("gh200", "GH200-96G, GH200-144G"),
         ("H100", "H100-80G, H100-PCIe, H100-NVL"),
         ("NVIDIA GeForce RTX 3080", "RTX-3080-10G, RTX-3080-12G"),
+        ("AGX Orin", "Jetson-AGX-Orin-64G, Jetson-AGX-Orin-32G"),
         ("5060 Ti", "RTX-5060-Ti-8G, RTX-5060-Ti-16G"),
     ],
 )

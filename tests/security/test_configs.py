@@ -41,6 +41,7 @@ GROWING = {
     "lists.py": "a0 = ['vllm', 'serve', 'm']\n"
     + "".join(f"a{n} = [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60)),
     "scripts.yaml": "env: {" + "a: b, " * 9000 + "}\nrun:\n" + "- vllm serve m\n" * 9000,
+    "variables.yaml": f"kind: Pod\nenv: {{A: {'a' * 60000}}}\nargs: ['{'$(A)' * 30000}']",
     "powers.py": "from vllm import LLM\nb = a = 9 * a\n" + "LLM(seed=" + "-" * 3000 + "1)",
 }
 
