@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, Taken, computed_size, yaml_line
