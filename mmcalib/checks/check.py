@@ -31,8 +31,7 @@ class Taken:
 class Check:
     """One result. `remedy` has an alternative on each line, the harmless one first. `names` are the
     parts of its words that are file names, or that come from elsewhere and may contain some: a
-    redacted report replaces them. `taken` is memory that an option takes and the profile does not
-    include.
+    redacted report replaces them. `taken` is memory that an option takes beyond the profile.
     """
 
     id: CheckId

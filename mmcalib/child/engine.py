@@ -174,8 +174,7 @@ FALLBACK_DTYPE = torch.float32
 def emulates_bfloat16(model_config: Any) -> bool:
     """Return True if this CPU only emulates the model's bfloat16, and the model can run without it.
 
-    PyTorch's emulation took 200 times as long as float32 for 2048 × 2048. Quantised weights have
-    their own dtypes.
+    Emulation took 200 times as long as float32 for 2048 × 2048. Quantised weights are not bfloat16.
     """
     if model_config.quantization is not None or model_config.dtype != torch.bfloat16:
         return False

@@ -48,9 +48,7 @@ _CHART: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """Fields of a container's command line in order, its variables, fields of its model, and what
-    is `unread` of other fields.
-    """
+    """Fields of a container's command in order, its variables, its model's fields, and `unread`."""
 
     keys: tuple[str, ...]
     variable: re.Pattern[str]
@@ -141,9 +139,7 @@ def join_runtimes(roots: Sequence[yaml.Node]) -> list[yaml.Node]:
 
 
 def _read_scripts(mappings: Sequence[_Path], text: str, read: Sequence[str]) -> list[Command]:
-    """Read each text that mentions vLLM as a script, with the variables around it, but for fields
-    that are `read` already.
-    """
+    """Read texts that mention vLLM, and are not `read` yet, as scripts with variables around them."""
     macros = fields_of(mappings[0][0]).get("macros") if mappings else None
     # An alias is the same node again.
     texts = {

@@ -39,8 +39,7 @@ LONGEST_LINE_BYTES = 48 << 20
 # Commas and brackets, which base64 never has. Each may become a Python value of a hundred bytes.
 _MAX_VALUES = 200_000
 
-# Where batch files, proxies, LiteLLM, Langfuse and SageMaker put a request's body, possibly as a
-# JSON string.
+# Where batch files, proxies, LiteLLM, Langfuse and SageMaker put a request's body, or its JSON.
 _ENVELOPES = (
     *("body", "params", "request", "request_body", "payload", "input"),
     *("standard_logging_object", "proxy_server_request", "captureData", "endpointInput", "data"),

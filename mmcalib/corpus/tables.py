@@ -146,8 +146,7 @@ class ParquetSource(_TableSource):
     """The media of the table at `path`, a file or URL, row by row.
 
     Rows are prompts too if a string column has a name in `TEXT_COLUMNS`. A cell without bytes names
-    a file in the table's folder. Unreadable rows are `Skipped`. Raises UsageError if pyarrow is not
-    installed.
+    a file in the table's folder. Unreadable rows are `Skipped`. Raises UsageError without pyarrow.
     """
 
     scheme = "parquet"

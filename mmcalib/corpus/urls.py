@@ -47,8 +47,7 @@ def is_path(url: str) -> bool:
 def local_path(url: str, folder: str, root: str, *, paths: bool = True) -> str:
     """Return the path of a `file:` URL, or with `paths` of a path in `folder`, links resolved.
 
-    The file need not exist. Raises `Unresolved`, and `OutsideRoot` if the file is not below `root`,
-    a resolved path.
+    The file need not exist. Raises `Unresolved`, and `OutsideRoot` if not below `root`, resolved.
     """
     scheme = _SCHEME.match(url)
     if scheme and scheme[1].lower() == "file":

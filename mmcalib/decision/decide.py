@@ -298,9 +298,7 @@ class MemoryJudge:
         return ""
 
     def kv_tokens(self, decision: Decision | None) -> int | None:
-        """Return tokens of the KV cache, without a decision by default: 0 if vLLM would not start,
-        None if unknown.
-        """
+        """Return tokens of a decision's or the default's KV cache: 0 if vLLM would not start."""
         return None
 
     def serves_worse(self, decision: Decision) -> bool:
@@ -401,8 +399,7 @@ def _rank(
 ) -> list[Decision]:
     """Rank candidates: first those with nearly the largest KV cache, at least the default's, the
     step nearest to vLLM's default first; then the others. vLLM's own items and step come before
-    all if they are among them and reserved, or if none exceeds the default. Without a GPU, only the
-    first candidate.
+    all if they are among them and reserved, or if none exceeds the default. Only one without a GPU.
     """
     rated: list[tuple[Decision, int]] = []
     for decision in builder.candidates(at_most):

@@ -142,8 +142,7 @@ def find_effects(
     """Return the effect of every setting, and the arguments without idle ones.
 
     An option that vLLM requires in its mapping is switched off with the mapping. A `companions`
-    entry maps an option to another one that it stays with. Raises EngineError if vLLM rejects the
-    arguments.
+    entry maps an option to another one that it stays with. Raises EngineError if vLLM rejects them.
     """
     start = footprints.budget(engine_args)
     if start.budget is None:

@@ -169,8 +169,7 @@ def count_embeds(host: EngineHost, setting: Setting, shapes: Shapes) -> VllmCoun
     return VllmCounts.concatenate(parts, shapes) if parts else None
 
 
-# Copies of an item that are compared with it, and the sides of the smallest and of a larger one
-# against its own.
+# Copies of an item that are compared with it, and the scale of the smallest and of a larger one.
 _COPIES, _SMALLEST, _LARGER = 33, 1 / 64, 4.0
 
 

@@ -42,8 +42,7 @@ def prepare_files(
     media: Iterable[tuple[Modality, str]], timeout_s: float = TIMEOUT_S, *, decoded: bool = False
 ) -> list[str | Skipped]:
     """Return per item the path of a file that vLLM may read, or `Skipped` if decoding fails or
-    exceeds `timeout_s`. Local files may be `decoded` already. Raises OutputError if copies do not
-    fit on the disk.
+    exceeds `timeout_s`. Local files may be `decoded` already. Raises OutputError if the disk fills.
     """
     items = [Item(path, modality) for modality, path in media]
     requests = [(item, item_version(item), timeout_s) for item in items]

@@ -157,9 +157,7 @@ class MediaOption(ABC):
         return None
 
     def value_for_item(self, tokens: int) -> Value | None:
-        """The value that caps whole items at `tokens`: a video's count over all its frames, so only
-        images have one.
-        """
+        """The value that caps whole images at `tokens`; a video's tokens are of all its frames."""
         return self.value_for_tokens(tokens) if self.modality == "image" else None
 
     def describe_value(self, value: Value) -> str:

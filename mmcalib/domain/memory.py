@@ -147,8 +147,7 @@ class EncoderOutputs:
 
     `held_bytes` is the storage of the profile's outputs, which live through its later phases;
     divided by their rows it is `bytes_per_token`. `shared`: items of one batch are views of one
-    storage; None if the profile ran one item. `outlive_request`: they stay when their request
-    finishes.
+    storage; None if the profile ran one item. `outlive_request`: they stay after their request.
     """
 
     bytes_per_token: int
@@ -383,8 +382,7 @@ class EngineStarted:
 
     `*_full_*` figures are scaled to the true depth. `gpu` is None on the CPU, where mmcalib traces
     the peak. `computed_in` is the dtype used instead of one that this CPU does not support.
-    `most_step_tokens` is the largest encoder step that fits in free memory; None if vLLM's profile
-    fits.
+    `most_step_tokens` is the largest encoder step that fits; None if vLLM's whole profile does.
     """
 
     device: str

@@ -39,9 +39,7 @@ class TrafficRequest:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in order, the assumptions, and how many (`no_answer_length`) set no length, so that
-    `answer_tokens` are assumed.
-    """
+    """Requests in order, and assumptions: `no_answer_length` of them assume `answer_tokens`."""
 
     requests: tuple[TrafficRequest, ...]
     assumptions: tuple[str, ...]

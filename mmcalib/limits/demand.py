@@ -54,8 +54,7 @@ class _Step:
 class WorstStep(_Step):
     """The most that one step may encode of one modality.
 
-    If the corpus' own items take more than vLLM's dummies of as many tokens, the step has `items`
-    like `exemplar`.
+    If the corpus' own items take more than dummies of as many tokens, it has `items` of `exemplar`.
     """
 
     modality: Modality = field(kw_only=True)

@@ -20,8 +20,7 @@ class Point:
     tokens that they keep, the most encoder-cache entries (`max_embeds`), and the mean `process_s`
     to load and process one. `counted`: some of the costs are computed. `items_shrunk` keep less
     than all pixels, None if unknown, and `kept_pixels` is the mean share; `items_gaining` keep less
-    by default and get more tokens here; `mean_enlargement` is the mean of tokens ÷ the default's,
-    above it.
+    by default and get more tokens here; `mean_enlargement` is the mean of tokens ÷ the default's.
     """
 
     knob: Knob
@@ -171,9 +170,7 @@ def choose_point(points: Sequence[Point], policy: Policy, at_most: int | None = 
 
 
 def most_detailed(points: Sequence[Point]) -> Point | None:
-    """The smallest value above the default with most detail; None if the default has as much or
-    that is unknown.
-    """
+    """The smallest value above the default with most detail; None if none is known to have more."""
     default = next((point for point in points if point.value == point.knob.value), None)
     higher = [p for p in points if p.is_beyond_default and not p.items_downscaled]
     best = max(higher, key=lambda point: point.detail, default=None)

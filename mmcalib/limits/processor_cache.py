@@ -24,8 +24,7 @@ from mmcalib.limits.costs import CostTable
 from mmcalib.releases.constants import MAX_ASPECT, PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 from mmcalib.text import GIB, gib, whole_as_int
 
-# Positions whose bytes are summed one by one: few enough to be quick, enough to keep the tree above
-# them small.
+# Positions whose bytes are summed one by one: few enough to be quick, enough for a small tree.
 _BLOCK_BITS = 5
 _BLOCK = 1 << _BLOCK_BITS
 

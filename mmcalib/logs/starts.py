@@ -51,8 +51,7 @@ class StartupLog:
     least room: `needed_bytes` of KV cache are what one request takes, `wanted_bytes` what the
     utilization asks for. `longest_context`, `most_sequences` and `least_batched_tokens` are values
     that vLLM's error allows. `phase` is the last one announced, `refused` the last error that a
-    request met, and `is_vllm` says that a line is vLLM's own: other programs run out of PyTorch's
-    memory too.
+    request met. `is_vllm`: a line is vLLM's own; other programs run out of PyTorch's memory too.
     """
 
     line: int = 0
@@ -105,9 +104,7 @@ class StartupLog:
 
 
 def read_starts(lines: Iterable[str]) -> tuple[StartupLog, ...]:
-    """Parse the starts in these lines, in order: with any prefixes, in JSON or CSV, coloured, or
-    wrapped.
-    """
+    """Parse the starts in these lines, which may have prefixes or colours, or be JSON, or CSV."""
     router = _Router()
     for line in read_lines(lines):
         router.take(line)

@@ -92,9 +92,7 @@ PACKET_LIMIT = 1_000_000
 
 
 def audio_shape(medium: Medium, file: BinaryIO) -> EncodedItem:
-    """Return samples per channel, rate and encoding. `file` has the medium's bytes. Raises
-    `Unreadable` or `read_errors`.
-    """
+    """Return samples per channel, rate and encoding. Raises `Unreadable` or `read_errors`."""
     try:
         with open_audio(medium) as sound:
             num_samples, rate_hz, form = sound.frames, sound.samplerate, sound.format

@@ -94,8 +94,7 @@ def byte_alphabet() -> list[str]:
 def vocabulary(added: Mapping[str, int], vocab_size: int) -> dict[str, int]:
     """Map tokens to all ids below `vocab_size`, so that any output can be decoded.
 
-    Bytes take the lowest ids that added tokens leave free. Fillers take the rest; no text encodes
-    to them.
+    Bytes take the lowest ids that added tokens leave free; fillers, which no text has, the rest.
     """
     by_id = {token_id: token for token, token_id in added.items()}
     size = max(vocab_size, max(by_id) + 1)

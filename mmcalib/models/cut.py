@@ -202,8 +202,7 @@ MOST_CONFIG_BYTES = 1 << 24
 def cut_checkpoint(source: Path, target: Path, layers: int = CUT_LAYERS) -> Path:
     """Write `target` with the cut config.json and all other files of `source` except weights.
 
-    Returns `target`. Raises ModelError without a readable config.json, OutputError if it cannot be
-    written.
+    Returns `target`. Raises ModelError without a readable config.json, or OutputError.
     """
     cut = cut_depth(read_config(source), layers)
     with whole_folder(target) as scratch:

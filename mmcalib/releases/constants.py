@@ -50,8 +50,7 @@ def divide(release: str, engine_args: Mapping[str, Any] = MappingProxyType({})) 
 # The slack in the worker's suggested KV cache size. v1/worker/gpu_worker.py:994 of 0.32.
 VLLM_SLACK_BYTES: Final = 150 << 20
 # The CUDA context takes this before vLLM's first memory snapshot, outside `gpu_memory_utilization`:
-# 0.23 GiB on an A10G (public file 62145020194), 0.45 to 0.60 on larger GPUs. More is another
-# process's.
+# 0.23 GiB on an A10G (public file 62145020194), 0.45 to 0.60 on larger GPUs; the rest is others'.
 CONTEXT_BYTES: Final = 236 << 20
 MOST_CONTEXT_BYTES: Final = 640 << 20
 # NCCL takes this on each of several GPUs before that snapshot, by whether they have NVLink: medians
@@ -65,8 +64,7 @@ NVLINK_CAPABILITIES: Final = ((8, 0), (9, 0), (10, 0), (10, 3))
 UNIFIED_NON_TORCH_BYTES: Final = (2816 << 20, 4516 << 20)
 
 # The error for a GPU on which less than vLLM's share is free, `external` if another process holds
-# the weights; 0.11 and 0.12 name no device. v1/worker/utils.py:741 and 762 of 0.32. Lengths are
-# bounded.
+# the weights; 0.11 and 0.12 name no device. v1/worker/utils.py:741 and 762 of 0.32.
 _GIB: Final = r"\d{1,15}(?:\.\d{1,20})?"
 NO_ROOM: Final = re.compile(
     rf"Free memory on device(?: (?P<device>[^\s(]{{1,20}}))? \((?P<free>{_GIB})/(?P<total>{_GIB}) "
@@ -156,8 +154,7 @@ V2_LOGPROBS_TOKENS: Final = 1024
 
 
 # Arguments of the API server that change the prompt of a chat request or enable its tools. `run`
-# renders with them and writes them. `BaseFrontendArgs`, entrypoints/launchers/cli_args.py:79 of
-# 0.32.
+# renders with them and writes them. `BaseFrontendArgs`, entrypoints/launchers/cli_args.py, 0.32.
 PROMPT_ARGUMENTS: Final = (
     *("chat_template", "chat_template_content_format", "default_chat_template_kwargs"),
     *("enable_auto_tool_choice", "tool_call_parser", "tool_parser_plugin"),
@@ -226,8 +223,7 @@ class RetiredKnob:
     today: str | None
 
 
-# Without a named source: checked in the argument parser of the installed 0.10.2, 0.11.0, 0.23.0
-# and 0.32.0.
+# Without a named source: checked in the argument parsers of 0.10.2, 0.11.0, 0.23.0 and 0.32.0.
 RETIRED = (
     # vLLM PR 36216; present in 0.17.1 and absent in 0.18.0 by signature (unsloth-zoo#1210).
     RetiredKnob("--swap-space", "0.18.0", None),

@@ -50,9 +50,7 @@ Accepts = Callable[[Mapping[str, Any]], bool]
 
 
 def request_grammar(model_config: Any) -> dict[str, Any]:
-    """Return the schema of chat requests, of each content part that the chat parser accepts, and
-    of the fields of /v1/messages.
-    """
+    """Return the schema of chat requests, of each part of their content, and of /v1/messages."""
     from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.renderers import chat_utils

@@ -155,8 +155,7 @@ class Captures:
     """Steps of the graphs that an estimate samples; the engine would capture `full` full graphs.
 
     `is_overlaid`: the estimate uses the larger of the two modes' first graphs, as vLLM's V1 runner
-    does if there are both. `setup_buffers` holds what attention allocated in its setup before any
-    capture.
+    does if there are both. `setup_buffers`: what attention allocated in its setup, before captures.
     """
 
     steps: tuple[Callable[[], Any], ...]

@@ -53,8 +53,7 @@ def capability(major: int, minor: int) -> Any:
     return DeviceCapability(major, minor)
 
 
-# The first release whose chat endpoint applies it; 0.28 limits a file's size only for
-# transcriptions.
+# The first release whose chat endpoint applies it; 0.28 limits files only for transcriptions.
 _SINCE = {
     model.AUDIO_FILE: release.VLLM_0_29,
     model.AUDIO_SECONDS: release.VLLM_0_26,

@@ -6,8 +6,7 @@ c10/cuda/CUDACachingAllocator.cpp (`round_size`, `get_pool`, `get_free_block`,
 `get_allocation_size`, `should_split`, `alloc_found_block`, `free_block`, `try_merge_blocks`,
 `release_cached_blocks`). They are the same from torch 2.8 to 2.13 for the native backend with one
 stream. Not replayed: private pools of CUDA graphs, other streams' blocks that wait for events, the
-garbage collection threshold, rounding to powers of two, and what torch frees before it reports out
-of memory.
+garbage collection threshold, rounding to powers of two, and what torch frees before an OOM error.
 """
 
 from __future__ import annotations

@@ -269,8 +269,7 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
     """While entered, records the memory of operations on `cuda` tensors instead of computing them.
 
     Host tensors stay real, except large ones. Code that reads an unknown value gets zero;
-    `guesses` counts these by operation. An unknown mask of rows selects all rows; `whole_masks`
-    counts these.
+    `guesses` counts these by operation. `whole_masks` counts unknown masks, which select all rows.
     """
 
     def __init__(self, ledger: Ledger) -> None:
