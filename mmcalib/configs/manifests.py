@@ -139,7 +139,7 @@ def join_runtimes(roots: Sequence[yaml.Node]) -> list[yaml.Node]:
 
 
 def _read_scripts(mappings: Sequence[_Path], text: str, read: Sequence[str]) -> list[Command]:
-    """Read texts that mention vLLM, and are not `read` yet, as scripts with variables around them."""
+    """Read texts that mention vLLM and are not `read` as scripts with the variables around them."""
     macros = fields_of(mappings[0][0]).get("macros") if mappings else None
     # An alias is the same node again.
     texts = {
