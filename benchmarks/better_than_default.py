@@ -235,20 +235,19 @@ def page_of(rows: Sequence[Row]) -> str:
     worse = [row for row in counted if row.worse]
     starts = [row for row in counted if row.default and row.default.kv_cache_tokens is None]
     passed = [row for row in counted if row.verdict == "pass"]
-    gains = sorted(
-        row.calibrated.kv_cache_tokens / row.default.kv_cache_tokens
+    ratios = [
+        (row.calibrated.kv_cache_tokens / row.default.kv_cache_tokens, row.worse)
         for row in passed
-        if row.default
-        and row.calibrated
-        and row.default.kv_cache_tokens
-        and row.calibrated.kv_cache_tokens
-        and row.default.serves
-        and row.retention == 1
-    )
+        if row.default and row.default.kv_cache_tokens and row.default.serves
+        if row.calibrated and row.calibrated.kv_cache_tokens and row.retention == 1
+    ]
+    # `run` prefers less only to defaults whose largest step has no room on the GPU.
+    gains = sorted(ratio for ratio, worse in ratios if ratio >= 1 or worse)
     template = Path(__file__).with_suffix(".md.j2")
     found = {"rows": rows, "counted": counted, "passed": passed, "worse": worse, "starts": starts}
-    contexts = {"context": CONTEXT_TOKENS, "clips_context": CLIPS_CONTEXT_TOKENS}
-    return page(template, {"figure": _figure}, gains=gains, **found, **contexts)
+    more = {"context": CONTEXT_TOKENS, "clips_context": CLIPS_CONTEXT_TOKENS}
+    more["unsafe"] = len(ratios) - len(gains)
+    return page(template, {"figure": _figure}, gains=gains, **found, **more)
 
 
 def _figure(value: float | None, missing: str = "does not start") -> str:
