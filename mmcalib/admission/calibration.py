@@ -52,8 +52,7 @@ class Calibration(CalibrationDocument):
         files in `allowed_local_media_path` (default: the working folder). An unreadable item does
         not fit. A remote one is unknown, unless its host is in `allowed_media_domains`.
 
-        Raises TypeError for other types, and UsageError as `gate` does or for a request that leads
-        outside that folder.
+        Raises TypeError for other types, UsageError as `gate` does or for files outside that one.
         """
         counting = self.counting if isinstance(item, Mapping) else None
         with allow_hosts(allowed_media_domains):

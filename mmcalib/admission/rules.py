@@ -37,8 +37,7 @@ from mmcalib.results import costs as c
 # Larger blanks take too long for what they show.
 _MOST_PX = 16_000_000
 _CLIP_PX = 30_000_000
-# Every layout of up to 12 tiles (InternVL's `max_dynamic_patch`), and the largest of up to 6×6
-# (LLaVA-OneVision).
+# Layouts of up to 12 tiles (InternVL's `max_dynamic_patch`), the largest to 6×6 (LLaVA-OneVision).
 _TILES, _SQUARE = 12, 6
 # The largest known tile edge (InternVL's; other models use 336 and 384).
 _TILE_PX = 448
@@ -49,8 +48,7 @@ _SHORT_SECONDS = (0.01, 0.02, 0.03, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2)
 _SECONDS = (*_SHORT_SECONDS, 3, 4, 5, 6, 8, 10, 12, 15, 18, 21, 25, 30, 31)
 _LONG_SECONDS = (45, 60, 90, 120, 180, 240, 300, 301, 450, 600, 600.02)
 # Ladders reach beyond the corpus' longest clip by this factor in many steps, and by two more steps
-# to the server's decoding limit (VLLM_MAX_AUDIO_DECODE_DURATION_S, vllm/envs.py of 0.32), and what
-# resampling adds to that.
+# to the server's limit (VLLM_MAX_AUDIO_DECODE_DURATION_S, vllm/envs.py of 0.32), resampled.
 _BEYOND = 2.0
 
 

@@ -70,9 +70,8 @@ class ChatRequest:
 
     `fields` are those that affect the length of the prompt or answer, `others` the rest of the
     body. `endpoint` is where it was sent, if not to chat completions, and `sent` its fields there,
-    with only its system messages. With `row`, mmcalib built it from a data set's row, so nobody
-    sent it in this form. If its text is `given` by length, its words only stand for others. `loose`
-    items are no request.
+    with only its system messages. With `row`, mmcalib built it from a data set's row: nobody sent
+    it. If its text is `given` by length, its words stand for others. `loose` items are no request.
     """
 
     messages: list[Message]

@@ -49,8 +49,6 @@ _PARAMETERS = ("model_parameters", "modelParameters")
 # The default name in traces for vLLM's benchmarks (`TimedTrace` in
 # vllm/benchmarks/datasets/datasets.py, 0.32), and the names of LiteLLM, Helicone and SageMaker.
 _TIME_FIELDS = ("timestamp", "startTime", "request_created_at", "inferenceTime")
-# As seconds, the year 5138: such a number is in milliseconds.
-_LATEST_S = 1e11
 # Where a batch file, a proxy and Helicone name the endpoint.
 _ENDPOINT_FIELDS = ("url", "endpoint", "request_path", "path")
 _CHAT_ENDPOINTS = ("chat/completions", "chat", "responses", "messages")
@@ -160,7 +158,8 @@ def _open_envelopes(line: dict[str, Any]) -> tuple[dict[str, Any], str, float | 
         body["messages"] = _unpack_json(body["messages"])
     elif _is_langfuse(body):
         body["messages"] = _unpack_json(body.pop("input"))
-    if sent_s is not None and (sent_s > _LATEST_S or body.keys() & {*_AIPERF}):
+    # As seconds, 1e11 is the year 5138.
+    if sent_s is not None and (sent_s > 1e11 or body.keys() & {*_AIPERF}):
         sent_s /= 1000
     return body, sent_to, sent_s
 

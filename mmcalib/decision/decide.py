@@ -305,6 +305,10 @@ class MemoryJudge:
         """Return whether requests exceed the reserve, or are preempted more than by default."""
         return False
 
+    def slows(self, decision: Decision) -> bool:
+        """Return whether requests take clearly more steps than by default."""
+        return False
+
     def spends_reserve(self, decision: Decision) -> bool:
         """Return whether load takes the reserve below vLLM's own slack, unlike by default."""
         return False
@@ -467,19 +471,23 @@ def _with_remedies(
     at_most: int | None = None,
 ) -> Decision | None:
     """Return a configuration that serves: the first, or the one with the fewest remedies, of these
-    at the least cost, and of these with the most KV cache. None if there is none.
+    one that is no slower, at the least cost, with the most KV cache. None if there is none.
     """
+
+    def rate(serving: Decision, cost: int) -> tuple[bool, int, int]:
+        return judge.slows(serving), cost, -(judge.kv_tokens(serving) or 0)
+
     if not judge.rejects(ranked[0]):
         return ranked[0]
-    cost = COSTS.index("KV cache")
     best = next((one for one in ranked if not judge.rejects(one)), None)
+    least = None if best is None else rate(best, COSTS.index("KV cache"))
     tried, level = 0, [(builder, ranked[0])]
     for _ in range(_MOST_REMEDIES):
         deeper = []
         for before, rejected in level:
             for remedy in judge.remedies(rejected):
                 its_cost = COSTS.index(remedy.cost)
-                if tried == _MOST_TRIED or (best is not None and its_cost > cost):
+                if tried == _MOST_TRIED or (least is not None and (False, its_cost) > least[:2]):
                     break
                 tried += 1
                 remedied = before.with_remedy(remedy)
@@ -488,11 +496,8 @@ def _with_remedies(
                 deeper.append((remedied, candidates[0]))
                 if serving is None or _too_long(serving):
                     continue
-                more = best is None or (judge.kv_tokens(serving) or 0) > (
-                    judge.kv_tokens(best) or 0
-                )
-                if its_cost < cost or more:
-                    best, cost = serving, its_cost
+                if least is None or rate(serving, its_cost) < least:
+                    best, least = serving, rate(serving, its_cost)
         if best is not None:
             return best
         level = deeper

@@ -84,8 +84,7 @@ class BudgetSource:
 
     def budget_of_any_item(self, args: Mapping[str, Any]) -> Budget:
         """Return the budget with a step that holds any item, to learn the largest. vLLM rejects a
-        smaller step for a model that cannot chunk multimodal input; an encoder-decoder's item may
-        exceed its context.
+        smaller step if the model cannot chunk items; an encoder-decoder's may exceed its context.
         """
         if self.opened.chunks_mm_input:
             return self.budget_of(args)

@@ -221,8 +221,7 @@ def longest_prompt(
     encoder_decoder: bool,
 ) -> Fit | None:
     """Return the covered prompt that needs the longest context; without requests, one with the most
-    largest items that the limits admit (vLLM's own for unseen ones). An encoder-decoder model's
-    context holds no items.
+    largest items admitted (vLLM's own if unseen). An encoder-decoder's context holds no items.
     """
     single: list[PromptTokens] = []
     max_model_len = budget.max_model_len

@@ -13,8 +13,7 @@ from mmcalib.text import share
 
 # Variables of vllm/envs.py: the first three are of vllm/multimodal/media/audio.py (0.32), the next
 # two of vllm/connections.py (since 0.29 and 0.33), then of vllm/multimodal/media/base.py (0.33) and
-# of vllm/multimodal/media/image.py and vllm/multimodal/video_decoders (0.32). The last is of the
-# Rust front end (0.33) only.
+# of vllm/multimodal/media/image.py and vllm/multimodal/video_decoders (0.32). Last: Rust (0.33).
 AUDIO_FILE = "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB"
 AUDIO_SECONDS = "VLLM_MAX_AUDIO_DECODE_DURATION_S"
 AUDIO_BYTES = "VLLM_MAX_AUDIO_DECODE_BYTES"
@@ -39,8 +38,7 @@ class Server:
 
     `limits` are the values of those `VARIABLES` that it applies, and `given` all that are set in
     its environment. `decodes`: does its loader decode a clip of this video codec? `lone_frames`:
-    also one with a single frame? `torchcodec`: it decodes audio with that library first, which
-    counts channels differently.
+    also one with a single frame? `torchcodec` decodes audio first, and counts channels differently.
     """
 
     limits: Mapping[str, int] = field(default_factory=dict)

@@ -145,8 +145,7 @@ class ObservedOom:
     what the step used above the model and the KV cache, plus what it wanted: as much as
     `step_tokens` of `step_modality` take, `step_items` of its largest; one step encodes at most
     `step_limit_tokens` (None and 0: not an encoder step, or missing from the message).
-    `lacking_bytes` is the room that the configuration needs beyond what it had, `spare_bytes` the
-    room that its rehearsal has.
+    `lacking_bytes` is the room that it needs beyond what it had, `spare_bytes` what is rehearsed.
     """
 
     phase: Phase | None
@@ -363,23 +362,18 @@ def raise_reserve(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality
 
 
 # Fewer sequences at once cost more than KV cache does.
-_FEW: Final = 16
+FEW: Final = 16
 
 
 def leave_room(
-    shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int], least: int = _FEW
+    shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int], least: int = FEW
 ) -> Values:
     """Leave the demand free outside vLLM's share of the GPU. If all sequences would take more than
     half of the KV cache, first allow only those that leave half, if these are not below `least`.
     """
-    worst = shortfall.worst
-    if isinstance(worst, WorstStep) and worst.peak_bytes:
-        room = shortfall.reserved_bytes + shortfall.kv_cache_bytes // 2 - worst.resident.nbytes
-        largest = budget.max_tokens_per_item.get(worst.modality) or worst.tokens or 1
-        count, items = _per_prompt(worst, counts), worst.items or worst.tokens // largest
-        half = max(1, int(room * items / worst.peak_bytes) // count)
-        if least <= half < budget.max_num_seqs and half * count < items:
-            return {"max_num_seqs": half}
+    half = _sequences_within(shortfall.kv_cache_bytes // 2, shortfall, budget, counts)
+    if half >= least:
+        return {"max_num_seqs": half}
     if not shortfall.total_bytes:
         return {}
     less = shortfall.nbytes - shortfall.outside_bytes + VLLM_SLACK_BYTES
@@ -388,6 +382,27 @@ def leave_room(
 
 
 allow_few = partial(leave_room, least=1)
+
+
+def use_free(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]) -> Values:
+    """Allow the sequences whose step has room outside vLLM's share, unless they are few."""
+    seqs = _sequences_within(shortfall.outside_bytes - VLLM_SLACK_BYTES, shortfall, budget, counts)
+    return {"max_num_seqs": seqs} if seqs >= FEW else {}
+
+
+def _sequences_within(
+    more: int, shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, int]
+) -> int:
+    """Return how many sequences have a step within the reserve and `more`; 0 if all have."""
+    worst = shortfall.worst
+    if not isinstance(worst, WorstStep) or not worst.peak_bytes:
+        return 0
+    room = shortfall.reserved_bytes + more - worst.resident.nbytes
+    largest = budget.max_tokens_per_item.get(worst.modality) or worst.tokens or 1
+    count, items = _per_prompt(worst, counts), worst.items or worst.tokens // largest
+    seqs = max(1, int(room * items / worst.peak_bytes) // count)
+    return seqs if seqs < budget.max_num_seqs and seqs * count < items else 0
+
 
 # Below this share of the possible sequences, shrink the step instead.
 _FEWEST: Final = 1 / 4

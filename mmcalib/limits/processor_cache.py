@@ -32,8 +32,7 @@ _BLOCK = 1 << _BLOCK_BITS
 class Recency:
     """A list of sizes that grows at its end, with O(log n) sums from any position to the end.
 
-    Positions count from 0; a moved item leaves 0 bytes. The sizes are in blocks, with a Fenwick
-    tree over the full blocks.
+    Positions count from 0; a moved item leaves 0 bytes. A Fenwick tree sums the full blocks.
     """
 
     def __init__(self) -> None:
@@ -141,8 +140,7 @@ class CacheSize:
 
     `total_bytes` is vLLM's limit over all processes. `allowed_gib` is the most for one process;
     if that is below `floor_bytes`, the largest admissible request, the cache is off.
-    `floor_limited`: the hits need less than the floor. `wanted_gib` would reach the requested share
-    of all possible hits.
+    `floor_limited`: the hits need less than the floor. `wanted_gib` reaches the requested hit rate.
     """
 
     mm_processor_cache_gb: float

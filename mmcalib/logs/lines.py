@@ -66,8 +66,7 @@ _FIELD = re.compile(rf'\s*"(?:{"|".join(_MESSAGES)})"\s*:\s*(".*"),?\s*')
 _DEEPEST: Final = 6
 # A row whose first cells are short and unquoted, up to a quoted one.
 _ROW = re.compile(r'(?:[^",()]{0,80},){0,8}"')
-# Lines that determine a terminal's width: none is longer, and several are as long; for a usual
-# width, one is enough.
+# Lines that determine a terminal's width: none is longer, several as long (or one, if usual).
 _WIDTH_LINES: Final = 500
 _WIDTHS: Final = range(60, 401)
 _USUAL_WIDTHS: Final = (80, 100, 120, 132, 160)

@@ -160,8 +160,7 @@ def suggest_model(unknown: str, architecture: str | None = None) -> str:
 def assume_build(model_id: str) -> Geometry | None:
     """Return the bundled model that this id names, with the usual quantization of its ending.
 
-    None if the rest of the name is not exactly that of one bundled model, or no quantization is
-    usual for the ending.
+    None if the rest is not the name of one bundled model, or the ending has no usual quantization.
     """
     build = model_id.lower()
     name = _WEIGHTS.sub("", build.rpartition("/")[2])

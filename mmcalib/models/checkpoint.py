@@ -169,8 +169,7 @@ SECTION_FILES = {
 def materialise(geometry: Geometry, folder: Path) -> Path:
     """Write the checkpoint folder and return it; the same facts write the same bytes.
 
-    Leaves an existing folder with the same content alone, and replaces any other whole. Load it
-    with `load_format=dummy`.
+    Leaves a folder with the same content alone, replaces others. Load it with `load_format=dummy`.
     """
     files = checkpoint_files(geometry)
     if {path.name: path.is_file() and path.read_bytes() for path in folder.glob("*")} != files:

@@ -136,6 +136,12 @@ class RehearsalJudge(MemoryJudge):
         larger = memory.steps_are_larger(before, after)
         return memory.serves_worse(self._serve(self.default), served, larger_steps=larger)
 
+    def slows(self, decision: Decision) -> bool:
+        usual, served = self._serve(self.default), self._serve(decision.engine_args)
+        if usual is None or served is None or usual.served != served.served:
+            return False
+        return served.steps > 1.1 * usual.steps
+
     def spends_reserve(self, decision: Decision) -> bool:
         usual, served = self._serve(self.default), self._serve(decision.engine_args)
         return usual is not None and served is not None and memory.spends_reserve(served, usual)

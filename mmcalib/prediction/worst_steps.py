@@ -189,8 +189,10 @@ RehearseAll = Callable[
 
 # The arithmetic assumes that all else stays the same; a rehearsal corrects it for the next try.
 _TRIES: Final = 3
-# The first two cost KV cache, the others speed.
-_REMEDIES: Final = (demand.raise_reserve, demand.leave_room, demand.allow_few, demand.shrink_step)
+_REMEDIES: Final = (
+    *(demand.raise_reserve, demand.leave_room),
+    *(demand.use_free, demand.allow_few, demand.shrink_step),
+)
 
 
 def find_remedies(
@@ -210,22 +212,27 @@ def find_remedies(
                 break
             budget, short, rehearsed = answer
             short = _with_last_batch(short, budget, counts, rehearsed)
-            if short.passes or (UTILIZATION in values and short.holds):
-                less = first.kv_cache_bytes - rehearsed.kv_cache_bytes
+            outside = short.holds and (UTILIZATION in values or propose is demand.use_free)
+            if short.passes or outside:
                 found.append(values)
-                yield _price(values, decision.budget, less), rehearsed
+                yield _price(values, first, decision.budget, rehearsed), rehearsed
                 break
 
 
-def _price(values: demand.Values, before: Budget, less_kv_cache: int) -> Remedy:
-    """Make the remedy of values with which the KV cache shrinks by as many bytes."""
+def _price(
+    values: demand.Values, first: demand.Shortfall, before: Budget, after: RehearsedMemory
+) -> Remedy:
+    """Make the remedy. Sequences above what the KV cache holds at full length cost no speed."""
+    less_kv_cache = first.kv_cache_bytes - after.kv_cache_bytes
     seqs, batch = values.get("max_num_seqs"), values.get("max_num_batched_tokens")
-    slower = (seqs or before.max_num_seqs) < before.max_num_seqs
+    held = max(demand.FEW, after.max_concurrency or before.max_num_seqs)
+    slower = seqs is not None and seqs < min(before.max_num_seqs, held)
     slower |= (batch or before.max_num_batched_tokens) < before.max_num_batched_tokens
     prices = [] if seqs is None else [f"vLLM reserves for up to {seqs} requests at once"]
     prices += [] if batch is None else [f"vLLM reads prompts {batch:,} tokens at a time"]
     prices += [f"{gib(less_kv_cache)} less for the KV cache"] if less_kv_cache > 0 else []
-    cost: Cost = "speed" if slower else "KV cache" if less_kv_cache > 0 else "nothing"
+    is_free = less_kv_cache <= 0 and (seqs or before.max_num_seqs) >= before.max_num_seqs
+    cost: Cost = "speed" if slower else "nothing" if is_free else "KV cache"
     return Remedy("reserve", values, cost, "; ".join(prices))
 
 

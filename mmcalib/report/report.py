@@ -157,8 +157,7 @@ class Report:
     """A calibration and how to show it. `serve_with` is the command that serves the configuration;
     raised media limits are added to it. `folder` has the results. `redact_paths` hides file names
     of the data and folders of this machine. With `thumbnails` the page shows the costliest items
-    and reads their files, all of them or those below `roots`: a calibration from elsewhere may name
-    any file, so it needs roots.
+    and reads their files, all or those below `roots`, which a calibration from elsewhere needs.
     """
 
     calibration: CalibrationDocument

@@ -74,9 +74,7 @@ def translate_errors(extra: str = "remote") -> Iterator[None]:
 
 
 class _Foreign(io.RawIOBase):
-    """A library's file that raises only plain errors. `read_whole` is for a server that turns out
-    to have no range requests.
-    """
+    """A library's file that raises plain errors. `read_whole` is for servers without ranges."""
 
     def __init__(self, file: BinaryIO, read_whole: Callable[[], BinaryIO] | None = None) -> None:
         self._file, self._read_whole = file, read_whole

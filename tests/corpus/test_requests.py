@@ -444,19 +444,12 @@ def one(loose: Path, line: object) -> Prompt:
     return only(source(loose, line))
 
 
-def part(loose: Path, kind: str, name: str) -> dict[str, Any]:
-    return {"type": kind, kind: {"url": (loose / name).as_uri()}}
-
-
 def test_a_prompt_with_image_files(loose: Path) -> None:
     prompt = one(loose, {"prompt": "What?", "image_files": ["a.png", str(loose / "b.png")]})
     assert prompt.items == tuple(Item(str(loose / name), "image") for name in ("a.png", "b.png"))
     assert prompt.request.text() == "What?"
-    content = [
-        {"type": "text", "text": "What?"},
-        part(loose, "image_url", "a.png"),
-        part(loose, "image_url", "b.png"),
-    ]
+    images = [image((loose / name).as_uri()) for name in ("a.png", "b.png")]
+    content = [{"type": "text", "text": "What?"}, *images]
     assert prompt.request.messages == [{"role": "user", "content": content}]
 
 
@@ -507,9 +500,8 @@ def test_a_body_of_responses_is_the_chat_that_vllm_makes(loose: Path) -> None:
     prompt = one(loose, {"timestamp": 3, "request": body})
     assert names_of(prompt) == ["a.png", "a.png"]
     assert prompt.request.answer_tokens == 7
-    assert [turn["role"] for turn in prompt.request.messages] == [
-        *("system", "user", "assistant", "tool")
-    ]
+    roles = [turn["role"] for turn in prompt.request.messages]
+    assert roles == ["system", "user", "assistant", "tool"]
 
 
 def test_parts_without_a_type(loose: Path) -> None:
@@ -621,9 +613,7 @@ def test_a_server_that_fails_costs_its_request(tmp_path: Path) -> None:
     ]
 
 
-TIMEOUT_S = 20
-MOST_RSS_MIB = 300
-MIB = 1 << 20
+TIMEOUT_S, MOST_RSS_MIB, MIB = 20, 300, 1 << 20
 
 
 def naming(*urls: object) -> dict[str, Any]:

@@ -196,8 +196,7 @@ def ensure_device_guard() -> None:
     """Give CUDA a device guard that does nothing. Raises RuntimeError if torch changed its place.
 
     A CPU build of torch does not register a guard for CUDA, and that of a CUDA build asks the
-    driver for the current device. Python cannot register one, so CUDA gets the guard of the `meta`
-    device, which does nothing.
+    driver for the current device. Python cannot register one, so CUDA gets the idle one of `meta`.
     """
     # Before torch 2.11 a CUDA build sets its guard when torch is imported.
     if hasattr(torch._C, "_ensureCUDADeviceGuardSet"):

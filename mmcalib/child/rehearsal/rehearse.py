@@ -36,8 +36,7 @@ from mmcalib.text import GIB, MIB, gib
 FIRST_GRAPH_BYTES: Final = 42 * MIB
 PER_GRAPH_BYTES: Final = 6.55 * MIB
 PER_GATED_DELTA_LAYER_BYTES: Final = 0.215 * MIB
-# FlashInfer allocates its workspace in the first step with attention; the models behind the least
-# squares do not use it.
+# FlashInfer allocates its workspace in the first step with attention; no fitted model uses it.
 _FLASHINFER: Final = "FLASHINFER"
 # A prompt longer than any draft; longer steps allocate no more.
 PROMPT_TOKENS: Final = 64
@@ -129,9 +128,7 @@ def uses_flashinfer(worker: Any) -> bool:
 def allocations_after_pool(
     started: StartedWorker, graphs: Graphs
 ) -> Iterator[memory.Allocation | str]:
-    """Yield what the start allocates after the KV cache and outside vLLM's estimates, or a line for
-    a part that was not rehearsed.
-    """
+    """Yield allocations after the KV cache outside vLLM's estimates, or what is not rehearsed."""
     if graphs.count and not graphs.nbytes:
         nbytes = assume_graphs(started, graphs.count).nbytes
         yield memory.Allocation(memory.GRAPHS, nbytes, "assumed")

@@ -21,8 +21,7 @@ SMALL_SORT_ROW = 4096
 # GPU", and the number of rows from which one segmented sort handles all of them.
 LARGE_SORT_ROW = 1_000_000
 SEGMENTED_SORT_ROWS = 128
-# TensorTopK.cu, should_use_multiblock: (slices, row length) pairs. With fewer slices, rows from
-# that length are split.
+# TensorTopK.cu, should_use_multiblock: for fewer slices, rows from this length are split.
 _MULTIBLOCK = (
     *((21, 20000), (41, 10000), (81, 8000), (200, 5000), (800, 3000)),
     *((4001, 800), (1 << 32, 400)),

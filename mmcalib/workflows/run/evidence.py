@@ -196,8 +196,7 @@ def _batched(decision: Decision, opened: ModelInfo, policy: Policy, gpu: Gpu | N
             reason = f"the encoder cache must hold the largest item, {wanted} tokens"
         way = "down" if value < wanted else "up"
         reason += f", rounded {way} to whole items of {most} tokens" if value != wanted else ""
-        if gpu and way == "down":
-            reason += ", which leaves more KV cache than rounded up"
+        reason += ", which leaves more KV cache than rounded up" if gpu and way == "down" else ""
     return Evidence(
         setting="max_num_batched_tokens", value=value, label=label, reason=reason, exemplar=exemplar
     )

@@ -55,9 +55,7 @@ from mmcalib.workflows.traffic.requests import make_trace
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A decision, its measured `sample`, and vLLM's budget under the user's configuration, or its
-    words if it rejects that.
-    """
+    """A decision, its `sample`, and vLLM's budget or error under the user's configuration."""
 
     prepared: Prepared
     sample: Sample

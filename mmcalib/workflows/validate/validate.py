@@ -161,8 +161,7 @@ def validate(
     """Check a configuration: a file in any form, `flags` of `vllm serve`, or both.
 
     `data` and `requests` are the media to serve; without them synthetic items are used. With `gpu`,
-    the GPU to serve on, its memory is rehearsed too. Raises `mmcalib.errors.MmcalibError` if there
-    is nothing to check.
+    the GPU to serve on, its memory is rehearsed too. Raises MmcalibError if nothing can be checked.
     """
     proof = make_options(ProofOptions, {"validate": validate, "startup_budget_s": startup_budget_s})
     written = read_configuration(Path(config) if config else None, flags, model)

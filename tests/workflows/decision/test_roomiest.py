@@ -175,6 +175,13 @@ def test_of_remedies_at_one_cost_the_one_with_most_kv_cache_is_applied() -> None
             kv_tokens=tokens,
         )
         assert found.remedies == (larger,)
+    found = decide(
+        corpus([PAGE]),
+        rejects=lambda one: "" if one.remedies else "out of memory",
+        remedies=offers(LOWER, FEWER),
+        slows=lambda one: LOWER in one.remedies,
+    )
+    assert found.remedies == (FEWER,), "for a KV cache so small, requests would be preempted"
 
 
 def test_several_remedies_are_applied_where_one_is_not_enough() -> None:

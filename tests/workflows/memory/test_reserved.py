@@ -35,6 +35,7 @@ from mmcalib.limits.demand import (
     Shortfall,
     WorstStep,
     leave_room,
+    use_free,
 )
 from mmcalib.limits.values import Count, ProfileReserve
 from mmcalib.models import gpus
@@ -399,3 +400,5 @@ def test_items_that_take_more_than_half_of_the_cache_come_from_fewer_sequences(i
     engine = leave_room(short, budget, {"audio": 1})
     assert engine.get("max_num_seqs") == (None if seqs == 1 else seqs)
     assert ("gpu_memory_utilization" in engine) == (seqs in (None, 1))
+    # 2,154 MiB are free besides vLLM's own slack.
+    assert use_free(short, budget, {"audio": 1}) == ({"max_num_seqs": 44} if items else {})

@@ -140,8 +140,7 @@ class _WhiteFrames:
 def hide_cpu_build() -> None:
     """Hide that this build of vLLM is for CPUs; call it before anything of vLLM is imported.
 
-    vLLM recognizes a CPU wheel by its name or version and turns Triton off; before 0.32 also if
-    there is no package `vllm`.
+    vLLM turns Triton off in a CPU wheel, which name or version tell; before 0.32 also no package.
     """
     original, own = importlib.metadata.version, version_of("vllm")
 
