@@ -242,5 +242,4 @@ def print_error(error: MmcalibError) -> None:
     """Print the error as JSON if --json was given and no document was printed yet."""
     if not _printed["json"]:
         kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__.removesuffix("Error")).lower()
-        found = {"kind": kind, "message": error.message, "hint": error.hint}
-        print_json({"error": found})
+        print_json({"error": {"kind": kind, "message": error.message, "hint": error.hint}})

@@ -83,8 +83,7 @@ def read_program(text: str, read_script: Callable[[str, int], list[Command]]) ->
 def evaluate_arithmetic(text: str) -> int | None:
     """Return the value of a shell's arithmetic on numbers; None for anything else."""
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
-        value = ast.literal_eval(_Inlining({}, ()).visit(tree))
+        value = ast.literal_eval(_Inlining({}, ()).visit(ast.parse(text.strip(), mode="eval").body))
     except _UNKNOWN:
         return None
     return value if type(value) is int else None

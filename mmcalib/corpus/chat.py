@@ -149,8 +149,7 @@ class ChatRequest:
     @property
     def is_plain(self) -> bool:
         """True if the template gets only tools and messages of text and media."""
-        fields = self.fields
-        idle = all(fields.get(n) in (None, *values) for n, values in _TEMPLATE_FIELDS.items())
+        idle = all(self.fields.get(n) in (None, *values) for n, values in _TEMPLATE_FIELDS.items())
         return idle and all(map(_is_usual, self._parts()))
 
     @property
@@ -231,8 +230,7 @@ def medium_of(part: object) -> tuple[UrlType, str] | None:
             url = value.get("url") if isinstance(value, Mapping) else value
             return kind, str(url or "")
         case "input_audio" if isinstance(value, Mapping) and isinstance(value.get("data"), str):
-            form = value.get("format", "wav")
-            return "audio_url", f"data:audio/{form};base64,{value['data']}"
+            return "audio_url", f"data:audio/{value.get('format', 'wav')};base64,{value['data']}"
     return None
 
 

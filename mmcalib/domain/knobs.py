@@ -225,8 +225,7 @@ class AreaCap(MediaOption):
             values.add(self.token_px * wanted.max_tokens_per_item)
         largest_px = int(nearest.max(initial=0)) if self.modality == "image" else ceiling
         below = sorted(value for value in values if value < self.value)
-        above_default = [] if self.bleeds else _rises(self.value, largest_px)
-        return [*below, self.value, *above_default]
+        return [*below, self.value, *([] if self.bleeds else _rises(self.value, largest_px))]
 
     def reductions(self) -> Iterator[tuple[Value, str]]:
         """Round numbers of tokens for an image if known; else shares of the default."""

@@ -402,8 +402,7 @@ def _find_cost(gate: Gate, file: EncodedItem) -> tuple[BoundResult, Basis, bool]
         if file.shape in gate.refusals:
             return ShapeRejection(f"vLLM: {gate.refusals[file.shape]}"), "refused", True
         if known := gate.known_costs.get(file.shape):
-            cost = Bound(known.tokens, known.embeds, known.tokens, known.embeds)
-            return cost, known.basis, True
+            return Bound(known.tokens, known.embeds, known.tokens, known.embeds), known.basis, True
     rule = gate.rules.get(file.modality)
     if rule is None:
         return None, "none", False

@@ -115,8 +115,7 @@ def read_starts(lines: Iterable[str]) -> tuple[StartupLog, ...]:
 
 def last_failed(starts: Sequence[StartupLog]) -> StartupLog:
     """Return the last start that failed, or else the last; an empty one without any."""
-    failed = [one for one in starts if one.failures]
-    return (failed or list(starts) or [StartupLog()])[-1]
+    return ([one for one in starts if one.failures] or list(starts) or [StartupLog()])[-1]
 
 
 # Facts of one line. Numbers are bounded, so that Python never refuses to parse one.

@@ -106,8 +106,7 @@ def _kind(head: bytes, item: Item) -> tuple[Kind, bool]:
 def _add_size(file: EncodedItem, size_bytes: int, item: Item) -> EncodedItem:
     mib = -(-size_bytes // MIB) or 1
     # A server fetches such URLs itself, within a size limit.
-    encoding = replace(file.encoding, file_mib=mib, fetched=is_http(item.path))
-    return replace(file, encoding=encoding)
+    return replace(file, encoding=replace(file.encoding, file_mib=mib, fetched=is_http(item.path)))
 
 
 def limited(item: Item, opened: Opened, *, whole: bool = False) -> bounded.LimitedFile:

@@ -86,8 +86,7 @@ def start_engine(host: EngineHost, launch: Launch, progress: Progress) -> Starte
         # Here it would be a share of this machine's memory; another setting sizes the KV cache.
         args.pop("gpu_memory_utilization", None)
     # With a rehearsed GPU, the peak of this CPU is not needed.
-    within_s = None if launch.gpu is not None else launch.budget_s
-    request = m.StartEngine(args, true, within_s)
+    request = m.StartEngine(args, true, None if launch.gpu is not None else launch.budget_s)
     with progress.step("starting the engine"):
         figures = host.ask(request, "starting the engine")
     return Started(figures, ran, true)

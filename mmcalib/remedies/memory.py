@@ -427,8 +427,7 @@ class Search:
 
     def _pull(self, lever: Lever, chosen: Remedies) -> Remedies:
         """Add the lever's remedy that reaches the goal, or the last one that helps."""
-        reached = self.tried[chosen].reached
-        situation = None if reached else self.look(chosen, self.tried[chosen])
+        situation = None if self.tried[chosen].reached else self.look(chosen, self.tried[chosen])
         for remedy in lever(situation) if situation else ():
             if self.tried[chosen].reached:
                 break

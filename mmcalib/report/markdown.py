@@ -122,8 +122,7 @@ def differences(old: _Compared, new: _Compared) -> dict[str, list[Difference]]:
         for name in dict.fromkeys([*before, *after]):
             was, now = before.get(name, _NOTHING), after.get(name, _NOTHING)
             if before.get(name) != after.get(name):
-                shown = printable(name), printable(was), printable(now)
-                found.setdefault(part, []).append(shown)
+                found.setdefault(part, []).append((printable(name), printable(was), printable(now)))
     return found
 
 

@@ -151,8 +151,7 @@ def tally_line(found: Summary) -> str:
     parts += [f"{text.number(unfit)} {'does' if unfit == 1 else 'do'} not"] if unfit else []
     parts += [f"{text.number(unknown)} unknown"] if unknown else []
     parts += [f"{text.number(found.skipped)} not media"] if found.skipped else []
-    given = f"{text.number(found.given)} given by size: {UNKNOWN_CONTENT}"
-    parts += [given] if found.given else []
+    parts += [f"{text.number(found.given)} given by size: {UNKNOWN_CONTENT}"] if found.given else []
     return ", ".join(parts)
 
 

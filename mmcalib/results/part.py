@@ -28,8 +28,7 @@ class DocumentPart(BaseModel):
 def first_error(error: ValidationError) -> str:
     """Return the first error and its path."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    where = ".".join(map(str, first["loc"]))
-    return ": ".join(filter(None, (where, first["msg"])))
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
 
 
 def error_text(error: ValueError | RecursionError) -> str:

@@ -269,8 +269,7 @@ def scan(
     """Count by headers; `save` sizes, and text in the `model`'s tokens. Raises MmcalibError."""
     if save and save.exists():
         raise OutputError(f"--save {save}: the file exists", hint="another name, or delete it")
-    scratch = cache_dir() / "inline"
-    sources = sources_of(data, requests, allowed_root=allowed_root, scratch=scratch)
+    sources = sources_of(data, requests, allowed_root=allowed_root, scratch=cache_dir() / "inline")
     progress = progress or Silent()
     with open_prober(how, cache_dir(), progress, DECODED_FILES if save else 0) as prober:
         counted = count_corpus(sources, prober, progress=progress, in_order=False, repeats=repeats)

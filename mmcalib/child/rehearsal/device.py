@@ -470,8 +470,7 @@ def _composite_kernel_key(func: Operation) -> Any:
     if func.namespace.startswith(_RUN_AS_THEY_ARE):
         keys = _WRITTEN_IN_PYTHON
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    usable = (key for key in keys if func not in _WHOLE and has_kernel(func.name(), key))
-    return next(usable, None)
+    return next((key for key in keys if func not in _WHOLE and has_kernel(func.name(), key)), None)
 
 
 def _on_host(func: Operation, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -253,8 +253,7 @@ def _spots_of(known: Sequence[KnownCost], others: Sequence[SizeCell]) -> tuple[l
         spot = spots.setdefault((width, height), Spot(width, height, tokens, 0))
         spot.shapes += more
         spot.tokens = max(spot.tokens, tokens)
-    order = attrgetter("tokens", "width_px", "height_px")
-    return sorted(spots.values(), key=order), exact
+    return sorted(spots.values(), key=attrgetter("tokens", "width_px", "height_px")), exact
 
 
 def _class_edges(tokens: Sequence[int]) -> list[int]:

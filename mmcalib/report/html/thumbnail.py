@@ -28,8 +28,7 @@ def thumbnail(item: Item) -> str:
     """Return a JPEG of at most 240 px a side (a video's first frame); empty if there is none."""
     try:
         with open_item(item) as opened, reading_by_pillow():
-            found = _image(opened) if item.declared == "image" else _frame(item, opened)
-            picture = _plain(found)
+            picture = _plain(_image(opened) if item.declared == "image" else _frame(item, opened))
             picture.thumbnail((_SIDE_PX, _SIDE_PX))
             if "A" in picture.getbands():
                 white = Image.new("RGBA", picture.size, "white")

@@ -330,8 +330,7 @@ class Trials:
         judged = None if lacking else self.judge(remedies, memory)
         if judged is None or judged.holds:
             return r.Outcome(not lacking, lacking, memory=memory)
-        short = judged.shortfall.nbytes if judged.shortfall else 0
-        lacking = max(1, short, judged.lacking_bytes)
+        lacking = max(1, judged.shortfall.nbytes if judged.shortfall else 0, judged.lacking_bytes)
         return r.Outcome(False, lacking, starts=True, memory=memory)
 
     def look(self, remedies: r.Remedies, now: r.Outcome) -> r.Situation | None:

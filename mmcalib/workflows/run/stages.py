@@ -241,8 +241,7 @@ def predict_memory(session: Session, reviewed: Review, proof: Proof) -> Predicte
         checks = [check for check in checks if check.id not in replaced]
     gpu, before, after = predicted.gpu.name, predicted.default, predicted.calibrated
     figures = proof.started.figures if proof.started else None
-    concurrency = job.policy.concurrency
-    memory += memory_checks(gpu, before, after, predicted.failure, figures, concurrency)
+    memory += memory_checks(gpu, before, after, predicted.failure, figures, job.policy.concurrency)
     file = ["--config", str(job.config.source)] if job.config.source else []
     flags = ["--", *job.config.flags] if job.config.flags else []
     command = shlex.join(["mmcalib", "rehearse", "--model", job.model, *file, *flags])

@@ -191,8 +191,7 @@ def rehearse_config(
         default_args |= opening.loading_args(engine_args)
         with progress.step(f"rehearsing on {gpu.name}"):
             config, default = prediction.rehearse_all([engine_args, default_args])
-        failure = prediction.failure
-        yield ConfigMemory(gpu, default, config, failure=failure, prediction=prediction)
+        yield ConfigMemory(gpu, default, config, failure=prediction.failure, prediction=prediction)
 
 
 def open_config(
@@ -254,8 +253,7 @@ def _budget_with_room(
     if not enough:
         return args, budget, []
     # Some platforms forbid chunks without the option.
-    on_gpu = not args.get("disable_chunked_mm_input")
-    check = small_batch_check(budget, enough, on_gpu=on_gpu)
+    check = small_batch_check(budget, enough, on_gpu=not args.get("disable_chunked_mm_input"))
     args = {**args, "max_num_batched_tokens": enough}
     return args, _ask_budget(asks, args, whole=whole), [check]
 

@@ -297,8 +297,7 @@ class Products:
     ) -> Any:
         """Multiply (…, m, k) by (…, k, n), FP4 with two numbers per byte; vLLM names the dtype."""
         if kind not in self.workspaces:
-            workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=a.device)
-            self.workspaces[kind] = workspace
+            self.workspaces[kind] = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=a.device)
         (dtype,) = (one for one in (*others, *named.values()) if isinstance(one, torch.dtype))
         return a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=dtype)
 

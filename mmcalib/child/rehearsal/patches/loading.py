@@ -111,8 +111,7 @@ def install_dummy_media(machine: ImaginaryMachine) -> None:
 
     def numpy(self: torch.Tensor, **kwargs: Any) -> npt.NDArray[Any]:
         """Return untouched pages for a fake host tensor, such as a long clip's features."""
-        dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
-        return np.zeros(tuple(self.shape), dtype)
+        return np.zeros(tuple(self.shape), torch.empty(0, dtype=self.dtype).numpy().dtype)
 
     replace(targets.DUMMY_PIXELS, _WhiteFrames())
     replace(targets.HASH, classmethod(hash_kwargs))
