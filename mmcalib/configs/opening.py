@@ -195,9 +195,8 @@ def _repair_json(option: str, flags: Sequence[str]) -> Any:
     at = next(at for at, word in enumerate(flags) if argument_of(word) == argument_of(option))
     values = itertools.takewhile(lambda word: not word.startswith("-"), flags[at + 1 :])
     words = [flags[at].partition("=")[2], *values]
-    joined = ",".join(word.strip("'").strip(",") for word in words if word)
     # YAML needs no quotes, but a blank after each colon.
-    text = re.sub(r"[:=]\s*", ": ", joined)
+    text = re.sub(r"[:=]\s*", ": ", ",".join(word.strip("'").strip(",") for word in words if word))
     with contextlib.suppress(yaml.YAMLError):
         return yaml.safe_load(text if text[:1] == "{" else f"{{{text}}}") or None
 

@@ -13,7 +13,7 @@ from mmcalib.corpus.chat import Source
 from mmcalib.corpus.folder import Files, is_pattern
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.errors import CorpusError, UsageError
-from mmcalib.media.failure import Unreadable, error_reason
+from mmcalib.media.failure import error_reason
 from mmcalib.storage.archive import ARCHIVES
 from mmcalib.storage.location import MEMBER_MARK, NOT_REGULAR, Location, is_http
 from mmcalib.storage.remote import (
@@ -27,6 +27,10 @@ from mmcalib.text import one_line
 
 # Object stores can hold more, but fsspec keeps all names of a folder in memory.
 MOST_LISTED = 10_000_000
+
+
+class TooMany(ValueError):  # noqa: N818 - a value in flight, turned into `Skipped`
+    """A folder has too many names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +60,11 @@ class Entry:
 
 
 def entries(folder: Entry, infos: Iterable[object]) -> list[Entry]:
-    """Return a listing's visible names, deduplicated and sorted. Raises Unreadable."""
+    """Return a listing's visible names, deduplicated and sorted. Raises TooMany."""
     by_name: dict[tuple[str, bool], Entry] = {}
     for number, info in enumerate(islice(infos, MOST_LISTED + 1)):
         if number == MOST_LISTED:
-            raise Unreadable(f"folder has more than {MOST_LISTED:,} names")
+            raise TooMany(f"folder has more than {MOST_LISTED:,} names")
         entry = Entry.of(info) or Entry(f"{folder.bare}/?", "nameless")
         # Buckets list the object that marks a folder in the folder itself.
         if entry.bare == folder.bare:
@@ -145,8 +149,9 @@ class RemoteSource(Files[Entry]):
                     with translate_errors(extra_of(self.url)):
                         below = entries(info, self._fs.ls(info.name, detail=True))
                     waiting += [(one, level + 1) for one in reversed(below)]
-                except (OSError, ValueError, Unreadable) as error:
-                    yield Skipped(self._url(info), error_reason(error))
+                except (OSError, ValueError) as error:
+                    why = str(error) if isinstance(error, TooMany) else error_reason(error)
+                    yield Skipped(self._url(info), why)
             elif level == _MAX_LEVELS:
                 yield Skipped(self._url(info), f"more than {_MAX_LEVELS} folders deep")
 

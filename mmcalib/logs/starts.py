@@ -268,9 +268,8 @@ def _out_of_memory(line: Line) -> OutOfMemory | None:
     if "Tried to allocate" not in line.text:
         is_near = "out of memory" in line.text or "ALLOC_FAILED" in line.text
         return OutOfMemory() if is_near and _BARE.search(line.text) else None
-    message = " ".join([line.text, *line.ahead])
     # The next message belongs to another failure.
-    _, own, *_ = message.split("Tried to allocate", 2)
+    _, own, *_ = " ".join([line.text, *line.ahead]).split("Tried to allocate", 2)
     sizes = {n: _nbytes(m[1]) for n, pattern in _OF_OOM.items() if (m := pattern.search(own))}
     return OutOfMemory(**sizes) if "tried_bytes" in sizes else None
 

@@ -154,7 +154,7 @@ V2_LOGPROBS_TOKENS: Final = 1024
 
 
 # Arguments of the API server that change the prompt of a chat request or enable its tools. `run`
-# renders with them and writes them. `BaseFrontendArgs`, entrypoints/launchers/cli_args.py, 0.32.
+# renders with them and writes them. `BaseFrontendArgs`, launchers/cli_args.py of 0.32.
 PROMPT_ARGUMENTS: Final = (
     *("chat_template", "chat_template_content_format", "default_chat_template_kwargs"),
     *("enable_auto_tool_choice", "tool_call_parser", "tool_parser_plugin"),
