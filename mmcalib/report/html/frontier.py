@@ -218,8 +218,7 @@ _COLUMNS: tuple[tuple[str, Callable[[FrontierPoint], str]], ...] = (
 def _notes(
     calibration: CalibrationDocument, points: Sequence[FrontierPoint], *, by_memory: bool
 ) -> Iterator[str]:
-    side = "right" if by_memory else "left"
-    yield f"Up and to the {side} is better."
+    yield f"Up and to the {'right' if by_memory else 'left'} is better."
     yield "Each point changes one option and leaves the others at their chosen values."
     if any(point.mean_enlargement > 1 for point in points):
         yield "Items that the model's default shrinks gain detail above 100%: --prefer detail."

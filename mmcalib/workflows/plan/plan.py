@@ -235,10 +235,11 @@ def _tried(remedies: r.Remedies, result: r.Outcome, trials: Trials) -> TriedFixe
 
 def _combine(search: r.SearchResult, trials: Trials) -> Combination | None:
     """Report the remedies as a proposal; None without any."""
-    every, memory = (*trials.required, *search.best), search.outcome.memory
+    changes, memory = trials.changes(search.best), search.outcome.memory
+    # Of two numbers for one argument, the last is proposed.
+    every = (*(o for o in trials.required if o.changes.items() <= changes.items()), *search.best)
     if not every or memory is None:
         return None
-    changes = trials.changes(search.best)
     return Combination(
         fixes=[r.propose(changes, remedy) for remedy in every],
         flags=r.format_flags(changes),
