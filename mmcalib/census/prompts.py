@@ -133,7 +133,7 @@ class TopSignatures:
     _heaps: tuple[list[_Entry], ...] = dataclasses_field(
         default_factory=lambda: tuple([] for _ in _RANKS)
     )
-    _uses: Counter[bytes] = dataclasses_field(default_factory=Counter)
+    _uses: dict[bytes, int] = dataclasses_field(default_factory=dict)
 
     def __contains__(self, code: bytes) -> bool:
         return code in self._uses
@@ -147,14 +147,17 @@ class TopSignatures:
             entry = rank(signature), digest, code
             if not entry[0]:
                 continue
-            heapq.heappush(heap, entry)
-            self._uses[code] += 1
-            if len(heap) > SIGNATURES_PER_WEIGHT:
-                _, _, out = heapq.heappop(heap)
+            if len(heap) < SIGNATURES_PER_WEIGHT:
+                heapq.heappush(heap, entry)
+            elif entry[:2] > heap[0][:2]:
+                _, _, out = heapq.heapreplace(heap, entry)
                 self._uses[out] -= 1
                 if not self._uses[out]:
                     del self._uses[out]
                     displaced.append(out)
+            else:
+                continue
+            self._uses[code] = self._uses.get(code, 0) + 1
         return displaced
 
 

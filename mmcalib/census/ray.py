@@ -87,7 +87,8 @@ class RayExecutor(Closing):
 
     The first chunk connects: to the Ray already initialised in this process (which stays so), else
     `address`, `RAY_ADDRESS`, this machine's `ray start`, or a new local cluster. `workers` limits
-    the chunks per node (default: one per CPU). Items fail as in `LocalPool`. Nodes import `look`.
+    the chunks per node (default: one per CPU). Items time out and fail as in `LocalPool`. Nodes
+    must be able to import `look`.
     """
 
     def __init__(

@@ -298,7 +298,9 @@ class MemoryJudge:
         return ""
 
     def kv_tokens(self, decision: Decision | None) -> int | None:
-        """Return tokens of a decision's or the default's KV cache: 0 if vLLM would not start."""
+        """Return tokens of the KV cache, without a decision by default: 0 if vLLM would not start,
+        None if unknown.
+        """
         return None
 
     def serves_worse(self, decision: Decision) -> bool:
@@ -496,8 +498,9 @@ def _with_remedies(
                 deeper.append((remedied, candidates[0]))
                 if serving is None or _too_long(serving):
                     continue
-                if least is None or rate(serving, its_cost) < least:
-                    best, least = serving, rate(serving, its_cost)
+                rating = rate(serving, its_cost)
+                if least is None or rating < least:
+                    best, least = serving, rating
         if best is not None:
             return best
         level = deeper

@@ -58,7 +58,7 @@ class LimitedFile:
         self._what = what
         self._most_bytes = self._left_bytes = most_bytes
         self._left_reads = most_reads
-        self._until_s = time.thread_time() + most_s
+        self._until_s = math.inf if most_s == math.inf else time.thread_time() + most_s
         self._failed = False
         self.seek, self.tell = file.seek, file.tell
 
@@ -72,7 +72,9 @@ class LimitedFile:
         self._left_reads -= 1
         self._left_bytes -= size
         self._failed = True
-        if self._left_reads < 0 or time.thread_time() > self._until_s:
+        if self._left_reads < 0 or (
+            self._until_s < math.inf and time.thread_time() > self._until_s
+        ):
             raise Unreadable(f"{self._what} takes too long to read")
         if self._left_bytes < 0:
             raise Unreadable(f"{self._what} takes more than {self._most_bytes >> 20} MiB to read")

@@ -169,17 +169,19 @@ def _count(container: InputContainer, stream: VideoStream) -> tuple[int, float |
     """Count frames and seconds from the packets, without decoding."""
     if container.format.name.startswith(_ROTATABLE):  # others are at their start
         container.seek(0)
-    frames, times = 0, list[int]()
+    frames, first, last = 0, None, None
     for packet in container.demux(stream):
         if frames >= PACKET_LIMIT:
             raise Unreadable(f"no frame count in the header, over {PACKET_LIMIT:,} packets")
-        frames += bool(packet.size)
-        times += () if packet.pts is None else (packet.pts,)
-    ticks = max(times, default=0) - min(times, default=0)
-    if frames < 2 or not ticks or not stream.time_base:
+        if packet.size:
+            frames += 1
+        if packet.pts is not None:
+            first = packet.pts if first is None else min(first, packet.pts)
+            last = packet.pts if last is None else max(last, packet.pts)
+    if frames < 2 or first is None or last is None or last == first or not stream.time_base:
         return frames, None
     # The last frame lasts as long as the average of the others.
-    return frames, float(ticks * stream.time_base) * frames / (frames - 1)
+    return frames, float((last - first) * stream.time_base) * frames / (frames - 1)
 
 
 # vLLM's rate for a clip without one (`load_base64`, vllm/multimodal/media/video.py, 0.32).

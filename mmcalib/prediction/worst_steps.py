@@ -189,6 +189,7 @@ RehearseAll = Callable[
 
 # The arithmetic assumes that all else stays the same; a rehearsal corrects it for the next try.
 _TRIES: Final = 3
+# The first two cost KV cache, the others sequences at once or speed.
 _REMEDIES: Final = (
     *(demand.raise_reserve, demand.leave_room),
     *(demand.use_free, demand.allow_few, demand.shrink_step),

@@ -70,7 +70,9 @@ _OPENERS = {"parquet": "tables", "hf-dataset": "tables"}
 
 
 def open_item(item: Item) -> Opened:
-    """Open an item. Raises OSError, ValueError, or UsageError if a library is not installed."""
+    """Open an item. Raises OSError or ValueError if it is missing or damaged, UsageError if a
+    library is not installed.
+    """
     if item.byte_source and item.byte_source.data is not None:
         return Opened(io.BytesIO(item.byte_source.data), len(item.byte_source.data))
     location = Location.of(item.path)

@@ -237,7 +237,8 @@ def _combine(search: r.SearchResult, trials: Trials) -> Combination | None:
     """Report the remedies as a proposal; None without any."""
     changes, memory = trials.changes(search.best), search.outcome.memory
     # Of two numbers for one argument, the last is proposed.
-    every = (*(o for o in trials.required if o.changes.items() <= changes.items()), *search.best)
+    stated = (one for one in trials.required if one.changes.items() <= changes.items())
+    every = (*stated, *search.best)
     if not every or memory is None:
         return None
     return Combination(

@@ -198,7 +198,8 @@ def key_splits(
 
     It does so where tiles of queries would leave multiprocessors idle. `tokens` is that of the
     longest sequence; there is no mask. From hopper/heuristics.h `num_splits_heuristic`, which
-    counts one sequence, and flash_attn/cute/interface.py (all). FlashAttention 2: single queries.
+    counts one sequence, and flash_attn/cute/interface.py, which counts all. FlashAttention 2 splits
+    for single queries only.
     """
     if version == 4:
         tiles, parts = sequences * heads * -(-tokens // 256), -(-tokens // 128)

@@ -111,7 +111,8 @@ def install_dummy_media(machine: ImaginaryMachine) -> None:
 
     def numpy(self: torch.Tensor, **kwargs: Any) -> npt.NDArray[Any]:
         """Return untouched pages for a fake host tensor, such as a long clip's features."""
-        return np.zeros(tuple(self.shape), torch.empty(0, dtype=self.dtype).numpy().dtype)
+        dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
+        return np.zeros(tuple(self.shape), dtype)
 
     replace(targets.DUMMY_PIXELS, _WhiteFrames())
     replace(targets.HASH, classmethod(hash_kwargs))
@@ -139,7 +140,8 @@ class _WhiteFrames:
 def hide_cpu_build() -> None:
     """Hide that this build of vLLM is for CPUs; call it before anything of vLLM is imported.
 
-    vLLM turns Triton off in a CPU wheel, which name or version tell; before 0.32 also no package.
+    vLLM recognizes a CPU wheel by its name or version and turns Triton off; before 0.32 also if
+    there is no package `vllm`.
     """
     original, own = importlib.metadata.version, version_of("vllm")
 
