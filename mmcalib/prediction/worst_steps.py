@@ -19,7 +19,7 @@ from mmcalib.checks.check import Check
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.memory import retention_check
 from mmcalib.domain.memory import Budget, EncoderStep, PhasePeak, RehearsedMemory
-from mmcalib.domain.shapes import Modality
+from mmcalib.domain.shapes import Modality, scaled
 from mmcalib.limits import demand
 from mmcalib.limits.policy import Cost
 from mmcalib.prediction.rehearse import Predicted
@@ -66,12 +66,14 @@ def rehearse_worst_steps(
     """Rehearse the worst step of each served modality; failed rehearsals are omitted.
 
     Some models need the encoder of a modality that is off (vLLM 0.32's MiniCPM-V 4.6 sends frames
-    through that of images): then the step runs after the configuration's own profile.
+    through that of images), and some profile a short item (Gemma 4's dummy sound has 1 of 750
+    tokens): then the step runs after the configuration's own profile.
     """
     every = list(worst_step_configs(decision))
     answers = ask([args for _, args in every], ())
     steps = {m: step for (m, _), step in zip(every, answers, strict=True) if step is not None}
-    own = tuple(_dummy_step(m, decision) for m, _ in every if m not in steps)
+    short = [m for m, _ in every if _is_short(steps.get(m), m, decision)]
+    own = tuple(_largest_step(modality, decision) for modality in short)
     if own and all(own):
         (after,) = ask([decision.engine_args], tuple(filter(None, own)))
         for ran in after.steps if after else ():
@@ -83,13 +85,22 @@ def rehearse_worst_steps(
     return steps
 
 
-def _dummy_step(modality: Modality, decision: JudgedConfig) -> EncoderStep | None:
+def _is_short(step: RehearsedMemory | None, modality: Modality, decision: JudgedConfig) -> bool:
+    """True without a step, or if its tokens are too few to tell what the largest item takes."""
+    largest = decision.budget.max_tokens_per_item.get(modality, 0)
+    full = min(largest, _step_tokens(modality, decision))
+    return step is None or step.encoder_tokens < full / 2
+
+
+def _largest_step(modality: Modality, decision: JudgedConfig) -> EncoderStep | None:
     """Return a step full of vLLM's largest items of the modality; None if they are unknown."""
     dummy = decision.plain.dummies.get(modality)
     if dummy is None or not dummy.embeds or not dummy.size:
         return None
-    items = max(1, _step_tokens(modality, decision) // dummy.embeds)
-    return EncoderStep(dummy.shape(modality), items)
+    largest = max(dummy.embeds, decision.budget.max_tokens_per_item.get(modality, 0))
+    longer = largest / dummy.embeds
+    shape = scaled(dummy.shape(modality), longer if modality == "audio" else math.sqrt(longer))
+    return EncoderStep(shape, max(1, _step_tokens(modality, decision) // largest))
 
 
 def _step_tokens(modality: Modality, decision: JudgedConfig) -> int:

@@ -18,6 +18,7 @@ from mmcalib.checks.reserve import embeddings_only_check, reserved_bytes_check
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import (
     Budget,
+    Dummy,
     EncoderOutputs,
     EncoderStep,
     PhasePeak,
@@ -252,6 +253,24 @@ def test_a_step_that_could_not_be_run_decides_nothing() -> None:
     found = shortfall(predicted(CLIPS, after), CLIPS)
     assert not isinstance(found.worst, WorstStep) or not found.worst.items
     assert rehearsed_inputs(after) == set()
+
+
+def test_a_step_of_short_dummies_is_run_with_the_largest_sound() -> None:
+    """vLLM profiles Gemma 4 with a sound of 1 token; its largest has 750, in 80 times the bytes."""
+    short = {"audio": Dummy(1, 2048, {"length": 512})}
+    budget = replace(limits(2496, 256, 750, "audio"), dummies=short)
+    config, asked = config_of(budget, modality="audio"), list[tuple[EncoderStep, ...]]()
+
+    def ask(args: Sequence[Mapping[str, Any]], steps: tuple[EncoderStep, ...]) -> Any:
+        asked.append(steps)
+        ran = tuple(StepPeak(step, 230 * MIB, 2250) for step in steps)
+        own = peaks(9 * MIB, 9 * MIB)
+        return [rehearsed(budget=budget, phases=own, encoder_tokens=1, steps=ran)] * len(args)
+
+    steps = worst_steps.rehearse_worst_steps(config, ask)
+    assert asked == [(), (EncoderStep(AudioShape(750 * 512, 16_000), 3),)]
+    first = next(worst_steps.list_demands(config, steps["audio"], steps))
+    assert first.peak_bytes == round(230 * MIB * 2496 / 2250)
 
 
 @pytest.mark.parametrize(("width", "status"), [(4096, "pass"), (WIDTH, "fail")])
