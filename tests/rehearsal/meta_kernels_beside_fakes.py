@@ -15,7 +15,7 @@ import torch  # noqa: E402 - only after the stand-ins
 from torch.utils._pytree import tree_leaves  # noqa: E402
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402
 
-from mmcalib.child.rehearsal.device import NOT_HANDLED, ImaginaryGpu  # noqa: E402
+from mmcalib.child.rehearsal.device import ImaginaryGpu, _has_plain_meta_kernel  # noqa: E402
 
 compared: Counter[str] = Counter()
 differing: dict[str, str] = {}
@@ -42,16 +42,21 @@ def described(made: Any, given: Sequence[Any]) -> list[Any]:
 class BesideFakes(ImaginaryGpu):
     """Asks twice."""
 
-    def _meta_result(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], flat: Sequence[Any]
-    ) -> Any:
-        made = super()._meta_result(func, args, kwargs, flat)
-        if made is NOT_HANDLED:
-            return made
+    def _meta_result(self, func: Any, args: Any, kwargs: dict[str, Any], device: Any) -> Any:
+        made = super()._meta_result(func, args, kwargs, device)
+        return self._compared(func, args, kwargs, made) if _has_plain_meta_kernel(func) else made
+
+    def _new_result(self, func: Any, args: Any, kwargs: dict[str, Any], device: Any) -> Any:
+        made = super()._new_result(func, args, kwargs, device)
+        return self._compared(func, args, kwargs, made)
+
+    def _compared(self, func: Any, args: Any, kwargs: dict[str, Any], made: Any) -> Any:
+        given = tree_leaves((args, kwargs))
         # What moves the sizes of what it is given would do so twice; none such is answered.
         with self.fake:
             beside = func(*args, **kwargs)
-        said, wanted = described(made, flat), described(beside, flat)
+        given = tree_leaves((args, kwargs))
+        said, wanted = described(made, given), described(beside, given)
         compared[str(func)] += 1
         if said != wanted:
             differing.setdefault(str(func), f"{said}, and the fake mode {wanted}")

@@ -247,6 +247,9 @@ _VIEWS: Final = {aten.view.default, aten._unsafe_view.default, aten.slice.Tensor
 _SAMPLERS: Final = {aten.grid_sampler_2d.default, aten.grid_sampler_3d.default}
 # Operations with these tags depend on more than their arguments' shapes.
 _EXCLUDED_TAGS: Final = {torch.Tag.inplace_view, torch.Tag.nondeterministic_seeded}
+# About 50 MB of keys.
+_MOST_LAYOUTS: Final = 1 << 16
+_DATA_TAGS: Final = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 
 
 def _sampled(source: Any, grid: Any, *_: Any) -> Any:
@@ -264,6 +267,42 @@ def _has_plain_meta_kernel(func: Operation) -> bool:
     return func in _VIEWS or not any(applies(func) for applies, _ in op_implementations_checks)
 
 
+@cache
+def _makes_new_tensors(func: Operation) -> bool:
+    """Return True if it only makes new tensors, laid out by the layouts of its arguments."""
+    # Of these, `_unsafe_view` does not say that it is a view.
+    is_plain = isinstance(func, torch._ops.OpOverload) and func not in _VIEWS
+    if not is_plain or func.namespace != "aten":
+        return False
+    returns = func._schema.returns
+    aliases = any(one.alias_info for one in (*func._schema.arguments, *returns))
+    only_tensors = all(str(one.type) == "Tensor" for one in returns)
+    return only_tensors and not aliases and not _DATA_TAGS & set(func.tags)
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.size(), tensor.stride(), tensor.dtype
+
+
+def _described(argument: Any) -> Any:
+    """Return a key of all that layouts of results depend on."""
+    if isinstance(argument, torch.Tensor):
+        return _layout(argument)
+    if isinstance(argument, list | tuple):
+        return tuple(map(_described, argument))
+    return type(argument), argument
+
+
+def _only_device(flat: Sequence[Any]) -> torch.device | None:
+    """Return the CUDA device of the tensors if they are fakes of one, without a value."""
+    tensors = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
+    if any(not isinstance(t, FakeTensor) or t.constant is not None for t in tensors):
+        return None
+    devices = {tensor.fake_device for tensor in tensors}
+    device = devices.pop() if len(devices) == 1 else None
+    return device if device is not None and device.type == "cuda" else None
+
+
 class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not followed
     """While entered, records the memory of operations on `cuda` tensors instead of computing them.
 
@@ -276,6 +315,8 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
         self.ledger = ledger
         self.guesses: Counter[str] = Counter()
+        # Layers repeat operations, and torch computes the layouts of their results in Python.
+        self._layouts: dict[Any, list[tuple[Any, ...]]] = {}
         self.clear(lambda name: None)
         self._lift_before: list[bool] = []
 
@@ -329,35 +370,30 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
         if moved is not NOT_HANDLED:
             return moved
         original, args = args, masks_to_indices(self, func, args)
-        unchanged = args is original
-        out = self._meta_result(func, args, kwargs, flat) if unchanged else NOT_HANDLED
-        if out is NOT_HANDLED:
+        device = _only_device(flat) if args is original and "device" not in kwargs else None
+        if device is None:
             out = self._run_fake(func, args, kwargs)
+        elif _makes_new_tensors(func):
+            out = self._new_result(func, args, kwargs, device)
+        else:
+            out = self._meta_result(func, args, kwargs, device)
         self._book(func, args, kwargs, out)
         self._update_values(func, args, kwargs, out)
         return out
 
     def _meta_result(
-        self, func: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], flat: Sequence[Any]
+        self, func: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
     ) -> Any:
-        """Compute the fake mode's result with torch's meta kernel, without its slow tracing.
-
-        NOT_HANDLED if the fake mode must. `flat`: all argument leaves.
+        """Compute the fake mode's result, by torch's meta kernel if that says the same: the mode
+        itself traces slowly.
         """
-        if not _has_plain_meta_kernel(func) or "device" in kwargs:
-            return NOT_HANDLED
-        tensors = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
-        if any(not isinstance(t, FakeTensor) or t.constant is not None for t in tensors):
-            return NOT_HANDLED
-        devices = {tensor.fake_device for tensor in tensors}
-        device = devices.pop() if len(devices) == 1 else None
-        if device is None or device.type != "cuda":
-            return NOT_HANDLED
+        if not _has_plain_meta_kernel(func):
+            return self._run_fake(func, args, kwargs)
         try:
             with in_kernel_invocation_manager(self.fake):
                 out = _sampled(*args) if func in _SAMPLERS else func(*args, **kwargs)
         except NotImplementedError:
-            return NOT_HANDLED
+            return self._run_fake(func, args, kwargs)
 
         def to_fake(tensor: torch.Tensor) -> FakeTensor:
             # An argument that was written to already is one.
@@ -365,6 +401,22 @@ class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not foll
             return tensor if is_fake else FakeTensor(self.fake, tensor, device)
 
         return tree_map_only(torch.Tensor, to_fake, out)
+
+    def _new_result(
+        self, func: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
+    ) -> Any:
+        """Return new tensors, laid out as the last time for arguments of the same layouts."""
+        key = func, torch.get_default_dtype(), _described(args), *map(_described, kwargs.items())
+        if (layouts := self._layouts.get(key)) is None:
+            out = self._meta_result(func, args, kwargs, device)
+            if len(self._layouts) == _MOST_LAYOUTS:
+                self._layouts.clear()
+            self._layouts[key] = [_layout(fake) for fake in tree_leaves(out)]
+            return out
+        with in_kernel_invocation_manager(self.fake):
+            made = [torch.empty_strided(*lay[:2], dtype=lay[2], device="meta") for lay in layouts]
+        fakes = tuple(FakeTensor(self.fake, tensor, device) for tensor in made)
+        return fakes[0] if len(fakes) == 1 else fakes
 
     def fake_like(self, real: torch.Tensor, dtype: torch.dtype, device: str) -> torch.Tensor:
         """Return a fake tensor with the sizes and strides of a dense copy of `real`."""
