@@ -147,12 +147,14 @@ def _false(written: WrittenFile, values: Mapping[str, Any]) -> Iterator[Check]:
         yield Check(ids.FALSE_KEY.of(key), "fail", detail, remedy)
 
 
+def _flag_of(written: WrittenFile) -> dict[str, str]:
+    """The last flag of each argument that the command line sets."""
+    named = ((written.argument(f[2:].partition("=")[0]), f) for f in written.flags if f[:2] == "--")
+    return {argument: flag for argument, flag in named if argument is not None}
+
+
 def _overridden(written: WrittenFile) -> Iterator[Check]:
-    flag_of: dict[str, str] = {}
-    for flag in written.flags:
-        name = flag[2:].partition("=")[0]
-        if flag.startswith("--") and (argument := written.argument(name)) is not None:
-            flag_of[argument] = flag
+    flag_of = _flag_of(written)
     for key, value in written.settings.items():
         flag = flag_of.get(written.argument(key) or "", "")
         if flag:
@@ -162,7 +164,7 @@ def _overridden(written: WrittenFile) -> Iterator[Check]:
 
 def _lost(written: WrittenFile, values: Mapping[str, Any]) -> Iterator[str]:
     """Numbers and mappings that vLLM reads differently; a false has its own check."""
-    flags = {written.argument(flag[2:].partition("=")[0]) for flag in written.flags}
+    flags = _flag_of(written)
     for key, value in written.settings.items():
         argument = written.argument(key)
         if argument is None or argument in flags or "." in key:

@@ -10,7 +10,6 @@ from mmcalib.checks import catalogue as ids
 from mmcalib.checks.catalogue import CheckId
 from mmcalib.checks.check import Check, RemedyStyle, Status, yaml_line
 from mmcalib.checks.facts import CheckFacts, Decision, LargestPrompt
-from mmcalib.checks.limits import size_hint
 from mmcalib.domain.knobs import FrameSampling, Knob, merge_nested
 from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.domain.shapes import Modality, weight
@@ -19,7 +18,7 @@ from mmcalib.limits.costs import CostColumns, CostTable, ItemCost
 from mmcalib.limits.demand import Excess, find_excesses
 from mmcalib.limits.frontier import Point, most_detailed
 from mmcalib.limits.policy import TEXT_RESERVE_TOKENS
-from mmcalib.limits.values import LIMIT, Count, resident_items
+from mmcalib.limits.values import LIMIT, Count, resident_items, size_hint
 from mmcalib.releases.constants import MIN_ANSWER_TOKENS
 from mmcalib.text import number, plural
 

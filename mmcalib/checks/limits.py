@@ -12,7 +12,7 @@ from mmcalib.checks.facts import CheckFacts
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape
 from mmcalib.limits.effects import Footprint, ItemOutcome
-from mmcalib.limits.values import LIMIT, Count
+from mmcalib.limits.values import LIMIT, SIZES, Count, limit_options
 from mmcalib.releases.constants import DEFAULT_ITEM_LIMIT
 
 KWARGS = "mm_processor_kwargs"
@@ -21,12 +21,6 @@ SCOPES: dict[Modality, str] = {
     "image": "images_kwargs",
     "video": "videos_kwargs",
     "audio": "audio_kwargs",
-}
-
-_SIZES = {
-    "image": ("width", "height"),
-    "video": ("num_frames", "width", "height"),
-    "audio": ("length",),
 }
 
 
@@ -61,25 +55,6 @@ def _whole(value: Any) -> Any:
     return None if value is None else int(value)
 
 
-def limit_options(limits: Mapping[str, Any], modality: str) -> dict[str, Any]:
-    """The count and size hint of one modality."""
-    value = limits.get(modality)
-    if isinstance(value, Mapping):
-        return {name: inner for name, inner in value.items() if inner is not None}
-    return {} if value is None else {"count": value}
-
-
-def size_hint(limits: Mapping[str, Any], modality: str) -> dict[str, int]:
-    axes = _SIZES.get(modality, ())
-    return {name: v for name, v in limit_options(limits, modality).items() if name in axes}
-
-
-def without_hints(engine_args: Mapping[str, Any]) -> dict[str, Any]:
-    limits = engine_args.get(LIMIT) or {}
-    plain = {m: limit_options(limits, m).get("count", DEFAULT_ITEM_LIMIT) for m in limits}
-    return {**engine_args, LIMIT: plain} if limits else dict(engine_args)
-
-
 def check_written_limits(facts: CheckFacts) -> Iterator[Check]:
     """Find names in `limit_mm_per_prompt` that this model does not have."""
     limits, taken = facts.configuration.engine_args.get(LIMIT) or {}, facts.model.modalities
@@ -99,7 +74,7 @@ def check_written_limits(facts: CheckFacts) -> Iterator[Check]:
 
 
 def _misspelt(limits: Mapping[str, Any], modality: str) -> Iterator[Check]:
-    given, known = limit_options(limits, modality), ("count", *_SIZES.get(modality, ()))
+    given, known = limit_options(limits, modality), ("count", *SIZES.get(modality, ()))
     for name in given:
         if name not in known:
             detail = f"vLLM ignores {name} without a word: {modality} has {', '.join(known)}"

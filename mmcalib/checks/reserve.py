@@ -9,14 +9,21 @@ from typing import Any, Final
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, RemedyStyle, Status, yaml_line
 from mmcalib.checks.facts import CheckFacts, JudgedConfig
-from mmcalib.checks.limits import limit_options, size_hint
 from mmcalib.domain.knobs import AreaCap, Knob, Value, merge_nested
 from mmcalib.domain.memory import Budget, Dummy, RehearsedMemory, floor_utilization
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.errors import MmcalibError
 from mmcalib.limits.demand import Demand, LanguageStep, MergeStep, PromptsStep, Shortfall, WorstStep
-from mmcalib.limits.values import LIMIT, Count, ProfileReserve, compute_reserve
+from mmcalib.limits.values import (
+    LIMIT,
+    Count,
+    ProfileReserve,
+    compute_reserve,
+    limit_options,
+    plain_counts,
+    size_hint,
+)
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.remedies.memory import Remedy
 from mmcalib.text import gib
@@ -162,8 +169,7 @@ def not_rehearsed(gpu: str, failure: MmcalibError | None, command: str) -> Unreh
     reason = reason or "the profile leaves out the encoder"
     return Unrehearsed(
         f"rehearsals on {gpu} ended early, the first with: {reason}",
-        f"{command} --verbose shows why; --validate replay on such a GPU "
-        "replays the heaviest prompts",
+        f"{command} shows why; --validate replay on such a GPU replays the heaviest prompts",
     )
 
 
@@ -214,7 +220,7 @@ def reserve_remedies(
     size = size_hint(limits, modality) if modality else {}
     if modality is None or not size:
         return
-    plain = {LIMIT: {**limits, modality: limit_options(limits, modality).get("count", 1)}}
+    plain = {LIMIT: {**limits, modality: plain_counts(limits)[modality]}}
     caps = (k for k in opened.knobs if isinstance(k, AreaCap) and k.modality == modality)
     for knob in caps:
         if (value := knob.value_for_size(size)) is not None:

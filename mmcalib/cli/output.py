@@ -53,15 +53,15 @@ _PLAINEST = "env"
 _LEFT_OUT = "the server rejects some items, so they were left out; to include them"
 
 
-def _repeat_with_variables(command: Sequence[str]) -> str:
+def _repeat_with_variables(command: Sequence[str], options: RunCommandOptions) -> str:
     """The command of this run with --force and a form that has environment variables."""
-    words = ["mmcalib", *command]
-    if "--force" not in words:
-        words.append("--force")
-    carrying = [name for name, form in CONFIGURATIONS.items() if form.variables]
-    if not any(word.removeprefix("--emit=") in carrying for word in words):
-        words += ["--emit", _PLAINEST]
-    return shlex.join(words)
+    own = [*command[: command.index("--")]] if "--" in command else [*command]
+    flags = command[len(own) :]
+    if not options.force:
+        own.append("--force")
+    if not any(CONFIGURATIONS[name].variables for name in options.emit or ()):
+        own += ["--emit", _PLAINEST]
+    return shlex.join(["mmcalib", *own, *flags])
 
 
 def check_output_dir(out: Path, *, force: bool) -> None:
@@ -146,7 +146,7 @@ def finish(
         if words := undrawn_words():
             console.print(words, markup=False, soft_wrap=True)
         if wanting := calibration.needed_variables:
-            retry = with_environment(wanting, _repeat_with_variables(command))
+            retry = with_environment(wanting, _repeat_with_variables(command, options))
             console.print(f"{_LEFT_OUT}: {retry}", markup=False, soft_wrap=True)
     if not passes:
         failed = first_failed(calibration.checks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 from mmcalib.cli import command
@@ -73,6 +72,7 @@ def rehearse(options: RehearseOptions) -> None:
     Example: mmcalib rehearse --model Qwen/Qwen2.5-VL-3B-Instruct --gpu L4 -- --max-model-len 32768
     """
     from mmcalib.cli.progress import terminal
+    from mmcalib.configs.read import WrittenConfiguration
     from mmcalib.domain.traffic import Arrivals
     from mmcalib.errors import VerdictError
     from mmcalib.models.gpus import AUTO, Gpu
@@ -97,11 +97,11 @@ def rehearse(options: RehearseOptions) -> None:
     if options.as_json:
         command.print_json(rehearsals if options.compare else rehearsals[0])
     if not options.quiet:
-        named = {"--model": options.model, "--config": options.config}
-        named |= {} if isinstance(gpu, Gpu) else {"--gpu": options.gpu}
-        words = [word for flag, value in named.items() if value for word in (flag, str(value))]
-        words += [gpu.flags] if isinstance(gpu, Gpu) else []
-        plan = " ".join(["mmcalib plan", *words, *(["--", shlex.join(flags)] if flags else [])])
+        file = next((one.config for one in rehearsals if not one.starts), "")
+        config = Path(file) if file else None
+        written = WrittenConfiguration(config, model=options.model, flags=tuple(flags))
+        named = ("--gpu", options.gpu) if options.gpu and not isinstance(gpu, Gpu) else ()
+        plan = written.command("plan", gpu if isinstance(gpu, Gpu) else None, *named)
         print_rehearsals(rehearsals, console, plan, verbose=options.verbose)
         if traffic := rehearsals[0].traffic:
             print_traffic(traffic, rehearsals[0].gpu, console)

@@ -120,8 +120,7 @@ def add_config_hints(written: WrittenConfiguration, gpu: Gpu) -> Iterator[None]:
         yield
     except VllmRefused as error:
         if written.source is not None:
-            file = shlex.quote(str(written.source))
-            error.hint = error.hint or f"mmcalib validate --config {file} {gpu.flags}"
+            error.hint = error.hint or written.command("validate", gpu)
         elif written.flags:
             error.hint = error.hint or f"change what vLLM rejects in -- {shlex.join(written.flags)}"
         raise

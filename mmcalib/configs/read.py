@@ -44,6 +44,7 @@ from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.engine.wheels import BUILDS, installed_version, known_arguments, known_variables
 from mmcalib.errors import UsageError
 from mmcalib.files import encoding_of, read_document
+from mmcalib.models.gpus import Gpu
 from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
 from mmcalib.text import describe_releases, one_line
 
@@ -138,6 +139,13 @@ class WrittenConfiguration:
         model = () if is_in_file else (self.model or PLACEHOLDER_MODEL,)
         path = None if self.config is None else str(self.config)
         return ParseServeConfig(path, (*model, *self.flags), self.file_flags)
+
+    def command(self, name: str, gpu: Gpu | None = None, *options: str) -> str:
+        """Return the mmcalib command of this name for this configuration, with these options."""
+        given = {"--model": self.model, "--config": self.source}
+        words = [word for one, value in given.items() if value for word in (one, str(value))]
+        words += [*(shlex.split(gpu.flags) if gpu else ()), *options]
+        return shlex.join(["mmcalib", name, *words, *(("--", *self.flags) if self.flags else ())])
 
     def tune_text(self, engine_args: Mapping[str, Any], read: Mapping[str, Any]) -> str:
         """Return the text with mmcalib's arguments replaced; `read` are the values before."""

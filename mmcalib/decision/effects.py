@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +11,6 @@ from mmcalib.checks.facts import Decision
 from mmcalib.configs.opening import without_gpu_args
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.domain.knobs import Setting
-from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, Shape, VideoShape, scaled
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, ComputeBudget, Measure
@@ -68,32 +66,23 @@ def probe_shapes(modalities: Iterable[str], tables: Iterable[CostTable] = ()) ->
 
 @dataclass(frozen=True, slots=True)
 class Footprints:
-    """Gets budgets and item costs of configurations from vLLM, each once; the host has the model
-    open. `serve_defaults` fill missing arguments.
+    """Gets budgets and item costs of configurations from vLLM; the host has the model open, and
+    caches them. `serve_defaults` fill missing arguments.
     """
 
     host: EngineHost
     model_path: str
     serve_defaults: Mapping[str, int]
     shapes: tuple[Shape, ...]
-    _budgets: dict[str, Footprint] = field(default_factory=dict)
-    _items: dict[tuple[str, Shape], ItemOutcome] = field(default_factory=dict)
-
-    def store_budget(self, args: Mapping[str, Any], budget: Budget) -> None:
-        """Store a known budget of `args`, with dummies built."""
-        self._budgets[_key(args, build_dummy=True)] = Footprint(budget)
 
     def budget(self, args: Mapping[str, Any], *, build_dummy: bool = False) -> Footprint:
         """Return the budget or vLLM's refusal; dummies are those of the profiled modality."""
-        key = _key(args, build_dummy=build_dummy)
-        if key not in self._budgets:
-            full = {**self.serve_defaults, **args, "model": self.model_path}
-            try:
-                request = ComputeBudget(full, build_dummy, only_profiled=True)
-                self._budgets[key] = Footprint(self.host.ask(request, "switching a setting off"))
-            except VllmRefused as error:
-                self._budgets[key] = Footprint(refusal=error.message)
-        return self._budgets[key]
+        full = {**self.serve_defaults, **args, "model": self.model_path}
+        request = ComputeBudget(full, build_dummy, only_profiled=True)
+        try:
+            return Footprint(self.host.ask(request, "switching a setting off"))
+        except VllmRefused as error:
+            return Footprint(refusal=error.message)
 
     def items(self, args: Mapping[str, Any], shapes: Iterable[Shape]) -> Footprint:
         """Return vLLM's costs or refusals of blanks of these shapes."""
@@ -101,16 +90,14 @@ class Footprints:
         return Footprint(items={shape: self._measure(setting, shape) for shape in shapes})
 
     def _measure(self, setting: Setting, shape: Shape) -> ItemOutcome:
-        key = setting.key, shape
-        if key not in self._items:
-            request = Measure(setting, (Blank(shape),))
-            try:
-                (answer,) = self.host.measure(request, "switching a setting off")
-                cost, refused = answer.cost, ItemOutcome(refusal=answer.refusal)
-            except VllmRefused as error:
-                cost, refused = None, ItemOutcome(refusal=error.message)
-            self._items[key] = ItemOutcome(cost.tokens, cost.tensor_bytes) if cost else refused
-        return self._items[key]
+        request = Measure(setting, (Blank(shape),))
+        try:
+            (answer,) = self.host.measure(request, "switching a setting off")
+        except VllmRefused as error:
+            return ItemOutcome(refusal=error.message)
+        if (cost := answer.cost) is None:
+            return ItemOutcome(refusal=answer.refusal)
+        return ItemOutcome(cost.tokens, cost.tensor_bytes)
 
     def pairs(
         self, args: Mapping[str, Any], less: Mapping[str, Any], path: SettingPath
@@ -124,10 +111,6 @@ class Footprints:
                     yield self.items(args, [shape]), self.items(less, [shape])
         elif is_size_hint(path) and with_.budget and with_.budget.profiled_modality == path[1]:
             yield self.budget(args, build_dummy=True), self.budget(less, build_dummy=True)
-
-
-def _key(args: Mapping[str, Any], *, build_dummy: bool) -> str:
-    return json.dumps([args, build_dummy], sort_keys=True, default=str)
 
 
 _REQUIRED = "installed versions fill it in; other versions reject the related option without it"
@@ -188,7 +171,6 @@ def drop_idle_settings(decision: Decision, budgets: BudgetSource, progress: Prog
     shapes = probe_shapes(served, (decision.default_table, decision.table))
     footprints = Footprints(budgets.host, budgets.model_path, defaults, shapes)
     args = without_gpu_args(decision.engine_args, budgets.opened.device)
-    footprints.store_budget(args, decision.budget)
     companions: dict[SettingPath, SettingPath] = {
         p.knob.key_path(name): p.knob.key_path()
         for p in decision.chosen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
@@ -44,8 +43,6 @@ class BudgetSource:
     files: Files = prepare_files
     given: Mapping[str, Any] = field(default_factory=dict)
     rounding: Rounding = "up"
-    # By engine arguments: some budgets are needed twice.
-    _budgets: dict[str, Budget] = field(default_factory=dict, repr=False, compare=False)
 
     def engine_args(
         self, setting: Setting, per_prompt: Mapping[str, Any], largest_embeds: int
@@ -99,10 +96,7 @@ class BudgetSource:
         serving = self.opened.serve_defaults.items()
         for name, value in (("max_model_len", self.opened.max_model_len), *serving):
             request.engine_args.setdefault(name, value)
-        key = json.dumps([request.engine_args, build_dummy], sort_keys=True)
-        if key not in self._budgets:
-            self._budgets[key] = self.host.ask(request, "computing the encoder budget")
-        return self._budgets[key]
+        return self.host.ask(request, "computing the encoder budget")
 
 
 def explore(

@@ -29,7 +29,7 @@ class Policy:
 
     `count` overrides the items per prompt of a modality. `coverage` is the share of prompts to
     admit by their item counts, over all modalities together or per modality.
-    `max_tokens_per_item` caps every image and video frame. No image may shrink below
+    `max_tokens_per_item` caps every image and each pair of video frames. No image may shrink below
     `min_image_pixels`, and videos keep `min_video_frames` frames if they have them.
     Engine values of None are derived; `media_io_kwargs` is how the server will load media, in
     vLLM's spelling. `concurrency` is how many sequences of `max_model_len` the KV cache must hold,

@@ -96,7 +96,6 @@ class HitCurve:
 
     accesses: int
     distinct: int
-    distinct_bytes: int
     largest_request_bytes: int
     capacities: Sequence[int]
     hits: Sequence[int]
@@ -120,12 +119,10 @@ class HitCurve:
         return self.hits_at(capacity_bytes) / self.accesses if self.accesses else 0.0
 
     def capacity_for(self, hits: int) -> int:
-        """The smallest capacity for `hits`, 0 for none. Raises ValueError for too many."""
-        if hits <= 0:
-            return 0
-        if hits > self.most_hits:
-            raise ValueError(f"no cache has {hits} hits in {self.accesses} accesses")
-        return self.capacities[bisect_left(self.hits, hits)]
+        """The smallest capacity for `hits`, of which no more than `most_hits` are possible; 0 for
+        none.
+        """
+        return self.capacities[bisect_left(self.hits, hits)] if hits else 0
 
     def points(self, most: int) -> list[tuple[int, float]]:
         """Up to `most` pairs (capacity, hit rate), evenly spaced in hits; the last has all hits."""
@@ -195,7 +192,7 @@ def hit_curve(requests: Iterable[Sequence[tuple[Hashable, int]]]) -> HitCurve:
     - It is the cache of one process. Each of several API servers has its own and gets its share of
       the requests; `mm_processor_cache_type: shm` evicts first in, first out.
 
-    Raises ValueError for a size that is not positive or differs between accesses of one key.
+    Sizes are positive, and the same for all accesses of one key.
     """
     recent = Recency()
     last: dict[Hashable, int] = {}
@@ -206,21 +203,13 @@ def hit_curve(requests: Iterable[Sequence[tuple[Hashable, int]]]) -> HitCurve:
         needed.extend(recent.bytes_since(last[key]) for key in latest if key in last)
         for key in reversed(latest):
             nbytes, before = latest[key], last.get(key)
-            if before is None:
-                if nbytes <= 0:
-                    raise ValueError(f"{key!r} has {nbytes} bytes")
-                last[key] = recent.append(nbytes)
-            elif recent.sizes[before] == nbytes:
-                last[key] = recent.move_to_end(before)
-            else:
-                raise ValueError(f"{key!r} has {recent.sizes[before]} bytes and {nbytes} bytes")
+            last[key] = recent.append(nbytes) if before is None else recent.move_to_end(before)
         accesses += len(latest)
         heaviest = max(heaviest, sum(latest.values()))
     capacities, counts = np.unique(np.asarray(needed), return_counts=True)
     return HitCurve(
         accesses=accesses,
         distinct=len(last),
-        distinct_bytes=recent.total,
         largest_request_bytes=heaviest,
         capacities=array("q", capacities.tobytes()),
         hits=array("q", np.cumsum(counts).tobytes()),

@@ -5,15 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape
 from mmcalib.limits.costs import CostTable, ItemCost
+from mmcalib.releases.constants import DEFAULT_ITEM_LIMIT
 
 LIMIT = "limit_mm_per_prompt"
 Hint = Mapping[str, int]
+SIZES: Final = {
+    "image": ("width", "height"),
+    "video": ("num_frames", "width", "height"),
+    "audio": ("length",),
+}
 # How to round a step to whole largest items: vLLM's profile rounds down.
 Rounding = Literal["up", "down", "none"]
 
@@ -36,6 +42,24 @@ def limit_mm_per_prompt(
         modality: {"count": count.value, **hints[modality]} if hints.get(modality) else count.value
         for modality, count in counts.items()
     }
+
+
+def limit_options(limits: Mapping[str, Any], modality: str) -> dict[str, Any]:
+    """The count and size hint of one modality, as vLLM reads them."""
+    value = limits.get(modality)
+    if isinstance(value, Mapping):
+        return {name: inner for name, inner in value.items() if inner is not None}
+    return {} if value is None else {"count": value}
+
+
+def size_hint(limits: Mapping[str, Any], modality: str) -> dict[str, int]:
+    axes = SIZES.get(modality, ())
+    return {name: v for name, v in limit_options(limits, modality).items() if name in axes}
+
+
+def plain_counts(limits: Mapping[str, Any]) -> dict[str, int]:
+    """The counts of all modalities that are listed, without size hints."""
+    return {m: limit_options(limits, m).get("count", DEFAULT_ITEM_LIMIT) for m in limits}
 
 
 def hint_candidates(heaviest: ItemCost, audio_rate_hz: int | None) -> list[Hint]:

@@ -18,7 +18,7 @@ from mmcalib.domain.knobs import Knob, merge_nested
 from mmcalib.domain.memory import Budget, RehearsedMemory
 from mmcalib.errors import UsageError
 from mmcalib.limits.policy import COSTS, TEXT_RESERVE_TOKENS, Cost
-from mmcalib.limits.values import LIMIT
+from mmcalib.limits.values import LIMIT, plain_counts, size_hint
 from mmcalib.logs.starts import StartupLog, last_failed, read_starts
 from mmcalib.releases.constants import SMALL_GPU_BATCHED_TOKENS
 from mmcalib.text import GIB, flag, gib, serve_option
@@ -273,11 +273,7 @@ def _modalities(now: Situation) -> Iterator[Remedy]:
 def drop_hints(engine_args: Mapping[str, Any]) -> Iterator[Remedy]:
     """Drop size hints: most shrink vLLM's profile, but not the items that it admits."""
     limits = engine_args.get(LIMIT) or {}
-    hints = {
-        modality: limit.get("count", 1)
-        for modality, limit in limits.items()
-        if isinstance(limit, Mapping) and limit.keys() - {"count"}
-    }
+    hints = {m: count for m, count in plain_counts(limits).items() if size_hint(limits, m)}
     if hints:
         price = f"vLLM's profile reserves for the largest {' and '.join(hints)} that it admits"
         yield Remedy("no size hint", {LIMIT: hints}, "KV cache", price)

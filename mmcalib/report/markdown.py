@@ -60,7 +60,7 @@ def issue(calibration: CalibrationDocument) -> str:
     """At most `MOST_LINES` lines, without file names of the data."""
     shown, _ = redacted(calibration)
     tool, config = shown.tool, shown.engine_config
-    gpu = rows.on_gpu(shown.memory.calibrated).removeprefix(" on ") or "no --gpu"
+    gpu = rows.gpus_of(shown.memory.calibrated) or "no --gpu"
     items = ", ".join(f"{m.items:,} {cell(name)}" for name, m in shown.corpus.modalities.items())
     head = [
         f"- mmcalib {tool['mmcalib']}, vLLM {tool['vllm']}, transformers {tool['transformers']}, "

@@ -9,7 +9,7 @@ from typing import Final
 from mmcalib.checks.memory import reserve_left
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.memory import LiveTensor
-from mmcalib.releases.constants import VLLM_SLACK_BYTES
+from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, VLLM_SLACK_BYTES
 from mmcalib.results.calibration import CalibrationDocument, YourConfiguration
 from mmcalib.results.memory import EncoderBudget, Memory, ServedTraffic, TrafficFigures
 from mmcalib.results.part import CheckResult, verdict_words
@@ -68,11 +68,11 @@ def columns(calibration: CalibrationDocument) -> list[Column]:
     """vLLM's defaults with the user's own flags, the user's configuration, and the tuned one."""
     budget, memory, cache = calibration.budget, calibration.memory, calibration.cache
     default = "without limits" if calibration.default_config else "vLLM defaults"
-    before = _cache(4, cache.default_hit_rate) if cache else ""
+    before = _cache(PROCESSOR_CACHE_GIB, cache.default_hit_rate) if cache else ""
     after = _cache(cache.mm_processor_cache_gb, cache.hit_rate) if cache else ""
     found = [Column(default, budget.default, memory.default, before)]
     if budget.yours and calibration.yours:
-        size = calibration.yours.engine_config.get("mm_processor_cache_gb", 4)
+        size = calibration.yours.engine_config.get("mm_processor_cache_gb", PROCESSOR_CACHE_GIB)
         found.append(Column("yours", budget.yours, memory.yours or Memory(), _cache(size)))
     return [*found, Column("tuned", budget.calibrated, memory.calibrated, after)]
 
@@ -173,12 +173,16 @@ def label_of(memory: Memory, field: str) -> Label:
     return memory.labels.get(field) or memory.label or "measured"
 
 
+def gpus_of(memory: Memory) -> str:
+    """Such as `L4` or `4 × L4`; empty without a GPU."""
+    gpu = printable(memory.gpu or "")
+    return f"{memory.ranks} × {gpu}" if gpu and memory.ranks > 1 else gpu
+
+
 def on_gpu(memory: Memory) -> str:
     """Such as ` on L4` or ` on each of 4 × L4`; empty without a GPU."""
-    if not memory.gpu:
-        return ""
-    gpu = printable(memory.gpu)
-    return f" on each of {memory.ranks} × {gpu}" if memory.ranks > 1 else f" on {gpu}"
+    each = "each of " if memory.ranks > 1 else ""
+    return f" on {each}{gpus_of(memory)}" if memory.gpu else ""
 
 
 def kv_cache(memory: Memory) -> str:
@@ -294,15 +298,17 @@ _TIMELINE_ROWS: Final = 60
 
 
 def timeline_rows(traffic: TrafficFigures) -> list[Row]:
-    """Every n-th point of the timeline."""
-    every = -(-len(traffic.timeline) // _TIMELINE_ROWS) or 1
+    """The highest point of each stretch of the timeline."""
+    steps = traffic.timeline
+    every = -(-len(steps) // _TIMELINE_ROWS) or 1
+    stretches = (steps[start : start + every] for start in range(0, len(steps), every))
     return [
         (
             number(one.step),
             *map(gib, (one.peak_bytes, one.held_bytes, one.alive_bytes)),
             *map(number, (one.tokens, one.scheduled, one.waiting)),
         )
-        for one in traffic.timeline[::every]
+        for one in (max(stretch, key=lambda step: step.peak_bytes) for stretch in stretches)
     ]
 
 

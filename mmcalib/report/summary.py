@@ -80,7 +80,7 @@ def summary(
 
 def _title(calibration: CalibrationDocument, width: int) -> Text:
     memory, tool = calibration.memory.calibrated, calibration.tool
-    gpu = rows.on_gpu(memory).removeprefix(" on ").removeprefix("each of ")
+    gpu = rows.gpus_of(memory)
     size = f" {text.gib(memory.total_bytes)}" if memory.total_bytes else ""
     version = tool["mmcalib"].partition(".dev")[0]
     before, after = f"mmcalib {version} · ", f" · vLLM {tool['vllm']}"

@@ -234,12 +234,8 @@ def _tried_table(tried: Sequence[TriedFixes]) -> Table:
 
 
 def _print_reserved(check: CheckResult | None, console: Console) -> None:
-    if check is None:
-        return
-    finding = f"{rows.MARKS[check.status]}  {rows.check_line(check)}"
-    console.print(Text(finding, style=rows.STYLES[check.status]))
-    for remedy in check.remedies:
-        console.print(line(f"→ {remedy}", "dim"))
+    if check is not None:
+        console.print(checks_table([check]))
 
 
 def _print_conclusion(plan: Plan, console: Console) -> None:

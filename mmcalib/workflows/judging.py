@@ -16,6 +16,7 @@ from mmcalib.checks.catalogue import MEMORY_RESERVE, SIZE_HINT
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import CheckFacts, CorpusFacts, ExcessRequests, JudgedConfig
 from mmcalib.checks.reserve import Unrehearsed, not_rehearsed, qualify_tokens_only
+from mmcalib.configs.read import WrittenConfiguration
 from mmcalib.domain.items import Skipped
 from mmcalib.limits.costs import CostTable
 from mmcalib.prediction.rehearse import Predicted
@@ -93,10 +94,10 @@ def corpus_facts(
     )
 
 
-def explain_unrehearsed(predicted: Predicted, rehearse: str) -> Unrehearsed:
-    """Return why rehearsals ended early; `rehearse` is the command for one, which shows it."""
-    gpu = predicted.gpu
-    return not_rehearsed(gpu.name, predicted.failure, f"{rehearse} {gpu.flags}")
+def explain_unrehearsed(predicted: Predicted, written: WrittenConfiguration) -> Unrehearsed:
+    """Return why rehearsals ended early, and the command for one of `written`, which shows it."""
+    command = written.command("rehearse", predicted.gpu, "--verbose")
+    return not_rehearsed(predicted.gpu.name, predicted.failure, command)
 
 
 def judge_memory(

@@ -79,15 +79,16 @@ def with_server(*given: str, **needed: int) -> Calibration:
 
 def test_items_that_the_server_refuses_come_with_the_command_that_includes_them(tmp_path) -> None:
     """The variables are not set behind anybody's back: limits were derived without the items."""
-    words = ("run", "--data", "my media", "--emit", "k8s")
+    words = ("run", "--data", "my media", "--out", "k8s", "--", "--max-num-seqs", "4")
     (line,) = [
         line
         for line in leave(with_server(**{LENGTH: 1800}), tmp_path, command=words).splitlines()
         if LENGTH in line
     ]
-    assert line.endswith(f": {LENGTH}=1800 mmcalib run --data 'my media' --emit k8s --force")
+    again = "mmcalib run --data 'my media' --out k8s --force --emit env -- --max-num-seqs 4"
+    assert line.endswith(f": {LENGTH}=1800 {again}")
     assert LENGTH not in leave(calibration(), tmp_path, command=words)
-    forced = leave(with_server(**{LENGTH: 1800}), tmp_path, command=("run", "--force"))
+    forced = leave(with_server(**{LENGTH: 1800}), tmp_path, command=("run", "--force"), force=True)
     assert f"{LENGTH}=1800 mmcalib run --force --emit env\n" in forced
 
 

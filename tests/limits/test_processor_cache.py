@@ -113,15 +113,6 @@ def test_a_size_is_0_or_between_the_floor_and_what_is_allowed(requests, floor: i
     assert found.mm_processor_cache_gb * GIB <= allowed
 
 
-def test_a_size_that_cannot_be_is_refused() -> None:
-    with pytest.raises(ValueError, match="has 0 bytes"):
-        hit_curve(alone(("a", 0)))
-    with pytest.raises(ValueError, match="'a' has 1 bytes and 2 bytes"):
-        hit_curve(alone(("a", 1), ("a", 2)))
-    with pytest.raises(ValueError, match="no cache has 2 hits in 2 accesses"):
-        hit_curve(alone(("a", 1), ("a", 1))).capacity_for(2)
-
-
 @pytest.mark.slow
 def test_a_million_accesses_take_seconds() -> None:
     """The aim is 10 s; two programs on one core may take three times that."""

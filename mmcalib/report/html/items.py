@@ -13,6 +13,7 @@ from mmcalib.census.executor import FunctionRef, ProbeTask
 from mmcalib.census.pool import LocalPool
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import AudioShape, Shape
+from mmcalib.limits.values import size_hint
 from mmcalib.report.html.redact import WITHHELD
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.costs import KnownCost
@@ -25,17 +26,9 @@ def known_costs(calibration: CalibrationDocument, modality: str) -> list[KnownCo
     return found.known if found else []
 
 
-def size_hints(calibration: CalibrationDocument, modality: str) -> Mapping[str, int]:
-    """Return the size hints of the configuration for this modality, by vLLM's names."""
-    limit = calibration.limits.get(modality)
-    if not isinstance(limit, Mapping):
-        return {}
-    return {n: v for n, v in limit.items() if n != "count" and isinstance(v, int) and v > 0}
-
-
 def hint_tokens(calibration: CalibrationDocument, modality: str) -> int | None:
     """Return the tokens of the hinted size; None if no item of the corpus has it."""
-    hints = size_hints(calibration, modality)
+    hints = size_hint(calibration.limits, modality)
     if not {"width", "height"} <= hints.keys():
         return None
     wanted = (hints["width"], hints["height"])

@@ -11,8 +11,9 @@ from operator import attrgetter
 
 from mmcalib.checks.catalogue import SIZE_HINT
 from mmcalib.gate.bounds import Area, Frames
+from mmcalib.limits.values import size_hint
 from mmcalib.report.html import canvas as chart
-from mmcalib.report.html.items import hint_tokens, known_costs, size_hints, size_px
+from mmcalib.report.html.items import hint_tokens, known_costs, size_px
 from mmcalib.results.calibration import CalibrationDocument, ModalityItems
 from mmcalib.results.costs import KnownCost, SizeCell, bin_edge, bin_index
 from mmcalib.text import number
@@ -142,7 +143,7 @@ def _sizes_figure(
     spots, exact = _spots_of(known, others.sizes if others else ())
     shapes = len(known) + (others.shapes if others else 0)
     edges = _class_edges([spot.tokens for spot in spots])
-    hint = size_hints(calibration, modality)
+    hint = size_hint(calibration.limits, modality)
     limit_px = _limit_px(calibration, modality)
     named = "pixels" if modality == "image" else "pixels of a frame"
     x_span = _axis_range([spot.width_px for spot in spots] + [hint.get("width", 0)])

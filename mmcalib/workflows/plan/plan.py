@@ -366,11 +366,13 @@ class Trials:
         if memory.budget is None:
             return None
         config, predicted, short = self.predict(remedies, memory, memory.budget)
-        command = shlex.join(["mmcalib", "rehearse", "--model", str(self.engine_args["model"])])
         check, missing = reserve.reserved_bytes_check(short, memory, config), 0
         if check is None:
             facts = CheckFacts(RemedyStyle.LINES, config, tries=Alternatives())
-            why = explain_unrehearsed(predicted, command)
+            args = self.args(remedies)
+            model, flags = args.pop("model"), shlex.split(r.format_flags(args))
+            written = WrittenConfiguration(model=model, flags=tuple(flags))
+            why = explain_unrehearsed(predicted, written)
             in_tokens = reserve.check_reserved_tokens(facts)
             (check,) = reserve.qualify_tokens_only(in_tokens, config, why)
         if (oom := self.oom) is not None:

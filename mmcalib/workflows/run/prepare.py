@@ -85,7 +85,8 @@ def count_as_loaded(corpus: LoadedCorpus, server: Server) -> LoadedCorpus:
 def required_environment(left_out: Sequence[RefusedItems], server: Server) -> dict[str, int]:
     """Return the lowest environment variables with which the server admits these items."""
     most: dict[str, int] = {}
-    for one in left_out:
+    # What no variable admits, such as a sound at a rate that crashes the model, asks for none.
+    for one in (one for one in left_out if one.refusal.variable):
         for variable, value in admitting_variables(one.file, server).items():
             most[variable] = max(value, most.get(variable, 0))
     return most

@@ -16,8 +16,9 @@ from typing import Any
 from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.check import Check
 from mmcalib.checks.engine import unstarted_flags_check
-from mmcalib.checks.limits import CACHE, count_limits, limit_options, normalize_limits
+from mmcalib.checks.limits import CACHE, count_limits, normalize_limits
 from mmcalib.configs import opening
+from mmcalib.configs.commands import argument_of
 from mmcalib.configs.read import WrittenConfiguration, read_configuration
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.domain.items import Skipped
@@ -27,7 +28,7 @@ from mmcalib.engine.host import CachingHost, EngineHost
 from mmcalib.errors import UsageError, VllmRefused
 from mmcalib.files import Scratch
 from mmcalib.limits.policy import FIT, Policy
-from mmcalib.limits.values import LIMIT, compute_reserve
+from mmcalib.limits.values import LIMIT, compute_reserve, limit_options
 from mmcalib.models.catalogue import find_model
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
@@ -91,8 +92,8 @@ class Job:
 
     def with_fitting_context(self) -> Job:
         """Return the job with the shortest context for its media, unless somebody set one."""
-        set_names = " ".join([*self.config.settings, *self.config.every_flag]).replace("_", "-")
-        if self.policy.max_model_len or "max-model-len" in set_names:
+        named = map(argument_of, (*self.config.settings, *self.config.every_flag))
+        if self.policy.max_model_len or "max_model_len" in named:
             return self
         return replace(self, policy=replace(self.policy, max_model_len=FIT))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -242,10 +241,7 @@ def predict_memory(session: Session, reviewed: Review, proof: Proof) -> Predicte
     gpu, before, after = predicted.gpu.name, predicted.default, predicted.calibrated
     figures = proof.started.figures if proof.started else None
     memory += memory_checks(gpu, before, after, predicted.failure, figures, job.policy.concurrency)
-    file = ["--config", str(job.config.source)] if job.config.source else []
-    flags = ["--", *job.config.flags] if job.config.flags else []
-    command = shlex.join(["mmcalib", "rehearse", "--model", job.model, *file, *flags])
-    unrehearsed = judging.explain_unrehearsed(served, command)
+    unrehearsed = judging.explain_unrehearsed(served, replace(job.config, model=job.model))
     checks = judging.judge_memory(checks, memory, decision, unrehearsed)
     if pinned is not None:
         checks.append(pinned.check)

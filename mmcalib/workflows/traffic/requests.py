@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import accumulate, chain, islice
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 
@@ -23,26 +23,16 @@ from mmcalib.limits.policy import TEXT_RESERVE_TOKENS
 from mmcalib.text import number, plural
 from mmcalib.workflows.corpus import LoadedCorpus
 
-T = TypeVar("T")
-
 # mmcalib serves a sample of a larger corpus.
 MOST_REQUESTS: Final = 1000
 _HEAVIEST: Final = 0.1
 MIXTURE: Final = f"the heaviest {_HEAVIEST:.0%} and a random sample of the others"
 
 
-def sample(every: Sequence[T], weights: Sequence[float], most: int, seed: int) -> list[T]:
-    """Return at most `most`, in their order: the heaviest and a random sample of the others."""
-    if len(every) <= most:
-        return list(every)
-    order = sorted(range(len(every)), key=lambda index: -weights[index])
-    heaviest = round(most * _HEAVIEST)
-    rest = random.Random(seed).sample(order[heaviest:], most - heaviest)  # noqa: S311
-    return [every[index] for index in sorted([*order[:heaviest], *rest])]
-
-
 def sample_rows(counts: Column, weights: Column, most: int, seed: int) -> Iterator[tuple[int, int]]:
-    """Sample rows of `counts` items each; yield the row and the index of the item in it."""
+    """Sample at most `most` items, `counts` in each row, in their order: those of the heaviest
+    rows and a random sample of the others. Yield the row and the index of the item in it.
+    """
     ends = np.cumsum(counts)
     for place in _places(ends, weights, most, seed):
         row = int(ends.searchsorted(place, side="right"))
@@ -185,7 +175,8 @@ def make_trace(
         chosen = every[start : start + most]
     else:
         weights = [sum(weight(items[index][0]) for index in access.items) for access in every]
-        chosen = sample(every, weights, most, seed)
+        rows = sample_rows(np.ones(len(every), int), np.asarray(weights), most, seed)
+        chosen = [every[row] for row, _ in rows]
     start_s = min(sent[access.origin] for access in chosen) if timed else 0.0
     prompts = _prompts(corpus, {access.origin for access in chosen}, split)
     requests = []

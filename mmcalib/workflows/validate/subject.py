@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,7 +32,7 @@ from mmcalib.engine.messages import ServeConfig
 from mmcalib.errors import EngineDied, VllmMissing, VllmRefused
 from mmcalib.limits.demand import Shortfall, WorstStep
 from mmcalib.limits.policy import Policy
-from mmcalib.limits.values import LIMIT
+from mmcalib.limits.values import LIMIT, plain_counts
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.options.run import ProofOptions
@@ -131,7 +130,7 @@ class ValidatedConfig(JudgedConfig):
     progress: Progress
     memory: ConfigMemory | None = None
     corpus: LoadedCorpus | None = None
-    file: str = "FILE"
+    written: WrittenConfiguration = field(default_factory=WrittenConfiguration)
 
     @property
     def opened(self) -> ModelInfo:
@@ -149,10 +148,6 @@ class ValidatedConfig(JudgedConfig):
     def shortfall(self) -> Shortfall | None:
         """The costliest step against the reserve, or None if it was not rehearsed."""
         return predicted_shortfall(self.memory, self) if self.memory else None
-
-    def command(self, name: str) -> str:
-        """Return the mmcalib command of this name for this configuration."""
-        return shlex.join(["mmcalib", name, "--config", self.file])
 
     def accepts(self, args: Mapping[str, Any]) -> Budget | None:
         """Return vLLM's budget of these arguments with its dummies, or None if it rejects them."""
@@ -215,7 +210,8 @@ def open_config(
     asks = BudgetSource(host, opened, resolved.path, Policy(), given=loading)
     with session.progress.step("computing the encoder budget"):
         args, budget, checks = _budget_with_room(asks, dict(engine_args))
-        plain = _ask_budget(asks, limits.without_hints(args), whole=not opened.chunks_mm_input)
+        unhinted = {**args, LIMIT: plain_counts(args.get(LIMIT) or {})}
+        plain = _ask_budget(asks, unhinted, whole=not opened.chunks_mm_input)
         default, _ = asks.default_budget()
     if isinstance(budget, str) or isinstance(plain, str):
         words = budget if isinstance(budget, str) else str(plain)
@@ -233,7 +229,7 @@ def open_config(
         default_budget=default,
         progress=session.progress,
         memory=memory,
-        file=str(session.job.written.source or "FILE"),
+        written=session.job.written,
     )
     return subject, checks
 
@@ -299,7 +295,7 @@ def checks_in_bytes(
 
 def plan_command(memory: ConfigMemory, subject: ValidatedConfig) -> str:
     """Return the `mmcalib plan` command for this configuration."""
-    return f"{subject.command('plan')} {memory.gpu.flags}"
+    return subject.written.command("plan", memory.gpu)
 
 
 def _remedy(memory: ConfigMemory, subject: ValidatedConfig) -> str:

@@ -16,7 +16,7 @@ from mmcalib.checks.file import unreadable_file_check
 from mmcalib.checks.reserve import no_gpu
 from mmcalib.configs.opening import FoundConfiguration, find_configuration
 from mmcalib.configs.read import read_configuration
-from mmcalib.engine.host import EngineHost
+from mmcalib.engine.host import CachingHost, EngineHost
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.files import Scratch
 from mmcalib.models.gpus import Gpu, resolve_gpu
@@ -75,10 +75,10 @@ def merge_checks(before: Sequence[Check], subject: ValidatedConfig, proof: Proof
     """Merge the checks of all stages; `before` are those from before the engine's start."""
     memory, checks = subject.memory, (*before, *proof.checks)
     if memory is None:
-        unrehearsed = no_gpu(f"{subject.command('validate')} --gpu NAME")
+        unrehearsed = no_gpu(subject.written.command("validate", None, "--gpu", "NAME"))
         return judge_memory(checks, (), subject, unrehearsed)
     more = list(checks_in_bytes(memory, subject, proof.started))
-    unrehearsed = explain_unrehearsed(memory, subject.command("rehearse"))
+    unrehearsed = explain_unrehearsed(memory, subject.written)
     return judge_memory(checks, more, subject, unrehearsed)
 
 
@@ -184,7 +184,7 @@ def validate(
     progress = progress or StepLog()
     with (
         allow_hosts(allowed_media_domains),
-        EngineHost(on_note=progress.note, on_log=progress.log) as host,
+        CachingHost(on_note=progress.note, on_log=progress.log) as host,
     ):
         return validate_with(job, host, progress)
 

@@ -15,6 +15,7 @@ from mmcalib.checks.check import Check, verdict
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.items import rehearsed_inputs
 from mmcalib.checks.reserve import embeddings_only_check, reserved_bytes_check
+from mmcalib.configs.read import WrittenConfiguration
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import (
     Budget,
@@ -334,6 +335,7 @@ def test_rehearse_says_how_adequate_the_profile_is(tmp_path: Path) -> None:
     assert (found.profiled_tokens, found.worst_step_tokens, found.adequacy) == (0, 1296, 0.0)
 
 
+WRITTEN = WrittenConfiguration(Path("my engine.yaml"), flags=("--max-num-seqs", "4"))
 NO_GPU = reserve.no_gpu("mmcalib run --gpu NAME")
 TOKENS = Check(
     MEMORY_RESERVE, "pass", "vLLM's startup profile encodes 1296 tokens, one step at most 1296"
@@ -359,11 +361,14 @@ def test_a_rehearsal_that_failed_leaves_tokens_alone_with_its_reason() -> None:
     partly = Predicted(GPU, None, deepstack(FOUR.budget), steps={}, failure=other)
     for at, reason in ((failed, "no kernel"), (partly, "it asserts")):
         assert shortfall(at, FOUR) is None
-        (check,) = judge_memory([TOKENS], (), FOUR, explain_unrehearsed(at, "mmcalib rehearse"))
+        (check,) = judge_memory([TOKENS], (), FOUR, explain_unrehearsed(at, WRITTEN))
         assert check.status == "warn"
         assert "only tokens were compared, because rehearsals on L4 ended early" in check.detail
         assert f"{reason}; the bytes are unknown" in check.detail
-        assert check.remedy.startswith("mmcalib rehearse --gpu L4 --verbose shows why")
+        command = (
+            "mmcalib rehearse --config 'my engine.yaml' --gpu L4 --verbose -- --max-num-seqs 4"
+        )
+        assert check.remedy.startswith(f"{command} shows why")
 
 
 def test_a_step_that_fits_needs_room_outside_the_utilization_too() -> None:
