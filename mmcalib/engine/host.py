@@ -207,7 +207,7 @@ class EngineHost(Closing):
             if isinstance(answer, m.Note):
                 self.on_note(answer.text)
                 continue
-            if isinstance(answer, m.Interim):
+            if isinstance(answer, m.Measured):
                 yield answer
                 continue
             self._tail.follow()
@@ -311,7 +311,7 @@ class CachingHost(EngineHost):
         for answer in super()._converse(request, doing):
             answers.append(answer)
             # The machine may have more free memory later, so a failure for memory is not cached.
-            if not isinstance(answer, m.Interim) and not any(
+            if not isinstance(answer, m.Measured) and not any(
                 isinstance(a, m.Measured) and a.refused_by == "host_memory" for a in answers
             ):
                 self._cache[key] = answers
