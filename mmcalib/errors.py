@@ -111,8 +111,8 @@ class VllmMoved(EngineError):  # noqa: N818 - what it did
 class VllmMissing(EngineError):  # noqa: N818 - what is wrong
     """vLLM is not installed in mmcalib's environment."""
 
-    def __init__(self, *, hint: str = "mmcalib doctor (shows how to install it)") -> None:
-        super().__init__("vLLM is not installed", hint=hint)
+    def __init__(self) -> None:
+        super().__init__("vLLM is not installed", hint="mmcalib doctor (shows how to install it)")
 
 
 class NotMultimodal(VllmRefused):
