@@ -125,7 +125,8 @@ class OpenedModel:
         """Return the processor on a torch device; its tensors stay on that device."""
         kwargs = {**setting.mm_processor_kwargs, "device": device}
         placed = replace(setting, mm_processor_kwargs=kwargs)
-        return self.with_setting(placed, **processors.device_transport())
+        # The option keeps the output on the device (`_postprocess_output`).
+        return self.with_setting(placed, mm_tensor_ipc="torch_shm")
 
     def with_setting(self, setting: Setting, **more: Any) -> Processor:
         if setting.key not in self._processors:
