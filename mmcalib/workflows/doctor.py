@@ -18,6 +18,7 @@ from typing import Literal
 
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, Status, verdict
+from mmcalib.domain.memory import floor_utilization
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.environment import serve_command
 from mmcalib.engine.host import EngineHost
@@ -128,7 +129,7 @@ def _gpu_check(report: EnvironmentReport, versions: Mapping[str, str], gpu: Gpu 
     least = division.utilization * total - MOST_CONTEXT_BYTES * division.is_extensible
     if free < least:
         detail += f"; vLLM asks for {division.utilization:.0%} and would not start"
-        share = max(0.0, int(100 * free / total) / 100)
+        share = floor_utilization(free, total)
         remedy = f"nvidia-smi (lists other processes), or --gpu-memory-utilization {share:.2f}"
         return Check(ids.GPU, "warn", detail, remedy)
     return Check(ids.GPU, "pass", detail)
