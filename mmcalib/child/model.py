@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import av
 import numpy as np
 
-from mmcalib.child.failures import NotMultimodalError, describe_failure, is_incompatible
+from mmcalib.child.failures import NotMultimodalError, explain, is_incompatible
 from mmcalib.child.knobs import find_knobs, tiles_images
 from mmcalib.child.processor import MEDIA_ROOT, Processor
 from mmcalib.child.texts import TextRenderer
@@ -201,5 +201,5 @@ class OpenedModel:
         except Exception as error:
             if not is_incompatible(error):
                 raise
-            self._moved[part] = describe_failure(error)
+            self._moved[part], _ = explain(error)
             return unknown

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import stat
@@ -110,10 +109,6 @@ SILENCE_S = 900.0
 FILE_SILENCE_S = 300.0
 _POLL_S = 0.2
 _END_S = 2.0
-# vLLM (0.32) builds the method's config of nothing.
-_NOT_QUANTIZED = re.compile(r"(\w+)Config\.__init__\(\) missing")
-# Libraries of some models (timm, num2words) are no requirements of vLLM's.
-_LACKING = re.compile(r"^(.+?)\. .*pip install [`'\"]?([A-Za-z][\w.-]*\w)", re.DOTALL)
 _RELEASE_HINT = "mmcalib doctor (shows whether mmcalib is tested with this vLLM release)"
 
 
@@ -218,12 +213,6 @@ class EngineHost(Closing):
             return
 
     def _refusal_error(self, answer: m.Failed, doing: str) -> EngineError:
-        if method := _NOT_QUANTIZED.search(answer.error):
-            why = f"this checkpoint has no quantization config, and {method[1]} needs one"
-            hint = "-- --quantization fp8, or --model with a quantized checkpoint"
-            answer = replace(answer, error=why, hint=hint)
-        if not answer.hint and (lacking := _LACKING.search(answer.error)):
-            answer = replace(answer, error=lacking[1], hint=f"pip install {lacking[2]}")
         message = answer.error if answer.hint else f"{answer.error} (vLLM, while {doing})"
         match answer.kind:
             case "not_installed":
