@@ -146,6 +146,14 @@ _ENDING_S = 5.0
 _PATIENCE_S = 2.0
 
 
+class WorkerFailed(Exception):  # noqa: N818 - a value in flight, turned into a message
+    """A worker gave no answer; the words say what it did. `is_silent`: it may still run."""
+
+    def __init__(self, words: str, *, is_silent: bool = False) -> None:
+        super().__init__(words)
+        self.is_silent = is_silent
+
+
 class Worker(Closing):
     """A process, `python -m MODULE PIPE NUMBERS`, that calls `serve_parent`.
 
@@ -198,13 +206,13 @@ class Worker(Closing):
             self.kill()
 
     def receive(self, silence_s: float) -> Any:
-        """Return its next message. Raises TimeoutError after `silence_s`, EOFError if it ended."""
+        """Return its next message. Raises WorkerFailed after `silence_s`, or if it ended."""
         if not self.pipe.poll(silence_s):
-            raise TimeoutError
+            raise WorkerFailed(f"took more than {silence_s:g} s", is_silent=True)
         try:
             return self.pipe.recv()
-        except OSError as error:
-            raise EOFError from error
+        except (EOFError, OSError) as error:
+            raise WorkerFailed(self.how_it_ended()) from error
 
     def exit_code(self, patience_s: float = 0.0) -> int | None:
         """Wait for its end and return the code, or None if it still runs after `patience_s`."""
