@@ -22,6 +22,10 @@ from __future__ import annotations
 
 import errno
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 # Parts of pydantic's and argparse's errors that do not help a user.
 _ADDRESS = re.compile(r" For further information visit https?://\S+")
@@ -67,6 +71,12 @@ def unexpected(error: Exception, *, at: str = "") -> MmcalibError:
         f"unexpected {type(error).__name__}{message}",
         hint=f"MMCALIB_DEBUG=1 mmcalib ... shows where{bug}",
     )
+
+
+def first_error(error: ValidationError) -> str:
+    """Return pydantic's first error and its path."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
 
 
 class UsageError(MmcalibError):
