@@ -108,7 +108,6 @@ SILENCE_S = 900.0
 # A processor call on the largest known video takes about a minute on two cores.
 FILE_SILENCE_S = 300.0
 _POLL_S = 0.2
-_END_S = 2.0
 _RELEASE_HINT = "mmcalib doctor (shows whether mmcalib is tested with this vLLM release)"
 
 
@@ -249,11 +248,11 @@ class EngineHost(Closing):
     def _death_error(self, doing: str) -> EngineDied:
         if self._closing:
             return EngineDied(f"mmcalib ended the engine process while {doing}")
-        code = self._child.exit_code(_END_S)
+        # It may also have closed the pipe and run on, so ask before it is killed.
+        how, code = self._child.how_it_ended(), self._child.exit_code()
         self._tail.follow()
         last, hint = last_line(self._log.path), self._log_hint("its log")
         self.close()
-        how = self._child.how_it_ended() if code else "ended"
         message = f"the engine process {how} while {doing}"
         if code == -signal.SIGKILL:
             # The kernel kills a process when memory runs out; the process cannot log it.
