@@ -21,19 +21,10 @@ Raised anywhere, printed in one place (`mmcalib.cli`). The hint is the next comm
 from __future__ import annotations
 
 import errno
-import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
-
-# Parts of pydantic's and argparse's errors that do not help a user.
-_ADDRESS = re.compile(r" For further information visit https?://\S+")
-_FUNCTION = re.compile(r"<function loads at 0x[0-9a-f]+>")
-# A long one is cut off before its end.
-_ONE_ERROR = re.compile(
-    r"1 validation error for \w+ Value error, (?P<words>.+?)(?: \[type=value_error|\Z)"
-)
 
 
 class MmcalibError(Exception):
@@ -101,13 +92,6 @@ class EngineError(MmcalibError):
     ) -> None:
         super().__init__(message, hint=hint, reason=reason)
         self.exhausted = exhausted
-
-    @property
-    def refusal(self) -> str:
-        """vLLM's reason without what mmcalib was doing."""
-        reason = _FUNCTION.sub("JSON", _ADDRESS.sub("", self.reason))
-        only = _ONE_ERROR.match(reason)
-        return only["words"] if only else reason
 
 
 class VllmRefused(EngineError):  # noqa: N818 - what it did

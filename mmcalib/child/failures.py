@@ -23,6 +23,14 @@ _FAILURE_CHARS = 500
 # PyTorch's prefix that names the failed condition in its code.
 _ENFORCED = re.compile(r"^\[enforce fail at [^]]*\] [\w.]+ == [\w.]+ ")
 
+# Parts of pydantic's and argparse's errors that do not help a user.
+_ADDRESS = re.compile(r" For further information visit https?://\S+")
+_FUNCTION = re.compile(r"<function loads at 0x[0-9a-f]+>")
+# The end of a long one is missing.
+_ONE_ERROR = re.compile(
+    r"1 validation error for \w+ Value error, (?P<words>.+?)(?: \[type=value_error|\Z)"
+)
+
 # `ModelConfig._verify_quantization` (vllm/config/model.py, 0.32) lists all methods after it.
 _NO_METHOD = re.compile(r"Unknown quantization method: (\S+)\. Must be one of (\[.*?\])")
 # `resolve_trust_remote_code` of transformers (dynamic_module_utils.py, 5.19).
@@ -114,7 +122,7 @@ def explain(error: BaseException, request: m.Message | None = None) -> tuple[str
     Words that mmcalib does not know are the outermost message, and the innermost if it differs.
     """
     outer, inner = _line(error), root_cause(error)
-    words = (outer if inner in outer else f"{inner} (in: {outer})")[:_FAILURE_CHARS]
+    words = _plain(outer if inner in outer else f"{inner} (in: {outer})")[:_FAILURE_CHARS]
     if failure_kind(error) == "moved":
         return f"mmcalib does not fit this vLLM ({version_of('vllm')}): {outer}", ""
     if method := _NO_METHOD.search(outer):
@@ -138,6 +146,13 @@ def explain(error: BaseException, request: m.Message | None = None) -> tuple[str
     if lacking := _LACKING.search(words):
         return lacking[1], f"pip install {lacking[2]}"
     return words, ""
+
+
+def _plain(words: str) -> str:
+    """Return vLLM's own words without those that pydantic and argparse put around them."""
+    words = _FUNCTION.sub("JSON", _ADDRESS.sub("", words))
+    only = _ONE_ERROR.match(words)
+    return only["words"] if only else words
 
 
 def _quantized_otherwise(methods: str, request: m.Message | None) -> str:

@@ -51,7 +51,7 @@ def refused(reason: str) -> VllmRefused:
 @pytest.mark.parametrize("model", [f"Qwen/Qwen2.5-VL-{size}B-Instruct" for size in (3, 72)])
 def test_a_checkpoint_that_is_not_quantized_says_which_is(model: str) -> None:
     with pytest.raises(UsageError) as error:
-        judged(Refusing(refused(PYDANTIC), "quantization"), model)
+        judged(Refusing(refused(explain(ValueError(PYDANTIC))[0]), "quantization"), model)
     assert error.value.message == (
         f"vLLM rejects {model} with --quantization awq: Cannot find the config file for awq"
     )
