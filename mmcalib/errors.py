@@ -21,15 +21,10 @@ Raised anywhere, printed in one place (`mmcalib.cli`). The hint is the next comm
 from __future__ import annotations
 
 import errno
-import re
+from typing import TYPE_CHECKING
 
-# Parts of pydantic's and argparse's errors that do not help a user.
-_ADDRESS = re.compile(r" For further information visit https?://\S+")
-_FUNCTION = re.compile(r"<function loads at 0x[0-9a-f]+>")
-# A long one is cut off before its end.
-_ONE_ERROR = re.compile(
-    r"1 validation error for \w+ Value error, (?P<words>.+?)(?: \[type=value_error|\Z)"
-)
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class MmcalibError(Exception):
@@ -69,6 +64,12 @@ def unexpected(error: Exception, *, at: str = "") -> MmcalibError:
     )
 
 
+def first_error(error: ValidationError) -> str:
+    """Return pydantic's first error and its path."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+
+
 class UsageError(MmcalibError):
     """The command line, an argument or a requests file is wrong."""
 
@@ -92,13 +93,6 @@ class EngineError(MmcalibError):
         super().__init__(message, hint=hint, reason=reason)
         self.exhausted = exhausted
 
-    @property
-    def refusal(self) -> str:
-        """vLLM's reason without what mmcalib was doing."""
-        reason = _FUNCTION.sub("JSON", _ADDRESS.sub("", self.reason))
-        only = _ONE_ERROR.match(reason)
-        return only["words"] if only else reason
-
 
 class VllmRefused(EngineError):  # noqa: N818 - what it did
     """vLLM rejected something or failed; `reason` is its own message."""
@@ -111,8 +105,8 @@ class VllmMoved(EngineError):  # noqa: N818 - what it did
 class VllmMissing(EngineError):  # noqa: N818 - what is wrong
     """vLLM is not installed in mmcalib's environment."""
 
-    def __init__(self, *, hint: str = "mmcalib doctor (shows how to install it)") -> None:
-        super().__init__("vLLM is not installed", hint=hint)
+    def __init__(self) -> None:
+        super().__init__("vLLM is not installed", hint="mmcalib doctor (shows how to install it)")
 
 
 class NotMultimodal(VllmRefused):

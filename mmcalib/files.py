@@ -57,6 +57,11 @@ def link_or_copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
+def is_within(path: str, folder: str) -> bool:
+    """Return whether `path` is the folder or below it; both are absolute, links resolved."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
 def open_document(path: str | Path) -> FileIO:
     """Open a file or a pipe for reading; a pipe without a writer is empty. Raises OSError."""
     try:

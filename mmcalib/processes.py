@@ -146,11 +146,19 @@ _ENDING_S = 5.0
 _PATIENCE_S = 2.0
 
 
-class Worker(Closing):
-    """A process, `python -m MODULE PIPE FILES NUMBERS`, that calls `serve_parent`.
+class WorkerFailed(Exception):  # noqa: N818 - a value in flight, turned into a message
+    """A worker gave no answer; the words say what it did. `is_silent`: it may still run."""
 
-    It dies with the thread that started it, and inherits the open `files`. It has its own session,
-    so interrupts do not reach it; closing kills the whole session, after SIGTERM if `gentle`.
+    def __init__(self, words: str, *, is_silent: bool = False) -> None:
+        super().__init__(words)
+        self.is_silent = is_silent
+
+
+class Worker(Closing):
+    """A process, `python -m MODULE PIPE NUMBERS`, that calls `serve_parent`.
+
+    It dies with the thread that started it. It has its own session, so interrupts do not reach it;
+    closing kills the whole session, after SIGTERM if `gentle`.
     Sending through `pipe` raises OSError if the worker reads nothing for `send_s`; it is unusable
     then. Its output goes to the descriptor `output`; with None only MMCALIB_DEBUG shows it.
     """
@@ -160,7 +168,6 @@ class Worker(Closing):
         module: str,
         *numbers: int,
         send_s: float,
-        files: Sequence[int] = (),
         python: str | None = None,
         env: Mapping[str, str] | None = None,
         output: int | None = None,
@@ -173,15 +180,14 @@ class Worker(Closing):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
         if output is None:
             output = STDERR if os.environ.get("MMCALIB_DEBUG") else subprocess.DEVNULL
-        fds = [theirs.fileno(), *files]
         self._process = subprocess.Popen(
-            [python or sys.executable, "-P", "-m", module, *map(str, (*fds, *numbers))],
+            [python or sys.executable, "-P", "-m", module, *map(str, (theirs.fileno(), *numbers))],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             # The worker finds modules in the same folders as this process.
             env=safe_environment(os.environ, sys.path) | _LIGHT if env is None else env,
-            pass_fds=fds,
+            pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
         theirs.close()
@@ -200,13 +206,13 @@ class Worker(Closing):
             self.kill()
 
     def receive(self, silence_s: float) -> Any:
-        """Return its next message. Raises TimeoutError after `silence_s`, EOFError if it ended."""
+        """Return its next message. Raises WorkerFailed after `silence_s`, or if it ended."""
         if not self.pipe.poll(silence_s):
-            raise TimeoutError
+            raise WorkerFailed(f"took more than {silence_s:g} s", is_silent=True)
         try:
             return self.pipe.recv()
-        except OSError as error:
-            raise EOFError from error
+        except (EOFError, OSError) as error:
+            raise WorkerFailed(self.how_it_ended()) from error
 
     def exit_code(self, patience_s: float = 0.0) -> int | None:
         """Wait for its end and return the code, or None if it still runs after `patience_s`."""
@@ -242,7 +248,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def serve_parent(serve: Callable[..., None]) -> None:
-    """Run as a `Worker`: call `serve(pipe, FILES and NUMBERS)` until the parent closes the pipe.
+    """Run as a `Worker`: call `serve(pipe, *NUMBERS)` until the parent closes the pipe.
 
     Interrupts are ignored; on Linux the kernel kills this process when its parent thread ends.
     """

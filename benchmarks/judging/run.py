@@ -22,8 +22,8 @@ from judging.request import Order, innocent, summary
 from judging.results import Example, Result, Results, keep_example, kept_examples
 from judging.subject import SUBJECTS, Subject, subject
 from judging.templates import draw_habits
-from mmcalib.engine.wheels import BUILDS, installed_version
 from mmcalib.errors import MmcalibError
+from mmcalib.version import vllm_version
 
 # In flight at once where order does not matter: one is decoded while another is computed.
 _AT_ONCE = 4
@@ -68,7 +68,7 @@ _HEARD: TypeAdapter[Heard] = TypeAdapter(Heard)
 
 def versions() -> dict[str, str]:
     """Name what the page was made with."""
-    vllm = next(filter(None, map(installed_version, BUILDS)), "?")
+    vllm = vllm_version() or "?"
     return {"vllm": vllm, "machine": platform.machine(), "python": platform.python_version()}
 
 

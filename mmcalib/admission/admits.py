@@ -43,7 +43,7 @@ from mmcalib.gate.admission import (
 )
 from mmcalib.gate.fit import TokenRange
 from mmcalib.gate.item_remedies import add_prompt_remedy, add_remedy
-from mmcalib.processes import Worker
+from mmcalib.processes import Worker, WorkerFailed
 from mmcalib.storage.location import Location, is_allowed
 from mmcalib.text import MISSING, one_line, reason_kind
 
@@ -219,11 +219,10 @@ class TextCounter:
                 try:
                     self._worker.send((request, tokenise))
                     answer: int | str | None = self._worker.receive(self._patience_s)
-                except TimeoutError:
+                except WorkerFailed as error:
                     self._end()
-                    break
-                except EOFError:
-                    self._end()
+                    if error.is_silent:
+                        break
                 else:
                     return answer
             self._strikes += 1
@@ -238,7 +237,7 @@ class TextCounter:
         self._worker.send(self._opening)
         try:
             self.why = self._worker.receive(_START_S)
-        except (TimeoutError, EOFError):
+        except WorkerFailed:
             self.why = "the text counter does not start"
         if self.why:
             self._end()

@@ -10,7 +10,6 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from zlib import crc32
 
@@ -18,6 +17,7 @@ from mmcalib.census.executor import ProbeResult, ProbeTask
 from mmcalib.domain.items import is_transient
 from mmcalib.processes import Closing
 from mmcalib.storage.location import MEMBER_MARK
+from mmcalib.version import installed_version
 
 _TABLE = (
     "CREATE TABLE seen (item BLOB PRIMARY KEY, version TEXT NOT NULL, line TEXT NOT NULL)"
@@ -178,10 +178,5 @@ class Cache(Closing):
 
 
 def _made_by() -> str:
-    versions = []
-    for name in _READERS:
-        try:
-            versions.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            versions.append(f"{name} ?")
-    return f"{PROBE} " + " ".join(versions)
+    versions = (f"{name} {installed_version(name) or '?'}" for name in _READERS)
+    return " ".join([str(PROBE), *versions])

@@ -23,12 +23,12 @@ from mmcalib.domain.shape_columns import (
 from mmcalib.domain.shapes import (
     MODALITIES,
     PLAIN,
-    SHAPES,
     EncodedItem,
     Encoding,
     Modality,
     Shape,
     is_size,
+    to_row,
     weight,
 )
 
@@ -215,10 +215,9 @@ class Census:
         return ranks
 
 
-def shape_order(shape: Shape) -> tuple[float, ...]:
+def shape_order(shape: Shape) -> tuple[Any, ...]:
     """Sort key for shapes of any modality."""
-    names = SHAPES[shape.modality].__slots__
-    return MODALITIES.index(shape.modality), *(getattr(shape, name) for name in names)
+    return MODALITIES.index(shape.modality), *to_row(shape)[1:]
 
 
 def choose_sample(census: Census, per_modality: int) -> list[tuple[Shape, str]]:

@@ -14,7 +14,7 @@ from mmcalib.census.census import Census
 from mmcalib.census.executor import Executor, ProbeTask
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.corpus.chat import Prompt, Source
-from mmcalib.domain.items import Item, Skipped, decode_line, download_mib, drop_data, loaded_bytes
+from mmcalib.domain.items import Item, Skipped, decode_line, drop_data, loaded_bytes
 from mmcalib.domain.shapes import (
     AudioShape,
     EncodedItem,
@@ -196,10 +196,8 @@ class CorpusCounter:
                 self.skip(Skipped(prompt.origin, one_line(reason)))
                 return
             files.append(seen)
-        if (mib := download_mib(files)) > self.prompts.downloads[0]:
-            self.prompts.downloads = mib, prompt.origin, files
         shapes = [file.shape for file in files]
-        self.prompts.add(shapes, prompt)
+        self.prompts.add(shapes, prompt, files)
         if self.log:
             self.log.add(prompt, shapes)
         for item, file in zip(prompt.items, files, strict=True):
@@ -278,7 +276,6 @@ def count_corpus(
     sources: Iterable[Source],
     prober: Prober,
     *,
-    progress: Progress | None = None,
     in_order: bool = True,
     repeats: bool = False,
 ) -> CorpusCount:
@@ -295,7 +292,7 @@ def count_corpus(
     sources = list(sources)
     contents: dict[Item, None] | None = {} if repeats else None
     counter = CorpusCounter(AccessLog() if in_order else None, contents)
-    progress = progress or Silent()
+    progress = prober.progress
     with progress.step("reading the corpus") as task:
         for source in sources:
             groups = _group(_read_prompts(counter, source), prober.executor)

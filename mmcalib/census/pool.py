@@ -12,7 +12,7 @@ from contextvars import copy_context
 from mmcalib.census.executor import TIMEOUT_S, ProbeFunction, ProbeResult, ProbeTask, count_fitting
 from mmcalib.domain.items import Skipped, encode_line
 from mmcalib.errors import MmcalibError
-from mmcalib.processes import Closing, Worker
+from mmcalib.processes import Closing, Worker, WorkerFailed
 from mmcalib.storage.location import allowed_hosts
 
 # On top of what the process itself needs. vLLM's largest image takes 0.7 GB decoded.
@@ -86,10 +86,8 @@ class LocalPool(Closing):
                 if isinstance(reply, MmcalibError):
                     raise reply
                 answers += reply
-        except TimeoutError:
-            return answers, f"took more than {self._timeout_s:g} s"
-        except EOFError:
-            return answers, worker.how_it_ended()
+        except WorkerFailed as error:
+            return answers, str(error)
         finally:
             if len(answers) < len(orders):
                 self._workers.pop(threading.get_ident()).close()
@@ -105,9 +103,9 @@ class LocalPool(Closing):
         worker.send((self._look, allowed_hosts()))
         try:
             worker.receive(max(_START_S, self._timeout_s))
-        except (TimeoutError, EOFError) as error:
+        except WorkerFailed as error:
             raise MmcalibError(
-                f"a worker process ended before its first item: {worker.how_it_ended()}",
+                f"a worker process {error} before its first item",
                 hint="MMCALIB_DEBUG=1 shows its output",
             ) from error
         return worker

@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import islice
 
 from mmcalib.corpus.chat import Prompt
-from mmcalib.domain.items import RequestText
+from mmcalib.domain.items import RequestText, download_mib
 from mmcalib.domain.knobs import covering_count
 from mmcalib.domain.shapes import (
     MODALITIES,
@@ -195,11 +195,16 @@ class PromptCensus:
             code = encode_signature(one.shapes, one.text_chars, one.asked)
             self._count(one.shapes, code, entry.count, entry.exemplar)
 
-    def add(self, shapes: Iterable[Shape], prompt: Prompt) -> None:
+    def add(
+        self, shapes: Iterable[Shape], prompt: Prompt, files: Sequence[EncodedItem] = ()
+    ) -> None:
+        """Count a prompt; `files` are its items as a server downloads them."""
         shapes, request = list(shapes), prompt.request
         code = encode_signature(shapes, len(request.text()), request.measure_context())
         self._count(shapes, code, 1, prompt)
         self.largest_body = max(self.largest_body, (prompt.body_bytes, prompt.origin))
+        if (mib := download_mib(files)) > self.downloads[0]:
+            self.downloads = mib, prompt.origin, files
 
     def prompts(self) -> int:
         return self._carrying.total()

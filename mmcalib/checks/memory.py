@@ -43,7 +43,7 @@ def memory_checks(
     """
     name = ids.MEMORY_ON.of(gpu)
     if after is None and isinstance(failure, ConfigRejected):
-        detail = f"vLLM does not start: {failure.refusal}"
+        detail = f"vLLM does not start: {failure.reason}"
         yield Check(name, "fail", detail, failure.hint or CHANGE_SETTING)
     elif after is None:
         remedy = (failure and failure.hint) or "mmcalib rehearse --help"

@@ -23,12 +23,24 @@ _FAILURE_CHARS = 500
 # PyTorch's prefix that names the failed condition in its code.
 _ENFORCED = re.compile(r"^\[enforce fail at [^]]*\] [\w.]+ == [\w.]+ ")
 
+# Parts of pydantic's and argparse's errors that do not help a user.
+_ADDRESS = re.compile(r" For further information visit https?://\S+")
+_FUNCTION = re.compile(r"<function loads at 0x[0-9a-f]+>")
+# The end of a long one is missing.
+_ONE_ERROR = re.compile(
+    r"1 validation error for \w+ Value error, (?P<words>.+?)(?: \[type=value_error|\Z)"
+)
+
 # `ModelConfig._verify_quantization` (vllm/config/model.py, 0.32) lists all methods after it.
 _NO_METHOD = re.compile(r"Unknown quantization method: (\S+)\. Must be one of (\[.*?\])")
 # `resolve_trust_remote_code` of transformers (dynamic_module_utils.py, 5.19).
 _OWN_CODE = "Please pass the argument `trust_remote_code=True`"
 # `get_config` (vllm/transformers_utils/config.py, 0.32) of a model that the arguments name.
 _NO_REPOSITORY = re.compile(r"Invalid repository ID or local directory specified: '([^']+)'")
+# vLLM (0.32) builds the method's config of nothing.
+_NOT_QUANTIZED = re.compile(r"(\w+)Config\.__init__\(\) missing")
+# Libraries of some models (timm, num2words) are no requirements of vLLM's.
+_LACKING = re.compile(r"^(.+?)\. .*pip install [`'\"]?([A-Za-z][\w.-]*\w)")
 # Methods of checkpoints on the hub; the others are kernels' and online methods.
 _PUBLISHED = ("awq", "gptq", "fp8", "compressed-tensors", "modelopt_fp4", "mxfp4", "mxfp8")
 
@@ -104,39 +116,51 @@ def exhausted_resource(error: BaseException) -> str:
     return ""
 
 
-def describe_failure(error: BaseException) -> str:
-    """Return the outermost message, and the innermost if it differs, on one line."""
-    if failure_kind(error) == "moved":
-        return f"mmcalib does not fit this vLLM ({version_of('vllm')}): {_line(error)}"
+def explain(error: BaseException, request: m.Message | None = None) -> tuple[str, str]:
+    """Return the error's words on one line, and what to type next; empty if only they help.
+
+    Words that mmcalib does not know are the outermost message, and the innermost if it differs.
+    """
     outer, inner = _line(error), root_cause(error)
+    words = _plain(outer if inner in outer else f"{inner} (in: {outer})")[:_FAILURE_CHARS]
+    if failure_kind(error) == "moved":
+        return f"mmcalib does not fit this vLLM ({version_of('vllm')}): {outer}", ""
     if method := _NO_METHOD.search(outer):
-        return f"the installed vLLM has no quantization method {method[1]}"
+        why = f"the installed vLLM has no quantization method {method[1]}"
+        return why, _quantized_otherwise(method[2], request)
+    if method := _NOT_QUANTIZED.search(words):
+        why = f"this checkpoint has no quantization config, and {method[1]} needs one"
+        return why, "-- --quantization fp8, or --model with a quantized checkpoint"
     if _OWN_CODE in outer:
-        return "the model's folder has code of its own, which vLLM runs only if you trust it"
+        why = "the model's folder has code of its own, which vLLM runs only if you trust it"
+        return why, "read its .py files, then add -- --trust-remote-code"
     no_room = NO_ROOM.search(outer) or NO_ROOM.search(inner)
     if no_room and not no_room["external"]:
-        return _describe_no_room(no_room)
-    if inner in outer:
-        return outer[:_FAILURE_CHARS]
-    return f"{inner} (in: {outer})"[:_FAILURE_CHARS]
-
-
-def remedy_for(error: BaseException, request: m.Message) -> str:
-    """Return what to type after the request's error; empty if only vLLM's message helps."""
-    line = _line(error)
-    if _OWN_CODE in line:
-        return "read its .py files, then add -- --trust-remote-code"
+        return _describe_no_room(no_room), ""
     # `get_processor` (vllm/transformers_utils/processor.py, 0.32) names only the two classes.
-    if "Invalid type of HuggingFace processor" in line:
-        return "copy the original model's *processor_config.json into the folder"
-    if missing := _NO_REPOSITORY.search(line):
-        return f"hf download {shlex.quote(missing[1])} config.json (mmcalib fetches only --model)"
-    if not (match := _NO_METHOD.search(line)):
-        return ""
+    if "Invalid type of HuggingFace processor" in outer:
+        return words, "copy the original model's *processor_config.json into the folder"
+    if missing := _NO_REPOSITORY.search(outer):
+        repository = shlex.quote(missing[1])
+        return words, f"hf download {repository} config.json (mmcalib fetches only --model)"
+    if lacking := _LACKING.search(words):
+        return lacking[1], f"pip install {lacking[2]}"
+    return words, ""
+
+
+def _plain(words: str) -> str:
+    """Return vLLM's own words without those that pydantic and argparse put around them."""
+    words = _FUNCTION.sub("JSON", _ADDRESS.sub("", words))
+    only = _ONE_ERROR.match(words)
+    return only["words"] if only else words
+
+
+def _quantized_otherwise(methods: str, request: m.Message | None) -> str:
+    """Return what to type instead of a method that is not among vLLM's `methods`."""
     folder = request.path if isinstance(request, m.OpenModel) else None
     folder = folder or getattr(request, "engine_args", {}).get("model")
     twins = quantized_twins(read_config(Path(folder))) if folder else []
-    known = ", ".join(name for name in _PUBLISHED if repr(name) in match[2])
+    known = ", ".join(name for name in _PUBLISHED if repr(name) in methods)
     ways = *(f"--model {twin}" for twin in twins[:1]), f"a checkpoint in {known}"
     return ", or ".join((*ways, "an unquantized one with --quantization fp8"))
 

@@ -43,7 +43,7 @@ class Trial:
         """Yield spellings that affect this modality, with others they affect; clean ones first."""
         affecting_others = []
         for path, beside in spellings:
-            setting = knobs.Setting(nested(path, value, beside))
+            setting = knobs.Setting(knobs.nest(path, value, beside))
             now = self.cost(setting, modality)
             if now is None or now == self.cost(knobs.DEFAULT, modality):
                 continue
@@ -76,13 +76,6 @@ class Trial:
         return self._costs[key]
 
 
-def nested(path: tuple[str, ...], value: Any, beside: Mapping[str, Any]) -> dict[str, Any]:
-    inner: dict[str, Any] = {path[-1]: value, **beside}
-    for key in reversed(path[:-1]):
-        inner = {key: inner}
-    return inner
-
-
 # Names in InternVL and its derivatives, Phi, MiniCPM-V, Llama 4 and Cohere.
 _NAMES = ("max_dynamic_patch", "num_crops", "max_slice_nums", "max_patches")
 
@@ -107,7 +100,7 @@ def _tile_size(trial: Trial, path: tuple[str, ...]) -> tuple[int | None, int | N
     edges.append(dict(getattr(part, "size", None) or {}).get("height"))
     tile_px = next((edge**2 for edge in edges if isinstance(edge, int)), None)
     one, usual = (
-        trial.cost(s, "image") for s in (knobs.Setting(nested(path, 1, {})), knobs.DEFAULT)
+        trial.cost(s, "image") for s in (knobs.Setting(knobs.nest(path, 1, {})), knobs.DEFAULT)
     )
     whole = one is not None and usual is not None and usual[1] % one[1] == 0
     return tile_px, one[1] if one and whole else None

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import av
 import numpy as np
 
-from mmcalib.child.failures import NotMultimodalError, describe_failure, is_incompatible
+from mmcalib.child.failures import NotMultimodalError, explain, is_incompatible
 from mmcalib.child.knobs import find_knobs, tiles_images
 from mmcalib.child.processor import MEDIA_ROOT, Processor
 from mmcalib.child.texts import TextRenderer
@@ -125,7 +125,8 @@ class OpenedModel:
         """Return the processor on a torch device; its tensors stay on that device."""
         kwargs = {**setting.mm_processor_kwargs, "device": device}
         placed = replace(setting, mm_processor_kwargs=kwargs)
-        return self.with_setting(placed, **processors.device_transport())
+        # The option keeps the output on the device (`_postprocess_output`).
+        return self.with_setting(placed, mm_tensor_ipc="torch_shm")
 
     def with_setting(self, setting: Setting, **more: Any) -> Processor:
         if setting.key not in self._processors:
@@ -200,5 +201,5 @@ class OpenedModel:
         except Exception as error:
             if not is_incompatible(error):
                 raise
-            self._moved[part] = describe_failure(error)
+            self._moved[part], _ = explain(error)
             return unknown

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 
-from mmcalib.engine.wheels import BUILDS
 from mmcalib.releases import platform
+from mmcalib.version import BUILDS
 
 _NAME, _CPU = BUILDS
 _ask = importlib.metadata.version

@@ -9,10 +9,9 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from mmcalib.child.failures import (
-    describe_failure,
     exhausted_resource,
+    explain,
     failure_kind,
-    remedy_for,
     root_cause,
 )
 from mmcalib.engine import messages as m
@@ -173,12 +172,7 @@ def serve(pipe: Connection) -> None:
             service.say(service.answer(request))
         except Exception as error:  # noqa: BLE001 - any exception of vLLM becomes one line
             traceback.print_exc()
-            service.say(
-                m.Failed(
-                    describe_failure(error),
-                    failure_kind(error),
-                    exhausted_resource(error),
-                    remedy_for(error, request),
-                )
-            )
+            words, hint = explain(error, request)
+            kind, exhausted = failure_kind(error), exhausted_resource(error)
+            service.say(m.Failed(words, kind, exhausted, hint))
         gc.enable()

@@ -18,10 +18,11 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from mmcalib.corpus.chat import MODALITY_OF, TEXT_FIELDS, WORDLESS, ChatRequest, medium_of
-from mmcalib.corpus.lines import NOT_MODELLED
+from mmcalib.corpus.lines import BILLING, NOT_MODELLED
 from mmcalib.domain.items import TextCounting
 from mmcalib.domain.shapes import Modality
 from mmcalib.processes import confine, serve_parent
+from mmcalib.text import one_line
 
 # Fields of a request that vLLM passes to templates; they win over `chat_template_kwargs`. The
 # second constant has the defaults of two of them.
@@ -30,8 +31,6 @@ _DEFAULTS = {"add_generation_prompt": True, "continue_final_message": False}
 # pydantic also accepts "no" and 1.
 _SWITCHES = TypeAdapter(dict[str, bool])
 _ROLES = ("system", "user", "assistant")
-# vLLM drops such a line of a system message (vllm/renderers/chat_utils.py:2039, 0.32).
-_BILLING = "x-anthropic-billing-header"
 # Fields of a part that vLLM keeps from templates (`_KNOWN_CONTENT_PART_FIELDS` in the same file).
 _PART_FIELDS = frozenset(
     (
@@ -191,7 +190,7 @@ def _turn(
     role, content = message["role"], message.get("content")
     parts = [*filter(None, map(_part, [content] if isinstance(content, str) else content or []))]
     texts = [part["text"] for part in parts if part["type"] == "text"]
-    if role == "system" and any(str(text).startswith(_BILLING) for text in texts):
+    if role == "system" and any(str(text).startswith(BILLING) for text in texts):
         raise Unseen("a header that vLLM drops")
     turn: dict[str, Any] = {"role": role, "content": parts}
     try:
@@ -287,7 +286,7 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
         pipe.send("transformers is not installed: pip install 'mmcalib[check]'")
         return
     except Exception as error:  # noqa: BLE001 - the model's files may have any fault
-        pipe.send(f"{model}: {' '.join(str(error).split())[:200] or type(error).__name__}")
+        pipe.send(f"{model}: {one_line(str(error)) or type(error).__name__}")
         return
     pipe.send("")
     while True:
@@ -296,7 +295,7 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
         try:
             answer = counter.count(counting, request, tokenise=tokenise)
         except Unrendered as error:
-            answer = " ".join(str(error).split())[:200]
+            answer = one_line(str(error))
         except Unseen as error:
             words = f"what the chat template does with {error} {NOT_MODELLED}"
             answer = words if counter.rejects or request.items() else None

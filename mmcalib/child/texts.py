@@ -21,6 +21,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, Video
 from mmcalib.domain.traffic import SplitPrompt
 from mmcalib.engine import messages as m
 from mmcalib.releases import grammar, processors
+from mmcalib.text import one_line
 
 if TYPE_CHECKING:
     from mmcalib.child.model import OpenedModel
@@ -237,7 +238,7 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> m.Coun
         plain = (ONE, *conversations(), *with_special_texts())
         counting = _compare_counts(texts, counter, counting, plain)
     except Exception as error:  # noqa: BLE001 - no template, or an unsupported tokenizer
-        return m.CountingResult(None, " ".join(str(error).split())[:200] or type(error).__name__)
+        return m.CountingResult(None, one_line(str(error)) or type(error).__name__)
     if counter.reads_clock:
         left_out.append("texts: the chat template reads the clock")
     for modality in modalities:
@@ -261,7 +262,7 @@ def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> m.Coun
             counting = _compare_counts(texts, counter, replace(counting, fields=True), requests)
         except ValueError as error:
             left_out.append(f"tools: {error}")
-    return m.CountingResult(counting, " ".join("; ".join(left_out).split())[:200])
+    return m.CountingResult(counting, one_line("; ".join(left_out)))
 
 
 def _written(

@@ -59,15 +59,15 @@ def serve(options: ServeOptions) -> None:
     """
     from mmcalib.configs.read import read_configuration
     from mmcalib.engine.environment import become_server
-    from mmcalib.engine.wheels import BUILDS, installed_version
     from mmcalib.errors import EngineError, UsageError
     from mmcalib.models.cut import CUT_LAYERS, cut_checkpoint
     from mmcalib.models.resolve import cache_dir, require_weights, resolve
+    from mmcalib.version import vllm_version
 
     config = options.config
     if not config.is_file():
         raise UsageError(f"--config {config}: no such file", hint="mmcalib run --model M --data D")
-    if not any(map(installed_version, BUILDS)):
+    if vllm_version() is None:
         raise EngineError("vLLM is not installed", hint="mmcalib doctor")
     written, words = read_configuration(config, options.flags or ()), list(options.flags or ())
     pairs = (f"{name} {value}" for name, value in written.settings.items())

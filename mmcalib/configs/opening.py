@@ -90,7 +90,7 @@ def parse_configuration(host: EngineHost, written: WrittenConfiguration) -> Serv
     parsed = try_to_parse(host, written)
     if isinstance(parsed, ServeConfig):
         return parsed
-    why, file = parsed.refusal, written.config
+    why, file = parsed.reason, written.config
     if flags_error := rejected_flags_error(why, written.every_flag, list_options(host).arguments):
         raise flags_error from parsed
     validate = file and shlex.join(["mmcalib", "validate", str(file)])

@@ -41,12 +41,13 @@ from mmcalib.configs.manifests import (
 from mmcalib.configs.programs import read_program
 from mmcalib.configs.shell import ORPHANS, Script
 from mmcalib.engine.messages import ParseServeConfig
-from mmcalib.engine.wheels import BUILDS, installed_version, known_arguments, known_variables
+from mmcalib.engine.wheels import known_arguments, known_variables
 from mmcalib.errors import UsageError
 from mmcalib.files import encoding_of, read_document
 from mmcalib.models.gpus import Gpu
 from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
 from mmcalib.text import describe_releases, one_line
+from mmcalib.version import vllm_version
 
 _STARTERS: Final = re.compile(
     r"docker|podman|nerdctl|jobs|kubectl|env|sudo|exec|nohup|uvx?|vllm|python[\d.]*"
@@ -114,7 +115,7 @@ class WrittenConfiguration:
     def notes(self, own: Mapping[str, str]) -> Iterator[str]:
         """Say what is not used, whose release it is, and what the `own` environment lacks."""
         yield from (f"{self.source}, {note}" for note in dict.fromkeys(self.unread))
-        installed = next(filter(None, map(installed_version, BUILDS)), "").partition("+")[0]
+        installed = (vllm_version() or "").partition("+")[0]
         if installed and (others := sorted({*self.releases} - {installed})):
             yield describe_releases(str(self.source), ", ".join(others), installed)
         known = known_variables() if self.environment else set()

@@ -14,7 +14,7 @@ from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.errors import MmcalibError
 from mmcalib.media.failure import error_reason
 from mmcalib.media.sniff import HEAD_BYTES, MEDIA_EXTENSIONS, is_media
-from mmcalib.processes import Worker
+from mmcalib.processes import Worker, WorkerFailed
 from mmcalib.storage.archive import ARCHIVES, Archive, Member
 from mmcalib.storage.location import NOT_REGULAR, allowed_hosts, is_local, member_path
 from mmcalib.storage.remote import translate_errors
@@ -62,10 +62,8 @@ class SubprocessSource:
                 yield from message
             if not message:
                 _IDLE.append((self._memory_bytes, reader))
-        except TimeoutError:
-            message = f"the decoder took more than {self._silence_s:g} s"
-        except EOFError:
-            message = f"the decoder {reader.how_it_ended()}"
+        except WorkerFailed as error:
+            message = f"the decoder {error}"
         finally:
             if (self._memory_bytes, reader) not in _IDLE:
                 reader.close()

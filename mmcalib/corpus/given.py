@@ -21,7 +21,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from mmcalib.corpus.chat import PART_OF, ChatRequest, text_part, url_part
 from mmcalib.domain.items import RequestText
 from mmcalib.domain.shapes import MODALITIES, parse_size, with_tag
-from mmcalib.errors import CorpusError, UsageError
+from mmcalib.errors import CorpusError, UsageError, first_error
 from mmcalib.text import MIB, one_line
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ def read_given(text: bytes) -> Given | None:
     try:
         return _LINE.validate_python(line)
     except ValidationError as error:
-        raise ValueError(f"not a line of sizes: {_first_error(error)}") from error
+        raise ValueError(f"not a line of sizes: {first_error(error)}") from error
 
 
 def format_text(asked: RequestText) -> dict[str, Any]:
@@ -89,13 +89,6 @@ def make_request(given: Given, origin: str) -> ChatRequest:
     body = {"max_tokens": given.answer_tokens, "min_tokens": given.least_answer_tokens or None}
     request = ChatRequest.of_body({**body, "messages": ChatRequest.of_user(parts).messages})
     return replace(request, row=True, given=RequestText(**fields), loose=bool(given.loose))
-
-
-def _first_error(error: Exception) -> str:
-    if not isinstance(error, ValidationError):
-        return str(error)
-    first = error.errors(include_url=False, include_context=False)[0]
-    return ".".join(map(str, first["loc"])) + f": {first['msg']}"
 
 
 @dataclass(frozen=True)
@@ -184,6 +177,7 @@ def read_distribution(path: Path) -> Distribution | None:
         found = TypeAdapter(Distribution).validate_python(yaml.safe_load(path.read_text("utf-8")))
         next(replace(found, requests=1).lines())
     except (OSError, ValueError, yaml.YAMLError) as error:
-        why = one_line(f"{name}: {_first_error(error)}")
-        raise CorpusError(why, hint="mmcalib list profiles --json shows some") from error
+        why = first_error(error) if isinstance(error, ValidationError) else error
+        hint = "mmcalib list profiles --json shows some"
+        raise CorpusError(one_line(f"{name}: {why}"), hint=hint) from error
     return found

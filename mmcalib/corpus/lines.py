@@ -390,7 +390,7 @@ def _chat_of_anthropic(body: dict[str, Any]) -> dict[str, Any]:
             chat += _turns_of_anthropic(role, content)
         else:
             chat.append({"role": role, "content": content})
-    if words := "".join(t for t in _texts_of(system) if not t.startswith(_BILLING)):
+    if words := "".join(t for t in _texts_of(system) if not t.startswith(BILLING)):
         chat.insert(0, {"role": "system", "content": words})
     fields = {name: body[name] for name in _COPIED if name in body}
     if "stop_sequences" in body:
@@ -462,8 +462,9 @@ def _image_of(part: Mapping[str, Any]) -> dict[str, Any]:
     return url_part("image_url", f"data:{kind};base64,{data}")
 
 
-# Claude Code sends a hash that begins so; vLLM drops it from the system's text.
-_BILLING = "x-anthropic-billing-header"
+# Claude Code sends a hash that begins so; vLLM drops it from the text of a system message
+# (vllm/renderers/chat_utils.py:2039, 0.32).
+BILLING = "x-anthropic-billing-header"
 
 
 def _texts_of(parts: list[dict[str, Any]]) -> list[str]:

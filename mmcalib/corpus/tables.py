@@ -11,6 +11,7 @@ from mmcalib.corpus.chat import PART_OF, ChatRequest, Prompt, text_part, url_par
 from mmcalib.domain.items import ByteSource, Item, Skipped, drop_data
 from mmcalib.domain.shapes import Modality, is_size, parse_size, with_tag
 from mmcalib.errors import CorpusError
+from mmcalib.files import is_within
 from mmcalib.media.failure import error_reason
 from mmcalib.media.sniff import (
     AUDIO_EXTENSIONS,
@@ -181,7 +182,7 @@ class ParquetSource(_TableSource):
             return Skipped(path, f"not a local file: named in {self.path}")
         folder = os.path.dirname(os.path.realpath(self.path))
         file = os.path.realpath(os.path.join(folder, path))
-        if os.path.commonpath((folder, file)) != folder:
+        if not is_within(file, folder):
             return Skipped(file, f"outside the table's folder: named in {self.path}")
         return Item(file) if os.path.exists(file) else Skipped(file, NO_FILE)
 
@@ -253,6 +254,6 @@ class HfDatasetSource(_TableSource):
             known = path.rpartition(MEMBER_MARK)[2].startswith(("hf://", *self._query.hosts))
             return Item(path) if known else Skipped(path, f"on another host: named in {self.path}")
         file = os.path.realpath(path)
-        if not any(file == root or file.startswith(root + "/") for root in self._query.folders):
+        if not any(is_within(file, folder) for folder in self._query.folders):
             return Skipped(path, f"outside the data set's folder: named in {self.path}")
         return Item(os.path.abspath(path)) if os.path.exists(file) else Skipped(path, NO_FILE)

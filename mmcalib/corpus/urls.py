@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.request import url2pathname
 
 from mmcalib.corpus.chat import PART_OF, UrlType
+from mmcalib.files import is_within
 from mmcalib.media.sniff import FRAMES
 from mmcalib.storage.access import write_copy
 from mmcalib.storage.location import MEMBER_MARK, NOT_ALLOWED
@@ -67,7 +68,7 @@ def local_path(url: str, folder: str, root: str, *, paths: bool = True) -> str:
         resolved = _resolve(os.path.join(folder, path))
     except (OSError, ValueError) as error:
         raise Unresolved(f"not a path: {error}") from error
-    if resolved != root and not resolved.startswith(root.rstrip("/") + "/"):
+    if not is_within(resolved, root):
         raise OutsideRoot(resolved)
     return resolved
 

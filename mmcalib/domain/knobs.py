@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from mmcalib.domain.shape_columns import Column, Shapes
 
 
+def nest(path: Sequence[str], value: Any, beside: Mapping[str, Any]) -> dict[str, Any]:
+    """Return kwargs with the value at its path, and others `beside` it."""
+    inner: dict[str, Any] = {path[-1]: value, **beside}
+    for key in reversed(path[:-1]):
+        inner = {key: inner}
+    return inner
+
+
 def merge_nested(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> dict[str, Any]:
     """Merge `new` over `old`, nested mappings too; changes neither."""
     both = dict(old or {})
@@ -120,11 +128,8 @@ class MediaOption(ABC):
 
     def kwargs(self, value: Value) -> dict[str, Any]:
         """The kwargs for this value, inside its argument."""
-        *outer, leaf = self.path
-        inner: dict[str, Any] = {leaf: value, **self.companions(value), **self.switches(value)}
-        for key in reversed(outer):
-            inner = {key: inner}
-        return inner
+        beside = {**self.companions(value), **self.switches(value)}
+        return nest(self.path, value, beside)
 
     def companions(self, value: Value) -> dict[str, int]:
         """The processor's other values that it requires with this one."""
@@ -144,7 +149,7 @@ class MediaOption(ABC):
 
     def changed_mask(self, shapes: Shapes, value: Value) -> Column:
         """Mask of the shapes whose cost this value may change."""
-        return shapes.full_mask(True)
+        return shapes.full_mask()
 
     def kept_pixels(self, items: LoadedItems, value: Value) -> Column | None:
         """Share of its pixels that each image keeps at this value, at which it was measured; None
@@ -302,7 +307,7 @@ def _long_edges(shapes: Shapes) -> Column:
 
 # A layout of tiles with more of an image's pixels than this keeps it whole.
 _LAID_OUT = 0.9
-# Divisors of the default: how far a fix lowers a knob.
+# Divisors of the default: how far a remedy lowers a knob.
 _SHARES = (2, 4)
 # Steps per frame per second when rounding a loader's `fps`.
 _FPS_STEPS = 100

@@ -134,9 +134,9 @@ class Shapes(Sequence[Shape]):
             nearest *= np.maximum(1, np.rint(side, out=side), out=side).astype(np.int64)
         return nearest, above
 
-    def full_mask(self, value: bool) -> Column:
-        """A constant column."""
-        return np.full(len(self), value)
+    def full_mask(self) -> Column:
+        """Mask of all shapes."""
+        return np.full(len(self), True)
 
     def _keys(self) -> Column | None:
         """One ascending number for each shape, if its two fields fit in four bytes each."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import stat
@@ -109,11 +108,6 @@ SILENCE_S = 900.0
 # A processor call on the largest known video takes about a minute on two cores.
 FILE_SILENCE_S = 300.0
 _POLL_S = 0.2
-_END_S = 2.0
-# vLLM (0.32) builds the method's config of nothing.
-_NOT_QUANTIZED = re.compile(r"(\w+)Config\.__init__\(\) missing")
-# Libraries of some models (timm, num2words) are no requirements of vLLM's.
-_LACKING = re.compile(r"^(.+?)\. .*pip install [`'\"]?([A-Za-z][\w.-]*\w)", re.DOTALL)
 _RELEASE_HINT = "mmcalib doctor (shows whether mmcalib is tested with this vLLM release)"
 
 
@@ -207,7 +201,7 @@ class EngineHost(Closing):
             if isinstance(answer, m.Note):
                 self.on_note(answer.text)
                 continue
-            if isinstance(answer, m.Interim):
+            if isinstance(answer, m.Measured):
                 yield answer
                 continue
             self._tail.follow()
@@ -218,12 +212,6 @@ class EngineHost(Closing):
             return
 
     def _refusal_error(self, answer: m.Failed, doing: str) -> EngineError:
-        if method := _NOT_QUANTIZED.search(answer.error):
-            why = f"this checkpoint has no quantization config, and {method[1]} needs one"
-            hint = "-- --quantization fp8, or --model with a quantized checkpoint"
-            answer = replace(answer, error=why, hint=hint)
-        if not answer.hint and (lacking := _LACKING.search(answer.error)):
-            answer = replace(answer, error=lacking[1], hint=f"pip install {lacking[2]}")
         message = answer.error if answer.hint else f"{answer.error} (vLLM, while {doing})"
         match answer.kind:
             case "not_installed":
@@ -260,11 +248,11 @@ class EngineHost(Closing):
     def _death_error(self, doing: str) -> EngineDied:
         if self._closing:
             return EngineDied(f"mmcalib ended the engine process while {doing}")
-        code = self._child.exit_code(_END_S)
+        # It may also have closed the pipe and run on, so ask before it is killed.
+        how, code = self._child.how_it_ended(), self._child.exit_code()
         self._tail.follow()
         last, hint = last_line(self._log.path), self._log_hint("its log")
         self.close()
-        how = self._child.how_it_ended() if code else "ended"
         message = f"the engine process {how} while {doing}"
         if code == -signal.SIGKILL:
             # The kernel kills a process when memory runs out; the process cannot log it.
@@ -311,7 +299,7 @@ class CachingHost(EngineHost):
         for answer in super()._converse(request, doing):
             answers.append(answer)
             # The machine may have more free memory later, so a failure for memory is not cached.
-            if not isinstance(answer, m.Interim) and not any(
+            if not isinstance(answer, m.Measured) and not any(
                 isinstance(a, m.Measured) and a.refused_by == "host_memory" for a in answers
             ):
                 self._cache[key] = answers

@@ -1,8 +1,8 @@
 """Requests to the child process that runs vLLM, and its replies, sent over a pipe.
 
-The child answers a request with any number of `Interim`s, then with its reply (a record of the
-domain, or a message with several values) or with `Failed`. A new request needs a class here and a
-case in `mmcalib.child.service`.
+The child answers a request with any number of `Note`s, and `Measure` with `Measured`s too; last
+comes its reply (a record of the domain, or a message with several values) or `Failed`. A new
+request needs a class here and a case in `mmcalib.child.service`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,6 @@ class Message:
         super().__init_subclass__()
         dataclass(frozen=True)(cls)
         Message.by_name[cls.__name__] = cls
-
-
-class Interim(Message):
-    """Progress or a part of an answer; more messages follow."""
 
 
 R = TypeVar("R")
@@ -83,7 +79,7 @@ class ComputeBudget(Request[Budget], cacheable=True):
 FailureKind = Literal["vllm", "rejected", "not_multimodal", "not_installed", "moved"]
 
 
-class Note(Interim):
+class Note(Message):
     """A progress text to show next to the progress bar."""
 
     text: str
@@ -150,7 +146,7 @@ class Measure(Request[Done], cacheable=True):
     subjects: tuple[Blank | File, ...]
 
 
-class Measured(Interim):
+class Measured(Message):
     """The cost of subject `index`, or the reason without one."""
 
     index: int

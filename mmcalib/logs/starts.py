@@ -1,7 +1,8 @@
 """Read a vLLM server's log: each start's arguments, memory figures, and why it ended (0.9 to 0.33).
 
 A log is a measurement: what it states is kept, and facts that it does not state stay None. No line
-is an error. Servers whose lines are mixed are told apart by container and process.
+is an error. Servers whose lines are mixed are told apart by container and process. Of 0.8 only one
+error is read.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from mmcalib.errors import ModelError
-from mmcalib.files import link_or_copy, whole_folder
+from mmcalib.files import link_or_copy, read_document, whole_folder
 from mmcalib.text import one_line
 
 Config: TypeAlias = dict[str, Any]
@@ -221,15 +221,13 @@ def cut_checkpoint(source: Path, target: Path, layers: int = CUT_LAYERS) -> Path
 def read_config(folder: Path) -> dict[str, object]:
     """Read the folder's config.json. Raises ModelError if it is missing or not a JSON mapping."""
     try:
-        with (folder / "config.json").open("rb") as file:
-            text = file.read(MOST_CONFIG_BYTES + 1)
-        if len(text) > MOST_CONFIG_BYTES:
-            raise ModelError(f"{folder}/config.json exceeds {MOST_CONFIG_BYTES >> 20} MiB")
-        config = json.loads(text.decode())
+        # vLLM also takes values that `read_json` does not, such as Infinity.
+        config = json.loads(read_document(folder / "config.json", MOST_CONFIG_BYTES).decode())
     except RecursionError as error:
         raise ModelError(f"{folder}/config.json is nested too deeply") from error
     except (OSError, ValueError) as error:
-        raise ModelError(one_line(f"cannot read {folder}/config.json: {error}")) from error
+        why = getattr(error, "strerror", None) or error
+        raise ModelError(one_line(f"cannot read {folder}/config.json: {why}")) from error
     if not isinstance(config, dict):
         raise ModelError(f"{folder}/config.json is not a mapping")
     return config

@@ -8,6 +8,7 @@ import sys
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
+from mmcalib.files import is_within
 from mmcalib.processes import serve_parent
 from mmcalib.text import GIB
 
@@ -56,7 +57,7 @@ def restrict_writes(folders: list[str], files: list[str]) -> None:
             if not isinstance(path, str | bytes | os.PathLike):
                 continue
             where = os.path.realpath(os.fsdecode(path))
-            inside = any(where == root or where.startswith(root + "/") for root in roots)
+            inside = any(is_within(where, root) for root in roots)
             is_parent = event == "os.mkdir" and where in parents
             if not (inside or is_parent or where in allowed or where == os.devnull):
                 raise OSError(f"refused to write outside the model's folder: {where}")

@@ -23,7 +23,7 @@ from mmcalib.errors import ModelError
 from mmcalib.models.catalogue import assume_build, find_model, suggest_model
 from mmcalib.models.checkpoint import checkpoint_files, materialise
 from mmcalib.models.fetch import REACH_TIMEOUT_S, FetchRequest
-from mmcalib.processes import STDERR, Worker, safe_environment
+from mmcalib.processes import STDERR, Worker, WorkerFailed, safe_environment
 from mmcalib.text import one_line
 
 WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth")
@@ -68,10 +68,8 @@ class HuggingFaceHub:
             client.send(FetchRequest(model_id, self.endpoint, self._cache))
             try:
                 folder, why = client.receive(FETCH_TIMEOUT_S)
-            except TimeoutError:
-                folder, why = "", f"the download took more than {FETCH_TIMEOUT_S:g} s"
-            except EOFError:
-                folder, why = "", f"the client process {client.how_it_ended()}"
+            except WorkerFailed as error:
+                folder, why = "", f"the client process {error}"
         if not folder:
             raise HubUnavailable(one_line(f"{self.endpoint}: {why.splitlines()[0]}"))
         return Path(folder)

@@ -22,7 +22,6 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.traffic import BurstResult
 from mmcalib.engine import messages as m
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.wheels import BUILDS, installed_version
 from mmcalib.errors import EngineError, OutputError, UsageError
 from mmcalib.models import gpus
 from mmcalib.models.cut import Depths, cut_checkpoint, read_config, read_depths
@@ -34,6 +33,7 @@ from mmcalib.proof import replay
 from mmcalib.proof.replay import Burst, mismatched_prompts
 from mmcalib.releases.constants import INSTALL_CUDA
 from mmcalib.results.memory import Memory, ReplayResult, Startup
+from mmcalib.version import BUILDS, installed_version
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class RequestWatch:
 
     def _noting_items(self, request: Any) -> Any:
         positions = [feature.mm_position for feature in request.mm_features or ()]
-        public_id = getattr(request, "external_req_id", None) or request.request_id
+        public_id = request.external_req_id
         self.last_added = public_id
         self.item_tokens[public_id] = tuple(p.length for p in positions)
         self._embeds[request.request_id] = [p.get_num_embeds() for p in positions]

@@ -53,15 +53,13 @@ def capability(major: int, minor: int) -> Any:
     return DeviceCapability(major, minor)
 
 
-# The first release whose chat endpoint applies it; 0.28 limits files only for transcriptions.
+# The first release whose chat endpoint applies it, where that is not the oldest tested one; 0.28
+# limits files only for transcriptions.
 _SINCE = {
     model.AUDIO_FILE: release.VLLM_0_29,
-    model.AUDIO_SECONDS: release.VLLM_0_26,
-    model.AUDIO_BYTES: release.VLLM_0_28,
     model.DOWNLOAD: release.VLLM_0_29,
     model.REQUEST_DOWNLOAD: release.VLLM_0_33,
     model.REQUEST_BYTES: release.VLLM_0_33,
-    model.PIXELS: release.VLLM_0_26,
     model.BODY_BYTES: release.VLLM_0_33,
 }
 

@@ -27,7 +27,7 @@ from vllm.transformers_utils.processor import get_video_processor_cls_name
 from vllm.utils.torch_utils import set_default_torch_num_threads
 
 from mmcalib.domain.shapes import VideoShape
-from mmcalib.releases.release import VLLM_0_28, VLLM_0_29, VLLM_0_31
+from mmcalib.releases.release import VLLM_0_29, VLLM_0_31
 
 
 def create_processor(config: Any) -> Any:
@@ -70,11 +70,6 @@ def audio_rate_hz(processor: Any) -> int | None:
     resampler = getattr(processor.info.get_data_parser(), "audio_resampler", None)
     rate = getattr(resampler, "target_sr", None)
     return int(rate) if rate else None
-
-
-def device_transport() -> dict[str, str]:
-    """Return options that keep a processor's output on the device (`_postprocess_output`)."""
-    return {"mm_tensor_ipc": "torch_shm"} if VLLM_0_28.is_reached else {}
 
 
 def tiles_counter(processor: Any) -> Callable[[int, int], int] | None:

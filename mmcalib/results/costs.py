@@ -12,11 +12,11 @@ from pydantic import BaseModel, FailFast, Field, ValidationError, WithJsonSchema
 from mmcalib.domain.items import TextBound, TextCounting
 from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import MODALITIES, AudioShape, ImageShape, VideoShape
-from mmcalib.errors import UsageError
+from mmcalib.errors import UsageError, first_error
 from mmcalib.gate.admission import AudioLimits, Gate, ShapeCost
 from mmcalib.gate.bounds import Area, Ceiling, Frames, Ladder
 from mmcalib.releases.constants import AUDIO_RATE_HZ, CRASHING_AUDIO_SAMPLES
-from mmcalib.results.part import POSITIVE, DocumentPart, first_error
+from mmcalib.results.part import POSITIVE, DocumentPart
 
 if TYPE_CHECKING:
     from mmcalib.limits.costs import ItemCost

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mmcalib.checks import catalogue as ids
+from mmcalib.errors import first_error
 from mmcalib.text import plural
 
 
@@ -23,12 +24,6 @@ class DocumentPart(BaseModel):
         pairs = [(name, value) for value in reversed(values) for name in cls.model_fields]
         shared = {n: value for n, value in pairs if n not in more and hasattr(value, n)}
         return cls(**{name: getattr(value, name) for name, value in shared.items()}, **more)
-
-
-def first_error(error: ValidationError) -> str:
-    """Return the first error and its path."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
 
 
 def error_text(error: ValueError | RecursionError) -> str:

@@ -162,7 +162,7 @@ def read_corpus(
                 yield from source.texts(origins)
 
     with open_prober(how, cache, progress, whole=DECODED_FILES, sound=sound) as prober:
-        counted = count_corpus(sources, prober, progress=progress)
+        counted = count_corpus(sources, prober)
     return LoadedCorpus(
         counted.census,
         counted.prompts,
@@ -272,7 +272,7 @@ def scan(
     sources = sources_of(data, requests, allowed_root=allowed_root, scratch=cache_dir() / "inline")
     progress = progress or Silent()
     with open_prober(how, cache_dir(), progress, DECODED_FILES if save else 0) as prober:
-        counted = count_corpus(sources, prober, progress=progress, in_order=False, repeats=repeats)
+        counted = count_corpus(sources, prober, in_order=False, repeats=repeats)
     if save is not None:
         with open_texts(model, progress) as texts:
             lines = map(json.dumps, saved_lines(sources, counted, texts, progress))

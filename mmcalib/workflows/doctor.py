@@ -18,11 +18,11 @@ from typing import Literal
 
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, Status, verdict
+from mmcalib.domain.memory import floor_utilization
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.environment import serve_command
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import EnvironmentReport, ProbeEnvironment
-from mmcalib.engine.wheels import BUILDS, installed_version
 from mmcalib.errors import EngineError, OutputError, UsageError
 from mmcalib.files import Scratch
 from mmcalib.limits.processor_cache import SHM_BYTES
@@ -44,7 +44,7 @@ from mmcalib.releases.constants import (
 from mmcalib.results.doctor import Backend, Diagnosis, Folder, Host, Hub, Need, Package, PresentGpu
 from mmcalib.results.part import CheckResult
 from mmcalib.text import GIB, MIB, gib, one_line
-from mmcalib.version import __version__
+from mmcalib.version import BUILDS, __version__, installed_version, vllm_version
 
 # Importing vLLM takes about 5 s from a local disk, ten times that from a cold network disk.
 SILENCE_S = 300.0
@@ -80,7 +80,7 @@ def check_engine(
             yield Check(ids.SERVING, "pass", f"serve here with: {command}")
         else:
             yield Check(ids.SERVING, "skip", f"needs a machine with the GPU: {command}")
-        yield _gpu_check(answer, gpu)
+        yield _gpu_check(answer, versions, gpu)
 
 
 def _backend_check(report: EnvironmentReport, seconds: float, gpu: Gpu | None) -> Check:
@@ -117,7 +117,7 @@ def _torch_check(report: EnvironmentReport, versions: Mapping[str, str]) -> Chec
     return Check(ids.TORCH, "pass", installs)
 
 
-def _gpu_check(report: EnvironmentReport, gpu: Gpu | None) -> Check:
+def _gpu_check(report: EnvironmentReport, versions: Mapping[str, str], gpu: Gpu | None) -> Check:
     if gpu is None:
         detail = "this machine has no GPU; --gpu NAME rehearses any"
         return Check(ids.GPU, "skip", detail, "mmcalib run --gpu L4 ...")
@@ -125,11 +125,11 @@ def _gpu_check(report: EnvironmentReport, gpu: Gpu | None) -> Check:
     if total is None or free is None:
         return Check(ids.GPU, "pass", f"{gpu.name}, {gib(gpu.total_bytes)}")
     detail = f"{gpu.name}, {gib(free)} of {gib(total)} free"
-    division = divide(installed_version("vllm") or "")
+    division = divide(vllm_version(versions.get) or "")
     least = division.utilization * total - MOST_CONTEXT_BYTES * division.is_extensible
     if free < least:
         detail += f"; vLLM asks for {division.utilization:.0%} and would not start"
-        share = max(0.0, int(100 * free / total) / 100)
+        share = floor_utilization(free, total)
         remedy = f"nvidia-smi (lists other processes), or --gpu-memory-utilization {share:.2f}"
         return Check(ids.GPU, "warn", detail, remedy)
     return Check(ids.GPU, "pass", detail)
@@ -386,7 +386,7 @@ def diagnose(progress: Progress) -> Diagnosis:
         packages=every,
         backend=Backend(
             device=report.device if report else None,
-            vllm=next((installs[name] for name in BUILDS if name in installs), None),
+            vllm=vllm_version(installs.get),
             torch=installs.get("torch"),
             seconds=round(seconds, 1),
         ),

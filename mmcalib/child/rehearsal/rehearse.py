@@ -127,16 +127,18 @@ def uses_flashinfer(worker: Any) -> bool:
 
 def allocations_after_pool(
     started: StartedWorker, graphs: Graphs
-) -> Iterator[memory.Allocation | str]:
-    """Yield allocations after the KV cache outside vLLM's estimates, or what is not rehearsed."""
+) -> tuple[tuple[memory.Allocation, ...], list[str]]:
+    """Return allocations after the KV cache outside vLLM's estimates, and what is not rehearsed."""
+    found, unknown = list[memory.Allocation](), list[str]()
     if graphs.count and not graphs.nbytes:
         nbytes = assume_graphs(started, graphs.count).nbytes
-        yield memory.Allocation(memory.GRAPHS, nbytes, "assumed")
+        found.append(memory.Allocation(memory.GRAPHS, nbytes, "assumed"))
+    workspace = "FlashInfer's workspace"
     if graphs.unreserved_bytes:
-        yield memory.Allocation("FlashInfer's workspace", graphs.unreserved_bytes, "rehearsed")
+        found.append(memory.Allocation(workspace, graphs.unreserved_bytes, "rehearsed"))
     elif uses_flashinfer(started.worker) and not graphs.nbytes:
         workspace_bytes = platform.flashinfer_workspace_bytes()
-        yield memory.Allocation("FlashInfer's workspace", workspace_bytes, "computed")
+        found.append(memory.Allocation(workspace, workspace_bytes, "computed"))
     if runner.uses_v2_runner(started.worker) and models.runs_warmup(started.config):
         # Before graphs are captured. V1's warm-up, like FlashInfer's tuning, repeats the profile.
         reserved = [p.peak_bytes - p.start_bytes for p in started.phases if p.name != "encoder"]
@@ -145,11 +147,12 @@ def allocations_after_pool(
             with phase as warm:
                 runner.warm_up_sampler(started.worker)
         except Exception as error:  # noqa: BLE001 - the other figures are still valid
-            yield f"the sampler's warm-up was not rehearsed: {root_cause(error)}"
-            return
-        more = warm.peak_bytes - warm.start_bytes - max(reserved, default=0) - graphs.nbytes
-        if more > 0:
-            yield memory.Allocation("sampler warm-up", more, "rehearsed")
+            unknown.append(f"the sampler's warm-up was not rehearsed: {root_cause(error)}")
+        else:
+            more = warm.peak_bytes - warm.start_bytes - max(reserved, default=0) - graphs.nbytes
+            if more > 0:
+                found.append(memory.Allocation("sampler warm-up", more, "rehearsed"))
+    return tuple(found), unknown
 
 
 # Small items that every model accepts: an icon, a second of video or sound.
@@ -300,9 +303,7 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
         outputs = measure_outputs(started, budget)
         merge = merge_peak(started, budget, outputs)
         steps = tuple(encode_steps(started, request.steps))
-        found = list(allocations_after_pool(started, graphs))
-        unknown = [one for one in found if isinstance(one, str)]
-        after_pool = tuple(one for one in found if isinstance(one, memory.Allocation))
+        after_pool, unknown = allocations_after_pool(started, graphs)
         kept_bytes = requested - available - graphs.nbytes - started.non_torch_bytes - activation
         free, spare = machine.machine.gpu.free_at_start, 0
         refusal = runner.refuse_start(started.worker, free)

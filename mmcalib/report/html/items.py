@@ -13,6 +13,7 @@ from mmcalib.census.executor import FunctionRef, ProbeTask
 from mmcalib.census.pool import LocalPool
 from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import AudioShape, Shape
+from mmcalib.files import is_within
 from mmcalib.limits.values import size_hint
 from mmcalib.report.html.redact import WITHHELD
 from mmcalib.results.calibration import CalibrationDocument
@@ -46,7 +47,7 @@ def is_below(exemplar: str, roots: Collection[Path]) -> bool:
     try:
         file = os.path.realpath(Location.of(exemplar).archive or exemplar)
         folders = map(os.path.realpath, roots)
-        return any(os.path.commonpath((file, folder)) == folder for folder in folders)
+        return any(is_within(file, folder) for folder in folders)
     except (OSError, ValueError):
         # Not a valid file name.
         return False

@@ -199,7 +199,7 @@ def budget_your_config(
     try:
         budget = budgets.budget_of(yours.engine_args, build_dummy=True)
     except VllmRefused as error:
-        return None, error.refusal
+        return None, error.reason
     counts = {m: c.value for m, c in count_limits(yours.engine_args, budgets.opened).items()}
     return budget_figures(budget, compute_reserve(budget, counts)), ""
 
@@ -223,7 +223,7 @@ def refuse_unusable(
         sibling = f"{resolved.id}-{not_quantized[1].upper()}"
         other = f"--model {sibling}" if find_model(sibling) else "--model with a checkpoint that is"
         hint = f"this checkpoint is not quantized: {other}, or -- --quantization fp8"
-    words = f"vLLM rejects {resolved.id} with {arguments}: {one_line(refused.refusal)}"
+    words = f"vLLM rejects {resolved.id} with {arguments}: {one_line(refused.reason)}"
     raise UsageError(words, hint=hint) from refused
 
 

@@ -106,7 +106,7 @@ def _parse(host: EngineHost, configuration: WrittenConfiguration) -> tuple[Serve
     parsed = opening.try_to_parse(host, configuration)
     if isinstance(parsed, ServeConfig):
         return parsed, ""
-    return None, "; try ".join(filter(None, (parsed.refusal, parsed.hint)))
+    return None, "; try ".join(filter(None, (parsed.reason, parsed.hint)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +165,7 @@ def _ask_budget(asks: BudgetSource, args: Mapping[str, Any], *, whole: bool) -> 
     try:
         return asks.budget_of({**args, **forced}, build_dummy=True)
     except VllmRefused as error:
-        return error.refusal
+        return error.reason
 
 
 @contextlib.contextmanager
@@ -203,7 +203,7 @@ def open_config(
             host, resolved, session.progress, loading, context_tokens=context, so=so
         )
     except VllmRefused as error:
-        return None, [rejected_configuration_check(error.refusal, error.hint)]
+        return None, [rejected_configuration_check(error.reason, error.hint)]
     if engine_args.get("disable_chunked_mm_input"):
         opened = replace(opened, chunks_mm_input=False)
     opened = with_gpu_defaults(opened, memory.calibrated if memory else None)

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
+from mmcalib.child.failures import explain
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
-from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import Failed
 from mmcalib.errors import EngineDied, EngineError, UsageError, VllmRefused
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
@@ -52,7 +51,7 @@ def refused(reason: str) -> VllmRefused:
 @pytest.mark.parametrize("model", [f"Qwen/Qwen2.5-VL-{size}B-Instruct" for size in (3, 72)])
 def test_a_checkpoint_that_is_not_quantized_says_which_is(model: str) -> None:
     with pytest.raises(UsageError) as error:
-        judged(Refusing(refused(PYDANTIC), "quantization"), model)
+        judged(Refusing(refused(explain(ValueError(PYDANTIC))[0]), "quantization"), model)
     assert error.value.message == (
         f"vLLM rejects {model} with --quantization awq: Cannot find the config file for awq"
     )
@@ -61,9 +60,9 @@ def test_a_checkpoint_that_is_not_quantized_says_which_is(model: str) -> None:
 
 def test_vllms_own_type_error_says_that_the_checkpoint_is_not_quantized() -> None:
     said = "CompressedTensorsConfig.__init__() missing 3 required positional arguments: 'ignore'"
-    error = EngineHost()._refusal_error(Failed(said, "vllm"), "rehearsing")
-    assert "no quantization config, and CompressedTensors needs one" in error.message
-    assert error.hint == "-- --quantization fp8, or --model with a quantized checkpoint"
+    why, hint = explain(TypeError(said))
+    assert "no quantization config, and CompressedTensors needs one" in why
+    assert hint == "-- --quantization fp8, or --model with a quantized checkpoint"
 
 
 def test_a_process_that_dies_or_rejects_more_says_nothing_of_the_flags() -> None:

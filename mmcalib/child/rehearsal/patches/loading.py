@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import importlib.util
 import itertools
 from functools import cache
 from types import SimpleNamespace
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 def install_loading(machine: ImaginaryMachine) -> None:
     """Leave dummy weights as allocated, and inspect model classes in this process."""
     # It makes a small table at import; without this a layer's first use would put it on the GPU.
-    if importlib.util.find_spec("compressed_tensors"):
-        importlib.import_module("compressed_tensors")
+    importlib.import_module("compressed_tensors")
 
     def forget(weights: torch.Tensor | torch.nn.Module, *args: Any, **kwargs: Any) -> None:
         """Drop the zeros of new parameters, so that repacking does not compute on them."""
