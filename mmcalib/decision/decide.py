@@ -10,6 +10,7 @@ from typing import Any, Final
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.checks.facts import Decision, Explored
+from mmcalib.checks.reserve import token_adequacy
 from mmcalib.decision.explore import BudgetSource, explore, has_any_effect
 from mmcalib.decision.measure import Sample, measure
 from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
@@ -26,7 +27,6 @@ from mmcalib.limits.values import (
     Count,
     Hint,
     Rounding,
-    compute_reserve,
     hint_candidates,
     hint_covers_largest,
     limit_mm_per_prompt,
@@ -128,7 +128,7 @@ class DecisionBuilder:
             default_error=self.default_error,
             budget=budget,
             plain=unhinted,
-            adequacy=compute_reserve(budget, {m: c.value for m, c in self.counts.items()}),
+            adequacy=token_adequacy(engine_args, budget, self.counts),
             engine_args=engine_args,
             unreadable=tuple(unreadable),
             longest=longest,

@@ -374,8 +374,6 @@ def leave_room(
     half = _sequences_within(shortfall.kv_cache_bytes // 2, shortfall, budget, counts)
     if half >= least:
         return {"max_num_seqs": half}
-    if not shortfall.total_bytes:
-        return {}
     less = shortfall.nbytes - shortfall.outside_bytes + VLLM_SLACK_BYTES
     utilization = floor_utilization(shortfall.requested_bytes - less, shortfall.total_bytes)
     return {"gpu_memory_utilization": utilization} if utilization > 0 else {}

@@ -54,6 +54,7 @@ _CONTAINER = (
     b"DKIF",  # IVF
     b"YUV4MPEG2 ",
     b".RMF",
+    b"\x06\x0e+4\2\5\1\1\r\1\2\1\1\2",  # MXF
 )
 _AUDIO = (
     *(b"ID3", b"fLaC", b"RF64", b".snd", b"#!AMR", b"caff", b"wvpk", b"MAC ", b"\x0bw", b"TTA1"),
@@ -158,13 +159,13 @@ IMAGE_EXTENSIONS: Final = frozenset(
 VIDEO_EXTENSIONS: Final = frozenset(
     {
         *("mp4", "m4v", "mov", "avi", "mkv", "webm", "mpg", "mpeg", "ogv", "wmv", "flv", "ts"),
-        *("mts", "m2ts", "3gp", "mjpeg", "h264"),
+        *("mts", "m2ts", "3gp", "mjpeg", "h264", "mxf"),
     }
 )
 AUDIO_EXTENSIONS: Final = frozenset(
     {
         *("wav", "mp3", "flac", "ogg", "oga", "opus", "m4a", "aac", "aif", "aiff", "wma", "amr"),
-        *("au", "mka", "weba"),
+        *("au", "caf", "mka", "weba"),
     }
 )
 # Formats without a signature -> their kind, by the file's extension.

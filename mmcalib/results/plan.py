@@ -107,12 +107,14 @@ class Validation(DocumentPart):
     flags: list[str]
     model: str
     source: Literal["local", "hub", "bundled"] | None
-    architecture: str
+    architecture: str = ""
     engine_config: dict[str, Any] | None = Field(description="As vLLM parses it")
-    budget: ValidatedBudgets | None
-    memory: ValidatedMemory | None
-    startup: Startup | None
-    items: Literal["none", "corpus", "made up"] = Field(description="Media used for the test")
+    budget: ValidatedBudgets | None = None
+    memory: ValidatedMemory | None = None
+    startup: Startup | None = None
+    items: Literal["none", "corpus", "made up"] = Field(
+        default="none", description="Media used for the test"
+    )
     corpus: Corpus | None = Field(default=None, description="Their costs; null: not measured")
     gpu: str
     tool: dict[str, str]

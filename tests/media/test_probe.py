@@ -18,7 +18,7 @@ from mmcalib.media.image import ignore_warnings
 from mmcalib.media.probe import probe
 from tests.builders import expect
 from tests.media import hostile as make
-from tests.odd_media import titled
+from tests.odd_media import steady, titled
 
 
 def reason(path: str | Path) -> str:
@@ -98,6 +98,11 @@ def test_video_shape(make_video, name) -> None:
     assert shape.duration_s == pytest.approx(3, abs=0.11)
 
 
+def test_a_broadcast_clip_is_told_by_its_content(tmp_path: Path) -> None:
+    path = steady(tmp_path / "a", 12, form="mxf")
+    assert expect(VideoShape, probe(Item(str(path)))).num_frames == 12
+
+
 @pytest.mark.parametrize("degrees", [90, 180, 270])
 def test_video_size_is_the_one_after_rotation(make_video, degrees) -> None:
     shape = expect(VideoShape, probe(Item(make_video("a.mp4", rotate=degrees))))
@@ -117,8 +122,7 @@ def test_video_without_counts_in_its_header_is_counted(make_video) -> None:
 def test_sound_track_counts_where_a_request_says_audio(make_video) -> None:
     path = make_video("a.mp4", sound=True)
     assert isinstance(probe(Item(path)), VideoShape)
-    shape = expect(AudioShape, probe(Item(path, "audio")))
-    assert shape.duration_s == pytest.approx(1, abs=0.1)
+    assert expect(AudioShape, probe(Item(path, "audio"))).duration_s == pytest.approx(1, abs=0.1)
 
 
 @pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg", "a.aiff", "a.mp3", "a.voc"])
@@ -164,8 +168,7 @@ def test_cover_art_is_not_video(make_image, tmp_path: Path) -> None:
     path = write_aac(tmp_path / "a.m4a", tone, cover=make_image("c.jpg", 40, 24))
     with av.open(path) as container:
         assert container.streams.video
-    shape = expect(AudioShape, probe(Item(path)))
-    assert shape.duration_s == pytest.approx(1, abs=0.15)
+    assert expect(AudioShape, probe(Item(path))).duration_s == pytest.approx(1, abs=0.15)
 
 
 def test_mp3_whose_header_claims_years(make_audio) -> None:
@@ -174,8 +177,7 @@ def test_mp3_whose_header_claims_years(make_audio) -> None:
     frames = max(data.find(b"Xing"), data.find(b"Info")) + 8
     data[frames : frames + 4] = b"\x20\0\0\0"
     path.write_bytes(data)
-    shape = expect(AudioShape, probe(Item(str(path))))
-    assert shape.duration_s == pytest.approx(1, abs=0.2)
+    assert expect(AudioShape, probe(Item(str(path)))).duration_s == pytest.approx(1, abs=0.2)
     assert decode_check(Item(str(path)), "audio") is None
 
 

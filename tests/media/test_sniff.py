@@ -30,6 +30,8 @@ THEORA, MORE = page(b"\x80theora", begins=True), page(b"more", begins=False)
         (b"RIFF\0\0\0\0WAVE", "audio"),
         (b"RIFF\0\0\0\0sfbk", "unknown"),
         (b"Creative Voice File\x1a\x1a\0", "audio"),
+        (b"caff\0\1\0\0", "audio"),
+        (b"\x06\x0e+4\2\5\1\1\r\1\2\1\1\2", "container"),
         (b"\0\0\0\x1cftypavif", "image"),
         (b"\0\0\0\x18ftypisom", "container"),
         (b"\0\0\0\x18ftypM4A ", "container"),

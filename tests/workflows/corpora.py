@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from mmcalib.census.accesses import AccessLog
@@ -77,6 +78,7 @@ def decide(
     host: type[FakeHost] = FakeHost,
     default_kv_tokens: int = 0,
     handed: Files = pretended,
+    given: Mapping[str, Any] = MappingProxyType({}),
     **said: Callable[..., Any],
 ) -> Decision:
     """Decide for the pretend model."""
@@ -85,7 +87,8 @@ def decide(
         model = replace(model, max_model_len=policy.context_tokens)
     known = {path_of(entry.shape): entry.shape for entry in read.census.shapes()}
     there = host(model, {**known, **(files or {})})
-    budgets = BudgetSource(there, model, "/models/pretend", policy, files=handed)  # type: ignore[arg-type]
+    how = {"files": handed, "given": given}
+    budgets = BudgetSource(there, model, "/models/pretend", policy, **how)  # type: ignore[arg-type]
     sample = choose_sample(read.census, 12)
     judge = pretend_gpu(default_kv_tokens, said)
     texts = Texts.of(there, model.modalities, read.texts)  # type: ignore[arg-type]

@@ -80,7 +80,7 @@ def build_calibration(
     policy, rules, texts = job.policy, reviewed.rules, prepared.texts
     default = decision.default_table
     reasons = evidence(decision, opened, policy, gpu, session.given)
-    reserve, yours = compute_reserve(decision.budget, decision.items_per_prompt), None
+    yours = None
     if (own := session.yours) is not None:
         yours = YourConfiguration(
             file=str(own.written.source or ""),
@@ -104,7 +104,7 @@ def build_calibration(
         yours=yours,
         budget=Budgets(
             default=budget_figures(decision.default_budget, table=decision.default_table),
-            calibrated=budget_figures(decision.budget, reserve, decision.table),
+            calibrated=budget_figures(decision.budget, decision.adequacy, decision.table),
             yours=decided.budget_yours,
         ),
         memory=_memories(proof.started, predicted, memory.yours),

@@ -66,6 +66,11 @@ def test_what_is_reserved_covers_the_worst_step(shapes, requests, policy: Policy
     assert decide(corpus(shapes, requests), policy).adequacy.ratio >= 1
 
 
+def test_a_skipped_profile_reserves_nothing() -> None:
+    found = decide(corpus([ImageShape(640, 480)]), given={"skip_mm_profiling": True})
+    assert (found.adequacy.profiled_tokens, found.adequacy.passes) == (0, False)
+
+
 @few
 @given(CORPORA)
 def test_quality_downscales_nothing(shapes) -> None:
