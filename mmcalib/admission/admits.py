@@ -9,6 +9,8 @@ import threading
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from mmcalib.corpus import urls
@@ -267,6 +269,14 @@ _REQUEST_FIELDS = {"messages", "body", "input"}
 _ASK = "leave that out, or try it on the server"
 
 
+def as_sent(
+    gate: Gate, scratch: Path, root: str | os.PathLike[str] | None, grammar: Grammar | None
+) -> Reading:
+    """How to read requests as they are sent to the gate's server."""
+    most = gate.server.limits.get(BODY_BYTES, 0)
+    return Reading(scratch, root, grammar, as_sent=True, most_body_bytes=most)
+
+
 def admit_item(
     gate: Gate,
     item: Any,
@@ -281,10 +291,7 @@ def admit_item(
         line = _request_line(item)
         # Inline media are files until the answer.
         with Scratch() as scratch:
-            most = gate.server.limits.get(BODY_BYTES, 0)
-            how = Reading(
-                scratch.path, root, grammar, as_sent=True, urls_only=True, most_body_bytes=most
-            )
+            how = replace(as_sent(gate, scratch.path, root, grammar), urls_only=True)
             prompt = RequestLines(os.getcwd(), how).prompt("the request", line)
             if isinstance(prompt, Skipped):
                 return answer_unusable(prompt.reason)

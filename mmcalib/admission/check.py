@@ -11,10 +11,9 @@ from pathlib import Path
 from mmcalib.admission import admits
 from mmcalib.admission.calibration import Calibration
 from mmcalib.corpus.chat import Prompt, Source
-from mmcalib.corpus.requests import Reading, RequestLines, RequestsSource, file_labels
+from mmcalib.corpus.requests import RequestLines, RequestsSource, file_labels
 from mmcalib.corpus.resolve import find_sources
 from mmcalib.domain.items import Item, Skipped
-from mmcalib.domain.model import BODY_BYTES
 from mmcalib.domain.shapes import EncodedItem, takes_video_as_audio
 from mmcalib.files import Scratch
 from mmcalib.gate.admission import Gate
@@ -47,13 +46,7 @@ def check(
     with Scratch() as scratch:
         gate = _Gate(calibration.gate, scratch.path, calibration.counting)
         media = [(one, each) for one in data for each in find_sources(one, given_as="NEW_DATA")]
-        how = Reading(
-            scratch.path,
-            allowed_root,
-            calibration.grammar,
-            as_sent=True,
-            most_body_bytes=calibration.gate.server.limits.get(BODY_BYTES, 0),
-        )
+        how = admits.as_sent(calibration.gate, scratch.path, allowed_root, calibration.grammar)
         labelled = zip(requests, file_labels(requests), strict=True)
         files = [RequestsSource(path, how, label=label) for path, label in labelled]
         for one, source in media:

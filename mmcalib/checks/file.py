@@ -71,10 +71,9 @@ def check_file(
     written: WrittenFile,
     refusal: str,
     values: Mapping[str, Any] | None,
-    bad: Mapping[str, str] | None = None,
+    bad: Mapping[str, str],
 ) -> Iterator[Check]:
     """`refusal` is vLLM's error for the file, `bad` its errors by key, `values` all arguments."""
-    bad = bad or {}
     for key, value in written.settings.items():
         if written.argument(key) is None:
             drops = "silently drops it, because it is false"

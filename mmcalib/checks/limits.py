@@ -30,9 +30,7 @@ def count_limits(engine_args: Mapping[str, Any], opened: ModelInfo) -> dict[Moda
     found: dict[Modality, Count] = {}
     for modality, most in opened.modalities.items():
         value = limit_options(limits, modality).get("count", DEFAULT_ITEM_LIMIT)
-        reason = "given in the configuration"
-        if modality not in limits:
-            value, reason = DEFAULT_ITEM_LIMIT, "vLLM's default"
+        reason = "given in the configuration" if modality in limits else "vLLM's default"
         if most is not None and value > most:
             value, reason = most, "the model's maximum"
         if engine_args.get("language_model_only"):

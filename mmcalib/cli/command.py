@@ -111,7 +111,6 @@ def _parameter(own: Option) -> inspect.Parameter:
             *own.spellings,
             metavar=own.metavar,
             help=own.help,
-            min=own.least,
             callback=own.eager,
             autocompletion=complete if own.name in ("gpu", "model") else None,
             is_eager=own.eager is not None,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from mmcalib.cli import command
 from mmcalib.domain.traffic import STEP_S
 from mmcalib.errors import UsageError
 from mmcalib.limits.policy import TEXT_RESERVE_TOKENS
-from mmcalib.options.option import option, options, switch
-from mmcalib.options.run import ALLOWED_ROOT
+from mmcalib.options.option import Bounds, option, options, switch
+from mmcalib.options.run import ALLOWED_ROOT, Positive, count_option
 
 _STEP_MS = STEP_S * 1000
+AboveZero = Annotated[float, Bounds(gt=0)]
+_MORE = {"wrong": "{option} must be above 0, not {given}", "hint": "{option} 1"}
 
 
 @options
@@ -29,14 +32,14 @@ class RehearseOptions:
         "FILE", "JSONL of chat requests to simulate after the startup; may be repeated."
     )
     allowed_local_media_path: Path | None = ALLOWED_ROOT
-    concurrency: int | None = option("N", "Requests at a time. Default: all at once.", least=1)
-    rate: float | None = option("R", "Requests per second, if a step takes --step-ms.", least=0.001)
+    concurrency: Positive | None = count_option("Requests at a time. Default: all at once.")
+    rate: AboveZero | None = option("R", "Requests per second, if a step takes --step-ms.", **_MORE)
     timestamps: bool = switch('Send each request at its own "timestamp".')
-    step_ms: float = option(
-        "MS", "Assumed time of a step, for --rate and --timestamps.", _STEP_MS, least=0.001
+    step_ms: AboveZero = option(
+        "MS", "Assumed time of a step, for --rate and --timestamps.", _STEP_MS, **_MORE
     )
-    answer_tokens: int = option(
-        "N", "Answer length of requests without max_tokens.", TEXT_RESERVE_TOKENS, least=1
+    answer_tokens: Positive = count_option(
+        "Answer length of requests without max_tokens.", TEXT_RESERVE_TOKENS
     )
     strict: bool = switch("Exit 3 if the engine would not start.")
     as_json: bool = switch("Print JSON; a list of two with --compare.", "--json")
@@ -75,7 +78,7 @@ def rehearse(options: RehearseOptions) -> None:
     from mmcalib.configs.read import WrittenConfiguration
     from mmcalib.domain.traffic import Arrivals
     from mmcalib.errors import VerdictError
-    from mmcalib.models.gpus import AUTO, Gpu
+    from mmcalib.models.gpus import AUTO
     from mmcalib.report.terminal_memory import print_rehearsals, print_traffic
     from mmcalib.workflows.traffic.rehearse import rehearse as rehearse_all
 
@@ -100,8 +103,7 @@ def rehearse(options: RehearseOptions) -> None:
         file = next((one.config for one in rehearsals if not one.starts), "")
         config = Path(file) if file else None
         written = WrittenConfiguration(config, model=options.model, flags=tuple(flags))
-        named = ("--gpu", options.gpu) if options.gpu and not isinstance(gpu, Gpu) else ()
-        plan = written.command("plan", gpu if isinstance(gpu, Gpu) else None, *named)
+        plan = written.command("plan", None if gpu == AUTO else gpu)
         print_rehearsals(rehearsals, console, plan, verbose=options.verbose)
         if traffic := rehearsals[0].traffic:
             print_traffic(traffic, rehearsals[0].gpu, console)

@@ -141,12 +141,13 @@ class WrittenConfiguration:
         path = None if self.config is None else str(self.config)
         return ParseServeConfig(path, (*model, *self.flags), self.file_flags)
 
-    def command(self, name: str, gpu: Gpu | None = None, *options: str) -> str:
+    def command(self, name: str, gpu: Gpu | str | None = None, *options: str) -> str:
         """Return the mmcalib command of this name for this configuration, with these options."""
         given = {"--model": self.model, "--config": self.source}
         words = [word for one, value in given.items() if value for word in (one, str(value))]
-        words += [*(shlex.split(gpu.flags) if gpu else ()), *options]
-        return shlex.join(["mmcalib", name, *words, *(("--", *self.flags) if self.flags else ())])
+        words += ["--gpu", gpu] if isinstance(gpu, str) else shlex.split(gpu.flags) if gpu else []
+        flags = ("--", *self.flags) if self.flags else ()
+        return shlex.join(["mmcalib", name, *words, *options, *flags])
 
     def tune_text(self, engine_args: Mapping[str, Any], read: Mapping[str, Any]) -> str:
         """Return the text with mmcalib's arguments replaced; `read` are the values before."""

@@ -95,9 +95,8 @@ class Footprints:
             (answer,) = self.host.measure(request, "switching a setting off")
         except VllmRefused as error:
             return ItemOutcome(refusal=error.message)
-        if (cost := answer.cost) is None:
-            return ItemOutcome(refusal=answer.refusal)
-        return ItemOutcome(cost.tokens, cost.tensor_bytes)
+        cost, refused = answer.cost, ItemOutcome(refusal=answer.refusal)
+        return ItemOutcome(cost.tokens, cost.tensor_bytes) if cost else refused
 
     def pairs(
         self, args: Mapping[str, Any], less: Mapping[str, Any], path: SettingPath

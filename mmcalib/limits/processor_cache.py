@@ -119,9 +119,7 @@ class HitCurve:
         return self.hits_at(capacity_bytes) / self.accesses if self.accesses else 0.0
 
     def capacity_for(self, hits: int) -> int:
-        """The smallest capacity for `hits`, of which no more than `most_hits` are possible; 0 for
-        none.
-        """
+        """The smallest capacity for `hits`, which are at most `most_hits`; 0 for none."""
         return self.capacities[bisect_left(self.hits, hits)] if hits else 0
 
     def points(self, most: int) -> list[tuple[int, float]]:

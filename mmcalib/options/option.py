@@ -43,9 +43,8 @@ class Option:
     `annotation` includes the bounds, `value_type` does not. If Typer cannot parse the value's type,
     it parses `words_type`, and `read` converts that or raises UsageError. `spelled` overrides the
     default spelling, the name with dashes. `wrong` is the error for a value out of bounds, with
-    `{option}` and `{given}`; `least` is a bound that Typer shows and checks. `run --help` shows
-    only `basic` options, `run --help-all` shows all. `eager` gets Typer's context and the value
-    before the other options are read.
+    `{option}` and `{given}`. `run --help` shows only `basic` options, `run --help-all` shows all.
+    `eager` gets Typer's context and the value before the other options are read.
     """
 
     metavar: str | None
@@ -56,7 +55,6 @@ class Option:
     read: Callable[[Any], Any] = lambda words: words
     wrong: str = "{option} {given}: no such choice"
     hint: str = ""
-    least: float | None = None
     basic: bool = False
     is_argument: bool = False
     eager: Callable[[Any, bool], None] | None = None

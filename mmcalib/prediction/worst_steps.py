@@ -72,8 +72,7 @@ def rehearse_worst_steps(
     every = list(worst_step_configs(decision))
     answers = ask([args for _, args in every], ())
     steps = {m: step for (m, _), step in zip(every, answers, strict=True) if step is not None}
-    short = [m for m, _ in every if _is_short(steps.get(m), m, decision)]
-    own = tuple(_largest_step(modality, decision) for modality in short)
+    own = tuple(_largest_step(m, decision) for m, _ in every if _is_short(m, steps, decision))
     if own and all(own):
         (after,) = ask([decision.engine_args], tuple(filter(None, own)))
         for ran in after.steps if after else ():
@@ -85,11 +84,13 @@ def rehearse_worst_steps(
     return steps
 
 
-def _is_short(step: RehearsedMemory | None, modality: Modality, decision: JudgedConfig) -> bool:
+def _is_short(
+    modality: Modality, steps: Mapping[Modality, RehearsedMemory], decision: JudgedConfig
+) -> bool:
     """True without a step, or if its tokens are too few to tell what the largest item takes."""
     largest = decision.budget.max_tokens_per_item.get(modality, 0)
     full = min(largest, _step_tokens(modality, decision))
-    return step is None or step.encoder_tokens < full / 2
+    return modality not in steps or steps[modality].encoder_tokens < full / 2
 
 
 def _largest_step(modality: Modality, decision: JudgedConfig) -> EncoderStep | None:

@@ -181,8 +181,7 @@ def gpus_of(memory: Memory) -> str:
 
 def on_gpu(memory: Memory) -> str:
     """Such as ` on L4` or ` on each of 4 × L4`; empty without a GPU."""
-    each = "each of " if memory.ranks > 1 else ""
-    return f" on {each}{gpus_of(memory)}" if memory.gpu else ""
+    return f" on {'each of ' * (memory.ranks > 1)}{gpus_of(memory)}" if memory.gpu else ""
 
 
 def kv_cache(memory: Memory) -> str:

@@ -137,8 +137,7 @@ def test_it_follows_the_system_and_then_the_reader(open_page: Open, demo: str) -
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_words_stand_out_from_what_is_behind_them(open_page: Open, demo: str, scheme: str) -> None:
     """WCAG 2.1, 1.4.3: 4.5 to 1 for text of this size."""
-    page = open_page(demo, color_scheme=scheme)
-    assert page.evaluate(CONTRAST) == []
+    assert open_page(demo, color_scheme=scheme).evaluate(CONTRAST) == []
 
 
 def test_marks_tell_what_they_are_to_the_mouse_and_to_the_keyboard(open_page, demo: str) -> None:

@@ -76,7 +76,7 @@ def from_file(text: str, *flags: str, values: Any = PARSED, refusal: str = "") -
     keys = [entry.partition(":")[0] for entry in text.splitlines() if entry[:1].strip()]
     twice = [key for key in settings if keys.count(key) > 1]
     written = WrittenFile(settings, twice, flags, OPTIONS)
-    return {check.name: check for check in check_file(written, refusal, values)}
+    return {check.name: check for check in check_file(written, refusal, values, {})}
 
 
 def test_a_file_that_arrives_has_one_finding() -> None:
@@ -326,9 +326,9 @@ def test_a_config_class_arrives_with_what_was_written_of_it() -> None:
     options = {"compilation-config": "compilation_config"}
     wrote = {"cudagraph_mm_encoder": True, "compile_mm_encoder": False}
     written = WrittenFile({"compilation-config": wrote}, [], (), options)
-    (check,) = check_file(written, "", {"compilation_config": {"cudagraph_mm_encoder": True}})
+    (check,) = check_file(written, "", {"compilation_config": {"cudagraph_mm_encoder": True}}, {})
     assert check.status == "pass"
-    (check,) = check_file(written, "", {"compilation_config": {"cudagraph_mm_encoder": False}})
+    (check,) = check_file(written, "", {"compilation_config": {"cudagraph_mm_encoder": False}}, {})
     assert check.status == "fail"
     assert "vLLM reads other values" in check.detail
 

@@ -386,8 +386,7 @@ def test_neither_torch_nor_vllm_is_needed(kept: Path, new: Path) -> None:
         "try: main()\nexcept SystemExit: pass\n"
         "print([n for n in ('torch', 'vllm', 'transformers') if n in sys.modules])"
     )
-    done = run_python("-c", code, check=True)
-    assert done.stdout == "[]\n"
+    assert run_python("-c", code, check=True).stdout == "[]\n"
 
 
 def test_check_takes_the_sources_of_scan(cli, kept, new: Path, tmp_path: Path, monkeypatch) -> None:

@@ -32,8 +32,7 @@ def test_every_option_has_a_sentence_of_help_and_every_command_an_example(name: 
 def test_the_root_shows_its_commands(cli) -> None:
     said = cli("--help")
     assert said.code == 0
-    listed = re.findall(r"^  ([a-z]+)  ", said.out.partition("Commands:")[2], re.M)
-    assert listed == list(COMMANDS)
+    assert re.findall(r"^  ([a-z]+)  ", said.out.partition("Commands:")[2], re.M) == list(COMMANDS)
     assert set(COMMANDS) >= {"run", "serve"}
 
 

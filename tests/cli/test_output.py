@@ -59,8 +59,7 @@ def test_the_first_result_takes_the_place_of_earlier_ones(tmp_path: Path) -> Non
 
 def test_a_good_end_writes_the_config_and_says_how_to_serve(tmp_path: Path) -> None:
     said = leave(calibration(), tmp_path)
-    config = yaml.safe_load((tmp_path / "engine.yaml").read_text())
-    assert config["max-num-batched-tokens"] == 2538
+    assert yaml.safe_load((tmp_path / "engine.yaml").read_text())["max-num-batched-tokens"] == 2538
     assert "\nPASS" in said
     serve = serve_command(tmp_path / "engine.yaml")
     assert f"\nServe:  {serve}\n" in said

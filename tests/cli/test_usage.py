@@ -71,8 +71,7 @@ def test_earlier_results_are_not_overwritten(cli, media, tmp_path) -> None:
 
 
 def test_a_name_too_long_for_a_folder_is_an_error(cli, media) -> None:
-    ended = cli("run", "--model", MODEL, "--data", media, "--out", "x" * 300)
-    assert ends_well(ended.err)
+    assert ends_well(cli("run", "--model", MODEL, "--data", media, "--out", "x" * 300).err)
 
 
 @pytest.mark.parametrize(

@@ -210,8 +210,7 @@ def test_only_exported_variables_are_the_server_s(tmp_path: Path) -> None:
     text = f"VLLM_KEY_FOR_CLIENTS=EMPTY\nvllm serve {MODEL} --api-key $VLLM_KEY_FOR_CLIENTS\n"
     found = read(tmp_path, "serve.sh", text)
     assert (found.file_flags, found.environment) == (("--api-key", "EMPTY"), ())
-    found = read(tmp_path, "serve.sh", f"export {text}")
-    assert found.environment == ("VLLM_KEY_FOR_CLIENTS",)
+    assert read(tmp_path, "serve.sh", f"export {text}").environment == ("VLLM_KEY_FOR_CLIENTS",)
 
 
 @pytest.mark.parametrize("name", ["start", "train.py", "page.md", "Dockerfile", "Containerfile"])

@@ -201,8 +201,7 @@ def whole(shard: Path) -> bytes:
 )
 def test_a_cut_archive_counts_as_far_as_it_goes(shard, kept: int, items: int, texts: int) -> None:
     """Its last sample, perhaps incomplete, is no prompt."""
-    data = whole(shard)
-    shard.write_bytes(data[:kept])
+    shard.write_bytes(whole(shard)[:kept])
     source = ArchiveSource("tar", str(shard))
     *found, last = source.items()
     assert [isinstance(one, Item) for one in found] == [True] * items

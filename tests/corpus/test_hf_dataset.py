@@ -56,8 +56,7 @@ def test_a_table_streams_its_bytes(tmp_path: Path) -> None:
     found = items_of(HfDatasetSource(f"hf-dataset://parquet?data_files={tmp_path}/t.parquet"))
     assert found[1].path.startswith("hf-dataset://1/image::hf-dataset://parquet?")
     assert [width(item) for item in found] == [40, 41, 42]
-    copy = local_copy(found[2].path, tmp_path / "copies")
-    assert probe(Item(copy)) == ImageShape(42, 24)
+    assert probe(Item(local_copy(found[2].path, tmp_path / "copies"))) == ImageShape(42, 24)
 
 
 def test_a_dataset_that_is_not_there_is_an_error(tmp_path: Path) -> None:

@@ -120,8 +120,7 @@ def test_large_media_are_read_again_where_they_are_needed(tmp_path: Path, monkey
     path = table(tmp_path, {"image": [cell(40 + n) for n in range(40)]}, row_group_size=7)
     found = items_of(ParquetSource(path))
     assert held(found[0]).data is None
-    backwards = [width(item) for item in reversed(found)]
-    assert backwards == [79 - n for n in range(40)]
+    assert [width(item) for item in reversed(found)] == [79 - n for n in range(40)]
     assert [width(item) for item in found] == [40 + n for n in range(40)]
 
 

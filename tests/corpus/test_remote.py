@@ -224,8 +224,7 @@ def clip(path: Path, **options: str) -> bytes:
 def test_an_image_of_megabytes_costs_some_kilobytes(served: Served, form, options) -> None:
     data = photo(form, **options)
     assert len(data) > 10_000_000
-    url = served.put("photo", data)
-    assert probe(Item(url)) == ImageShape(SIDE, SIDE)
+    assert probe(Item(served.put("photo", data))) == ImageShape(SIDE, SIDE)
     assert 0 < served.sent_bytes <= 0.05 * len(data)
 
 

@@ -281,8 +281,7 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
         Skipped(missing, "no such file"),
         Item(str(folder / "a.jpg"), "image"),
     ]
-    first = next(found.prompts())
-    assert first == Skipped("requests.jsonl:1", f"missing file: {missing}"[:200])
+    assert next(found.prompts()) == Skipped("requests.jsonl:1", f"missing file: {missing}"[:200])
 
 
 @pytest.mark.parametrize(
@@ -367,8 +366,7 @@ def test_a_data_url_may_say_anything_of_its_type(folder: Path, header: str) -> N
 def test_an_inline_format_cannot_leave_the_scratch_folder(folder: Path) -> None:
     sound = {"data": PIXEL, "format": "../../x"}
     parts = ("What is said?", {"type": "input_audio", "input_audio": sound})
-    prompt = only(source(folder, user(*parts)))
-    assert Path(prompt.items[0].path).parent == folder / "scratch"
+    assert Path(only(source(folder, user(*parts))).items[0].path).parent == folder / "scratch"
 
 
 def test_without_a_usable_line(folder: Path) -> None:

@@ -123,8 +123,7 @@ def test_closing_ends_what_the_child_started(tmp_path: Path) -> None:
 
 
 def test_the_child_sees_the_gpus_that_the_user_chose() -> None:
-    env = child_environment({"CUDA_VISIBLE_DEVICES": "3"})
-    assert env["CUDA_VISIBLE_DEVICES"] == "3"
+    assert child_environment({"CUDA_VISIBLE_DEVICES": "3"})["CUDA_VISIBLE_DEVICES"] == "3"
     assert "CUDA_VISIBLE_DEVICES" not in child_environment({})
 
 
@@ -149,8 +148,7 @@ def test_the_parent_never_loads_torch_or_vllm(tmp_path: Path) -> None:
         "import mmcalib.workflows.run.run, mmcalib.cli.run, mmcalib.cli.output; "
         "print([m for m in ('torch', 'vllm', 'transformers') if m in sys.modules])"
     )
-    done = run_python("-c", program, check=True)
-    assert done.stdout.strip() == "[]"
+    assert run_python("-c", program, check=True).stdout.strip() == "[]"
 
 
 def test_its_processes_find_this_mmcalib_and_nothing_of_this_path(tmp_path: Path) -> None:

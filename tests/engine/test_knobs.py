@@ -93,8 +93,7 @@ def test_qwen_s_areas_move_their_own_modality_alone(qwen: Lab) -> None:
         assert moved(qwen, knobs[name], 256 * 784) == (True, True, False)
     item, _, spilled = moved(qwen, knobs["video.fps"], 1)
     assert (item, spilled) == (True, False)
-    fps = expect(FrameSampling, knobs["video.fps"])
-    assert len(fps.steps) == 8
+    assert len(expect(FrameSampling, knobs["video.fps"]).steps) == 8
     setting = frontier.setting_at(knobs["images_kwargs.size.longest_edge"], 256 * 784)
     assert counts_like_the_processor(qwen, setting, CLIP)
 
@@ -182,8 +181,7 @@ def test_sound_has_no_knob(lab: Callable[[str], Lab]) -> None:
 @before(VLLM_0_32, "0.31 says `truncation` itself, and the processor refuses it said twice")
 def test_sound_beyond_the_encoder_is_cut_off_whatever_is_said(lab: Callable[[str], Lab]) -> None:
     minute = Blank(AudioShape(60 * 16_000, 16_000))
-    whole = Setting({"audio_kwargs": {"truncation": False}})
-    assert embeds(lab(QWEN_AUDIO), minute, whole) == 750
+    assert embeds(lab(QWEN_AUDIO), minute, Setting({"audio_kwargs": {"truncation": False}})) == 750
 
 
 _ONLY_FLAT = """
@@ -263,8 +261,7 @@ MANY = [ImageShape(200 + 331 * n % 3900, 180 + 577 * n % 2900) for n in range(40
 def test_gemma_4_above_its_default_is_the_processor_token_for_token(lab) -> None:
     opened = lab(GEMMA4)
     (knob,) = (knob for knob in opened.opened.knobs if isinstance(knob, TokenCap))
-    costs = above_default(opened, knob, MANY)
-    assert list(costs) == [560, 1120]
+    assert list(above_default(opened, knob, MANY)) == [560, 1120]
     # Patches of 16 pixels, pooled 3 × 3: an image of more than 48² pixels a token loses some.
     assert knob.token_px == 48**2
     _, explored = frontier_of(opened, knob, MANY)
@@ -281,8 +278,7 @@ def test_internvl_s_frontier_ends_where_its_tiles_hold_every_image(lab) -> None:
     opened = lab(INTERNVL)
     knob = found(opened)["max_dynamic_patch"]
     page, icon = ImageShape(2550, 3300), ImageShape(448, 448)
-    costs = above_default(opened, knob, [page, icon])
-    assert costs == {48: [256, 49 * 256]}
+    assert above_default(opened, knob, [page, icon]) == {48: [256, 49 * 256]}
     _, explored = frontier_of(opened, knob, [page, icon])
     shrunk = {e.point.value: e.point.items_shrunk for e in explored if e.point.value >= 12}
     assert shrunk == {12: 1, 48: 0}

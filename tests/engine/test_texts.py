@@ -112,8 +112,7 @@ def test_texts_are_rendered_by_the_server_s_template_and_its_defaults(qwen: Lab)
             qwen.host.ask(OpenModel(str(qwen.folder), engine_args=given), "opening")
             found += qwen.host.ask(CountTexts((asked,)), "counting").tokens
             bound = qwen.host.ask(BoundTexts(("image",)), "bounding")
-            most = some(bound.max_tokens(asked.measure_context(), {}))
-            assert most >= found[-1]
+            assert some(bound.max_tokens(asked.measure_context(), {})) >= found[-1]
         for drops in (False, True):
             given = {"chat_template": TEMPLATE, "exclude_tools_when_tool_choice_none": drops}
             qwen.host.ask(OpenModel(str(qwen.folder), engine_args=given), "opening")
@@ -240,8 +239,7 @@ def test_the_bound_is_never_below_what_vllm_counts(lab: Callable[[str], Lab], na
         # The words of a placeholder, or turns that the template refuses.
         if isinstance(tokens, str):
             return
-        most = some(bound.max_tokens(request.measure_context(), request.items()))
-        assert tokens <= most
+        assert tokens <= some(bound.max_tokens(request.measure_context(), request.items()))
 
     check()
 

@@ -33,8 +33,7 @@ def tokens(found: BoundResult) -> int:
     [(1316, 756, 1269), (1300, 876, 1426), (5400, 2700, 16290), (56, 56, 4), (56, 28, 6)],
 )
 def test_an_image_costs_what_the_processor_made_of_it(width, height: int, expected: int) -> None:
-    found = QWEN.bound(ImageShape(width, height))
-    assert found == Bound(expected, expected, expected, expected)
+    assert QWEN.bound(ImageShape(width, height)) == Bound(expected, expected, expected, expected)
 
 
 def test_half_a_cell_rounds_to_even() -> None:

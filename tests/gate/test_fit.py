@@ -17,8 +17,7 @@ def test_items_without_a_request_leave_the_reserve_for_text_and_answer() -> None
     found = some(fit_prompts(prompts, RESERVE, 1000))
     assert (found.longest.origin, found.needed_tokens) == ("c", 1100)
     assert (found.prompts_too_long, found.prompts_cut, found.passes) == (3, 2, False)
-    whole = some(fit_prompts([PromptTokens("a", 1, 900)], RESERVE, 1000))
-    assert whole.fits_answers
+    assert some(fit_prompts([PromptTokens("a", 1, 900)], RESERVE, 1000)).fits_answers
 
 
 def test_a_request_needs_its_items_its_text_and_its_answer() -> None:

@@ -108,8 +108,7 @@ def test_throughput_leaves_half_of_the_items_whole(ladder: list[Point]) -> None:
     [(AREAS, 512, 1), (AREAS, 100_000, 3), (AREAS, 1, 0), (TILED, 767, 0)],
 )
 def test_a_cap_in_tokens_takes_the_largest_value_within_it(ladder, cap: int, expected: int) -> None:
-    policy = Policy(max_tokens_per_item=cap)
-    assert choose_point(ladder, policy) is ladder[expected]
+    assert choose_point(ladder, Policy(max_tokens_per_item=cap)) is ladder[expected]
 
 
 def test_a_switch_stands_beside_its_value() -> None:
@@ -298,8 +297,7 @@ def test_candidates_ascend_and_pass_the_default_only_if_it_shrinks(sizes, cap, k
 
 @given(SHAPES, st.integers(1, 16383))
 def test_the_cap_that_the_user_names_is_tried(sizes, cap: int) -> None:
-    values = candidates(AREA, sized(sizes), Policy(max_tokens_per_item=cap))
-    assert cap * UNIT in values
+    assert cap * UNIT in candidates(AREA, sized(sizes), Policy(max_tokens_per_item=cap))
 
 
 def test_an_area_cap_may_change_what_exceeds_it() -> None:

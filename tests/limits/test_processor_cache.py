@@ -165,8 +165,7 @@ def test_a_limit_of_999_is_no_more_than_what_begins_within_the_context() -> None
     """32,768 tokens: two largest images fill it, and nothing begins behind them."""
     plain = budget({"image": 16_384, "video": 700})
     unsaid: dict[Modality, int] = {"image": 999, "video": 1, "audio": 999}
-    found = cut_to_context(unsaid, costs(), plain, 20_000)
-    assert found == {"image": 2, "video": 0, "audio": 999}
+    assert cut_to_context(unsaid, costs(), plain, 20_000) == {"image": 2, "video": 0, "audio": 999}
     longer = replace(plain, max_model_len=32_769)
     assert cut_to_context(unsaid, costs(), longer, 20_000) == {"image": 3, "video": 0, "audio": 999}
 

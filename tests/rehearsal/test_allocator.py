@@ -61,8 +61,7 @@ def test_a_large_remainder_of_at_most_one_mebibyte_stays_with_its_block() -> Non
 def test_a_small_remainder_is_split_from_512_bytes_on() -> None:
     allocator = CachingAllocator()
     allocator.allocate(MIB)
-    rest = allocator.allocate(MIB - 512)
-    assert allocator.size_of(rest) == MIB - 512
+    assert allocator.size_of(allocator.allocate(MIB - 512)) == MIB - 512
     allocator.allocate(512)
     assert allocator.reserved_bytes == 2 * MIB
 

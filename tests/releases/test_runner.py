@@ -130,8 +130,7 @@ def test_the_parts_add_up_to_the_kv_cache_in_either_release(attributes, outside,
 
 
 def test_graphs_that_were_not_subtracted_cost_nothing() -> None:
-    found = read_worker_memory(worker(**OF_0_26), subtracts_graphs=False)
-    assert found.cudagraph_bytes == 0
+    assert read_worker_memory(worker(**OF_0_26), subtracts_graphs=False).cudagraph_bytes == 0
 
 
 def test_a_release_that_keeps_nothing_gives_none_and_no_error() -> None:

@@ -208,8 +208,7 @@ def test_a_setting_of_several_lines_is_copied_whole() -> None:
 
 def test_the_page_of_a_huge_corpus_is_small() -> None:
     """A million items have a tenth as many shapes."""
-    found = huge(100_000)
-    assert len(rendered(found).encode()) < MOST_BYTES / 2
+    assert len(rendered(huge(100_000)).encode()) < MOST_BYTES / 2
 
 
 def test_the_processor_cache_says_what_more_would_bring() -> None:

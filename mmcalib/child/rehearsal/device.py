@@ -295,12 +295,11 @@ def _described(argument: Any) -> Any:
 
 def _only_device(flat: Sequence[Any]) -> torch.device | None:
     """Return the CUDA device of the tensors if they are fakes of one, without a value."""
-    tensors = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
-    if any(not isinstance(t, FakeTensor) or t.constant is not None for t in tensors):
-        return None
-    devices = {tensor.fake_device for tensor in tensors}
+    tensors = (leaf for leaf in flat if isinstance(leaf, torch.Tensor))
+    plain = (isinstance(t, FakeTensor) and t.constant is None and t.fake_device for t in tensors)
+    devices = set(plain)
     device = devices.pop() if len(devices) == 1 else None
-    return device if device is not None and device.type == "cuda" else None
+    return device if device and device.type == "cuda" else None
 
 
 class ImaginaryGpu(TorchDispatchMode):  # type: ignore[misc] # torch is not followed

@@ -7,7 +7,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -369,7 +369,8 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
             max_concurrency=kv.concurrency,
             problem=kv.problem,
             kv_blocks=None if kv.layout is None else int(kv.layout.num_blocks),
-            budget=budget,
+            # vLLM may have shortened the context to the KV cache.
+            budget=budget and replace(budget, max_model_len=config.model_config.max_model_len),
             assumptions=(*_assumptions(machine, started, graphs), *unknown),
             seconds=time.perf_counter() - start_s,
         )

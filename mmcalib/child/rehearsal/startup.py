@@ -131,7 +131,7 @@ def start_worker(machine: ImaginaryMachine, config: Any) -> Iterator[StartedWork
             machine.machine.gpu = machine.gpu.with_nccl()
         worker = gpu_worker(config)
         worker.init_device()
-        # vLLM collects what a model builds and drops (GLM-OCR's first vision tower) once it is built.
+        # vLLM collects what a model builds and drops (GLM-OCR: a vision tower) once it is built.
         # Earlier it would be by chance, and rarely in a process as large as vLLM's own.
         gc.disable()
         worker.load_model()

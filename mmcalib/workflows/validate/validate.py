@@ -75,7 +75,7 @@ def merge_checks(before: Sequence[Check], subject: ValidatedConfig, proof: Proof
     """Merge the checks of all stages; `before` are those from before the engine's start."""
     memory, checks = subject.memory, (*before, *proof.checks)
     if memory is None:
-        unrehearsed = no_gpu(subject.written.command("validate", None, "--gpu", "NAME"))
+        unrehearsed = no_gpu(subject.written.command("validate", "NAME"))
         return judge_memory(checks, (), subject, unrehearsed)
     more = list(checks_in_bytes(memory, subject, proof.started))
     unrehearsed = explain_unrehearsed(memory, subject.written)

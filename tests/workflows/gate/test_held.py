@@ -39,8 +39,7 @@ def test_neither_torch_nor_numpy_is_loaded_to_tell() -> None:
         "from mmcalib.admission import admits, datasets\n"
         "print([m for m in ('torch', 'numpy', 'datasets', 'ray') if m in sys.modules])"
     )
-    done = run_python("-c", code, check=True)
-    assert done.stdout == "[]\n"
+    assert run_python("-c", code, check=True).stdout == "[]\n"
 
 
 @pytest.mark.parametrize(

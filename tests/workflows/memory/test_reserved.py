@@ -172,8 +172,7 @@ def test_a_step_of_whole_items_is_scaled_up_to_a_full_one(profiled: int, peak: i
 def test_the_merge_decides_where_it_takes_the_most() -> None:
     """Merging deepstack is in no profile."""
     at = predicted(FOUR, deepstack(FOUR.budget, merge_peak_bytes=3 * GIB))
-    found = shortfall(at, FOUR)
-    assert isinstance(found.worst, MergeStep)
+    assert isinstance(shortfall(at, FOUR).worst, MergeStep)
     check = reserved_check(at, FOUR)
     assert "the merge of 16,384 tokens into the text takes 3.00 GiB" in check.detail
 
