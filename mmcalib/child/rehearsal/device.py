@@ -276,7 +276,7 @@ def _makes_new_tensors(func: Operation) -> bool:
         return False
     returns = func._schema.returns
     aliases = any(one.alias_info for one in (*func._schema.arguments, *returns))
-    only_tensors = all(str(one.type) == "Tensor" for one in returns)
+    only_tensors = {str(one.type) for one in returns} == {"Tensor"}
     return only_tensors and not aliases and not _DATA_TAGS & set(func.tags)
 
 
