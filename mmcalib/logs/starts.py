@@ -196,6 +196,7 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
         ("least_batched_tokens", "than max_model_len", rf"than max_model_len \(({_COUNT})", _count),
         ("longest_context", "smaller than max_model", rf"\(({_COUNT})\) is smaller", _count),
         ("most_sequences", "available Mamba cache", rf"cache blocks \(({_COUNT})\)", _count),
+        ("most_sequences", "Lower max_num_seqs", rf"to at most ({_COUNT})", _count),  # mmcalib's
         ("warmed_sequences", "when warming up", rf"with ({_COUNT}) dummy requests", _count),
     )
 )

@@ -170,8 +170,7 @@ def test_frames_that_are_not_there_cost_nothing() -> None:
     rule = GATE.rules["video"]
     clip = replace(CLIP, num_frames=60, fps=30.0)
     sparse = EncodedItem(clip, Encoding(promised_frames=1742))
-    kept = Sampling("qwen2_vl", 32, 2).possible_frames(clip, sparse.encoding)
-    assert list(kept) == [4, 5]
+    assert list(Sampling("qwen2_vl", 32, 2).possible_frames(clip, sparse.encoding)) == [4, 5]
     assert isinstance(rule.bound(CLIP, Encoding(unpromised=True)), ShapeRejection)
     assert admit(GATE, sparse).fits
 
