@@ -7,7 +7,6 @@ import dataclasses
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -42,7 +41,7 @@ _FLASHINFER: Final = "FLASHINFER"
 PROMPT_TOKENS: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Graphs:
     """CUDA graphs that vLLM would capture, `count` of a `kind`; startup subtracts `nbytes`.
 
@@ -325,6 +324,7 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
             # vLLM uses the user's size regardless of other memory.
             loaded = machine.machine.allocator.allocated_bytes + machine.machine.local_bytes
             kept_bytes, spare = loaded, max(0, kept_bytes - loaded)
+        context = config.model_config.max_model_len  # vLLM may have fitted it to the KV cache.
         return memory.RehearsedMemory(
             vllm=version_of("vllm"),
             division=division,
@@ -369,8 +369,7 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
             max_concurrency=kv.concurrency,
             problem=kv.problem,
             kv_blocks=None if kv.layout is None else int(kv.layout.num_blocks),
-            # vLLM may have shortened the context to the KV cache.
-            budget=budget and replace(budget, max_model_len=config.model_config.max_model_len),
+            budget=budget and dataclasses.replace(budget, max_model_len=context),
             assumptions=(*_assumptions(machine, started, graphs), *unknown),
             seconds=time.perf_counter() - start_s,
         )
@@ -467,7 +466,7 @@ def _assumptions(
         yield "vLLM does not profile the encoder here, and reserves no memory for it"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class KvCache:
     """The KV cache; `tokens` and `concurrency` are None if vLLM would not start (`problem`)."""
 
