@@ -78,17 +78,18 @@ def with_server(*given: str, **needed: int) -> Calibration:
 
 def test_items_that_the_server_refuses_come_with_the_command_that_includes_them(tmp_path) -> None:
     """The variables are not set behind anybody's back: limits were derived without the items."""
-    words = ("run", "--data", "my media", "--out", "k8s", "--", "--max-num-seqs", "4")
+    refusing = with_server(**{LENGTH: 1800})
+    words = ("run", "--data", "my media", "--emit", "k8s", "--", "--max-num-seqs", "4")
     (line,) = [
         line
-        for line in leave(with_server(**{LENGTH: 1800}), tmp_path, command=words).splitlines()
+        for line in leave(refusing, tmp_path, command=words, emit=["k8s"]).splitlines()
         if LENGTH in line
     ]
-    again = "mmcalib run --data 'my media' --out k8s --force --emit env -- --max-num-seqs 4"
+    again = "mmcalib run --data 'my media' --emit k8s --force -- --max-num-seqs 4"
     assert line.endswith(f": {LENGTH}=1800 {again}")
     assert LENGTH not in leave(calibration(), tmp_path, command=words)
-    forced = leave(with_server(**{LENGTH: 1800}), tmp_path, command=("run", "--force"), force=True)
-    assert f"{LENGTH}=1800 mmcalib run --force --emit env\n" in forced
+    forced = leave(refusing, tmp_path, command=("run", "--out", "k8s", "--force"), force=True)
+    assert f"{LENGTH}=1800 mmcalib run --out k8s --force --emit env\n" in forced
 
 
 def test_limits_that_were_raised_for_the_run_stand_before_the_server(tmp_path: Path) -> None:

@@ -118,7 +118,8 @@ def test_vllm_hits_what_the_curve_says() -> None:
     requests = [list(islice(accesses, chance.randrange(1, 4))) for _ in range(280)]
     curve = hit_curve(requests)
     exact = [c for c in curve.capacities if c >= curve.largest_request_bytes]
-    exact = [curve.largest_request_bytes, *exact[:: len(exact) // 12], 1 << 40]
+    distinct_bytes = sum({key: size for request in requests for key, size in request}.values())
+    exact = [curve.largest_request_bytes, *exact[:: len(exact) // 12], distinct_bytes]
     real = hits_in_vllm(requests, exact)
     assert real == [curve.hits_at(capacity) for capacity in exact]
     assert len(set(real)) > 5
@@ -342,7 +343,8 @@ def test_the_emitted_size_keeps_its_promise_with_vllms_own_processor(qwen: Lab, 
     )
     assert emitted[:2] == [round(cache.size.hit_rate * curve.accesses), curve.accesses]
     assert small[0] == curve.hits_at(half * GIB) < emitted[0]
-    assert all_of_it[:2] == [curve.most_hits, curve.accesses]
+    distinct_bytes = sum(table.costs[shape].tensor_bytes for shape, _ in corpus.accesses.items)
+    assert all_of_it == [curve.most_hits, curve.accesses, distinct_bytes]
 
 
 # Requests of one item each, through the manager of vLLM's scheduler; equal names share an entry.

@@ -71,8 +71,7 @@ def test_a_placeholder_per_modality_where_the_model_chats(geometry: Geometry) ->
     ],
 )
 def test_what_differs_from_the_class(model_id: str, section: str, name: str, value: object) -> None:
-    geometry = some(find_model(model_id))
-    assert geometry.values(section)[name] == value
+    assert some(find_model(model_id)).values(section)[name] == value
 
 
 @each_model
@@ -85,8 +84,7 @@ def test_the_config_names_the_architecture(geometry: Geometry) -> None:
     ["Qwen/Qwen2.5-VL-3B-Instruct", "qwen/qwen2.5-vl-3b-instruct", "Qwen2.5-VL-3B-Instruct"],
 )
 def test_find_takes_an_id_or_its_last_part(spelling: str) -> None:
-    geometry = some(find_model(spelling))
-    assert geometry.id == "Qwen/Qwen2.5-VL-3B-Instruct"
+    assert some(find_model(spelling)).id == "Qwen/Qwen2.5-VL-3B-Instruct"
 
 
 def document(**config: object) -> dict[str, object]:

@@ -191,8 +191,7 @@ def test_a_build_that_is_missing_is_assumed_from_its_twin(
     assert words in found.notes[0]
     config = json.loads((Path(found.path) / "config.json").read_text())
     assert config.pop("quantization_config")["quant_method"] == method
-    geometry = some(find_model(twin))
-    assert config == geometry.values("config")
+    assert config == some(find_model(twin)).values("config")
 
 
 @pytest.mark.parametrize(
