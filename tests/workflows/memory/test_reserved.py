@@ -257,7 +257,7 @@ def test_a_step_that_could_not_be_run_decides_nothing() -> None:
 
 def test_a_step_of_short_dummies_is_run_with_the_largest_sound() -> None:
     """vLLM profiles Gemma 4 with a sound of 1 token; its largest has 750, in 80 times the bytes."""
-    short = {"audio": Dummy(1, 2048, {"length": 512})}
+    short: dict[Modality, Dummy] = {"audio": Dummy(1, 2048, {"length": 512})}
     budget = replace(limits(2496, 256, 750, "audio"), dummies=short)
     config, asked = config_of(budget, modality="audio"), list[tuple[EncoderStep, ...]]()
 
