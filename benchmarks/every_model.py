@@ -63,8 +63,8 @@ def cells_of(model: Geometry, gpus: Sequence[str], media: Path, out: Path) -> It
     words = ["--model", model.id, "--data", str(data), "--requests", str(requests)]
     config = json.dumps(model.values("config"))
     own = max(map(int, _POSITIONS.findall(config)), default=0)
-    if own > CONTEXT_TOKENS:
-        words += ["--max-model-len", str(CONTEXT_TOKENS)]
+    if own:
+        words += ["--max-model-len", str(min(own, CONTEXT_TOKENS))]
     for gpu, found, problem in calibrated(words, gpus, out):
         yield _cell(model.id, gpu, found, problem)
 
