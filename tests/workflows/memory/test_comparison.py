@@ -58,6 +58,15 @@ def test_a_token_that_rounding_takes_is_not_missed() -> None:
     assert compared(BEFORE, replace(BEFORE, kv_cache_tokens=99_999)).status == "pass"
 
 
+@pytest.mark.parametrize(("tokens", "status"), [(99_979, "pass"), (99_800, "fail")])
+def test_a_shorter_context_may_shift_the_profile_by_a_thousandth(tokens: int, status: str) -> None:
+    """Qwen2.5-Omni-7B on an H100: 994,256 → 994,048 tokens, because shorter items are profiled."""
+    longer = replace(FOUR.budget, max_model_len=FOUR.budget.max_model_len + 14_824)
+    before = replace(BEFORE, budget=longer, max_concurrency=3.0)
+    after = replace(with_tokens(tokens), budget=FOUR.budget, max_concurrency=5.5)
+    assert compared(before, after).status == status
+
+
 def test_a_default_that_does_not_start_is_beaten_and_the_rest_is_another_checks_matter() -> None:
     assert compared(NO_START, with_tokens(10)).status == "pass"
     assert compared(BEFORE, NO_START) is None
