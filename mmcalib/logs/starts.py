@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -452,19 +452,19 @@ class _Draft:
             for facts in known:
                 facts[name] = tightest(facts.get(name, value), value)
 
-    def _tightest_worker(self) -> dict[str, Any]:
-        """The figures of the worker that ran out of memory, or else of the one with the least room:
-        the ranks of a pipeline differ. Empty if no worker is named.
+    def _facts_of_one_worker(self) -> dict[str, Any]:
+        """The facts; of workers, those of the one that ran out of memory, else of the one with the
+        least room. The ranks of a pipeline differ.
         """
         loaded = {name: one for name, one in self.workers.items() if "weights_bytes" in one}
-        if self.short_worker in loaded:
-            return loaded[self.short_worker]
 
-        def room(worker: Mapping[str, Any]) -> tuple[float, float, float]:
-            cache, free = (worker.get(n, math.inf) for n in ("kv_cache_bytes", "free_bytes"))
-            return cache, free, -worker["weights_bytes"]
+        def room(name: str) -> tuple[float, ...]:
+            figures = (loaded[name].get(n, math.inf) for n in ("kv_cache_bytes", "free_bytes"))
+            return name != self.short_worker, *figures, -loaded[name]["weights_bytes"]
 
-        return min(loaded.values(), key=room, default={})
+        of_workers = {name for one in loaded.values() for name in one}
+        own = loaded[min(loaded, key=room)] if loaded else {}
+        return {n: value for n, value in self.facts.items() if n not in of_workers} | own
 
     def _update_phase(self, line: Line) -> None:
         if line.level in _ERRORS:
@@ -541,7 +541,7 @@ class _Draft:
             self.facts["port"] = port
         return StartupLog(
             line=self.line,
-            **self.facts | self._tightest_worker(),
+            **self._facts_of_one_worker(),
             engine_args=self.engine_args,
             unread_args=tuple(self.unread),
             failures=tuple(self.failures.values()) or tuple(self.others),
