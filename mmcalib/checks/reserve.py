@@ -13,7 +13,6 @@ from mmcalib.domain.knobs import AreaCap, Knob, Value, merge_nested
 from mmcalib.domain.memory import Budget, Dummy, RehearsedMemory, floor_utilization
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality
-from mmcalib.errors import MmcalibError
 from mmcalib.limits.demand import Demand, LanguageStep, MergeStep, PromptsStep, Shortfall, WorstStep
 from mmcalib.limits.values import (
     LIMIT,
@@ -160,17 +159,6 @@ class Unrehearsed:
 def no_gpu(command: str) -> Unrehearsed:
     """For a job without --gpu; `command` is the same job with `--gpu NAME`."""
     return Unrehearsed("--gpu was not given", f"{command} rehearses it, without a GPU")
-
-
-def not_rehearsed(gpu: str, failure: MmcalibError | None, command: str) -> Unrehearsed:
-    """For rehearsals that ended early; `command` is an `mmcalib rehearse` that shows one."""
-    # `memory on …` has the whole message, and the command shows more.
-    reason = failure.reason.partition(". ")[0] if failure else ""
-    reason = reason or "the profile leaves out the encoder"
-    return Unrehearsed(
-        f"rehearsals on {gpu} ended early, the first with: {reason}",
-        f"{command} shows why; --validate replay on such a GPU replays the heaviest prompts",
-    )
 
 
 def qualify_tokens_only(
