@@ -15,6 +15,7 @@ from mmcalib.domain.knobs import DEFAULT, FrameSampling
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.model import ModelInfo, Server
 from mmcalib.domain.shapes import ImageShape, Modality, VideoShape
+from mmcalib.limits import effects, values
 from mmcalib.limits.costs import CostTable, ItemCost
 from mmcalib.limits.demand import Shortfall, WorstStep
 from mmcalib.limits.effects import Effect, Footprint, ItemOutcome
@@ -150,7 +151,7 @@ def facts(
     args: Mapping[str, Any], asked: Budget, plain: Any = None, table: CostTable = NONE, **known: Any
 ) -> CheckFacts:
     """Return the facts of a file with these arguments."""
-    counts = limits.count_limits(args, OPENED)
+    counts = values.count_limits(args, OPENED)
     reserved = reserve.token_adequacy(args, asked, counts)
     judged = JudgedConfig(dict(args), counts, asked, plain or asked, reserved, table)
     known = {"model": OPENED, "tries": Alternatives(), **known}
@@ -232,7 +233,7 @@ def test_a_modality_that_nobody_limits() -> None:
 
 def fitting(args: dict[str, Any], context: int, *, own: bool = False) -> list[Check]:
     asked = budget({"image": 16_384}, max_model_len=context)
-    most = items.largest_prompt(limits.count_limits(args, OPENED), args, asked.max_tokens_per_item)
+    most = items.largest_prompt(values.count_limits(args, OPENED), args, asked.max_tokens_per_item)
     return list(items.check_prompts_fit(facts(args, asked, prompt=LargestPrompt(most, own))))
 
 
@@ -258,10 +259,10 @@ def test_own_items_fail_where_one_alone_is_too_long(context: int, status: str) -
 
 def test_limits_are_numbers_as_vllm_reads_them() -> None:
     args = {"limit_mm_per_prompt": {"image": {"count": "2", "width": "512"}, "video": "0"}}
-    assert limits.normalize_limits(args) == {
+    assert values.normalize_limits(args) == {
         "limit_mm_per_prompt": {"image": {"count": 2, "width": 512}, "video": 0}
     }
-    assert limits.normalize_limits({"max_num_seqs": 4}) == {"max_num_seqs": 4}
+    assert values.normalize_limits({"max_num_seqs": 4}) == {"max_num_seqs": 4}
 
 
 def cost(tokens: int) -> ItemCost:
@@ -302,10 +303,10 @@ PICTURE, CLIP = ImageShape(64, 64), VideoShape(8, 8.0, 1.0, 64, 64)
 def test_a_flat_option_that_bleeds_and_one_that_does_not() -> None:
     args = {"mm_processor_kwargs": {"max_pixels": 9, "images_kwargs": {"a": 1}}}
     less = Footprint(None, items={PICTURE: ItemOutcome(100), CLIP: ItemOutcome(400)})
-    moved = limits.most_changed_items(
+    moved = effects.most_changed_items(
         Footprint(None, items={PICTURE: ItemOutcome(10), CLIP: ItemOutcome(40)}), less
     )
-    alone = limits.scope_option(args, "max_pixels", "image")
+    alone = effects.scope_option(args, "max_pixels", "image")
     assert alone == {"mm_processor_kwargs": {"images_kwargs": {"a": 1, "max_pixels": 9}}}
     check = limits.flat_option_check("max_pixels", moved, {"image": alone})
     assert check is not None
@@ -315,7 +316,7 @@ def test_a_flat_option_that_bleeds_and_one_that_does_not() -> None:
         "mm-processor-kwargs": {"images_kwargs": {"a": 1, "max_pixels": 9}}
     }
     assert check.remedy.endswith("# only for image")
-    one = limits.most_changed_items(
+    one = effects.most_changed_items(
         Footprint(None, items={PICTURE: ItemOutcome(10), CLIP: ItemOutcome(400)}), less
     )
     assert limits.flat_option_check("max_pixels", one, {}) is None

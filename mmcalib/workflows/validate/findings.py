@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from mmcalib.census.census import choose_sample
-from mmcalib.checks import items, limits, reserve
+from mmcalib.checks import items, reserve
 from mmcalib.checks.check import Check, RemedyStyle, Taken, yaml_lines
 from mmcalib.checks.facts import Alternatives, CheckFacts, LargestPrompt, OptionFacts
 from mmcalib.checks.file import LANGUAGE_ONLY, effect_checks, untested_effects_check
+from mmcalib.checks.limits import flat_option_check
 from mmcalib.configs.opening import without_gpu_args
 from mmcalib.corpus.chat import PART_OF, text_part, url_part
 from mmcalib.decision.effects import Footprints, find_effects, probe_shapes
@@ -32,10 +33,10 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Measure
 from mmcalib.errors import VllmMoved, VllmRefused
 from mmcalib.gate.fit import Fit
-from mmcalib.limits.effects import list_settings, remove_setting
+from mmcalib.limits import effects
 from mmcalib.limits.policy import TEXT_RESERVE_TOKENS
 from mmcalib.limits.processor_cache import cache_floor, cut_to_context, largest_item_bytes
-from mmcalib.limits.values import LIMIT
+from mmcalib.limits.values import KWARGS, LIMIT, count_limits
 from mmcalib.media.blank import write_blank
 from mmcalib.models.checkpoint import vocab_size
 from mmcalib.models.cut import read_config
@@ -120,7 +121,7 @@ def _with_whole_items(remedy: Remedy, subject: ValidatedConfig) -> tuple[Remedy,
         budget = subject.accepts(args)
         if budget is None:
             return None
-        if reserve.token_adequacy(args, budget, limits.count_limits(args, subject.opened)).passes:
+        if reserve.token_adequacy(args, budget, count_limits(args, subject.opened)).passes:
             return remedy, budget
         largest = max(budget.max_tokens_per_item.values(), default=0)
         if not largest:
@@ -331,8 +332,8 @@ def check_settings(subject: ValidatedConfig) -> Iterator[Check]:
     defaults, shapes = subject.opened.serve_defaults, probe_shapes(modalities, (subject.table,))
     footprints = Footprints(subject.budgets.host, subject.resolved.path, defaults, shapes)
     args = without_gpu_args(subject.engine_args, subject.opened.device)
-    with subject.progress.step("testing each setting", len(list_settings(args))) as task:
-        for name in sorted(set(args.get(limits.KWARGS) or ()) - set(limits.SCOPES.values())):
+    with subject.progress.step("testing each setting", len(effects.list_settings(args))) as task:
+        for name in sorted(set(args.get(KWARGS) or ()) - set(effects.SCOPES.values())):
             yield from _check_flat_option(name, args, footprints)
         try:
             every, _ = find_effects(args, footprints, task)
@@ -345,13 +346,13 @@ def check_settings(subject: ValidatedConfig) -> Iterator[Check]:
 def _check_flat_option(name: str, args: dict[str, Any], footprints: Footprints) -> Iterator[Check]:
     """Check whether a flat processor option also changes items of other modalities."""
     shapes = footprints.shapes
-    less = footprints.items(remove_setting(args, (limits.KWARGS, name)), shapes)
-    changes = limits.most_changed_items(footprints.items(args, shapes), less)
+    less = footprints.items(effects.remove_setting(args, (KWARGS, name)), shapes)
+    changes = effects.most_changed_items(footprints.items(args, shapes), less)
     remedies = {}
     for modality in changes:
-        scoped_args = limits.scope_option(args, name, modality)
-        scoped_changes = limits.most_changed_items(footprints.items(scoped_args, shapes), less)
+        scoped_args = effects.scope_option(args, name, modality)
+        scoped_changes = effects.most_changed_items(footprints.items(scoped_args, shapes), less)
         if scoped_changes == {modality: changes[modality]}:
             remedies[modality] = scoped_args
-    if check := limits.flat_option_check(name, changes, remedies):
+    if check := flat_option_check(name, changes, remedies):
         yield check

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.checks import limits, reserve
+from mmcalib.checks import reserve
 from mmcalib.checks.check import Check, yaml_line, yaml_lines
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.file import (
@@ -32,7 +32,7 @@ from mmcalib.engine.messages import ServeConfig
 from mmcalib.errors import EngineDied, VllmMissing, VllmRefused
 from mmcalib.limits.demand import Shortfall, WorstStep
 from mmcalib.limits.policy import Policy
-from mmcalib.limits.values import LIMIT, plain_counts
+from mmcalib.limits.values import LIMIT, count_limits, normalize_limits, plain_counts
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.options.run import ProofOptions
@@ -216,8 +216,8 @@ def open_config(
     if isinstance(budget, str) or isinstance(plain, str):
         words = budget if isinstance(budget, str) else str(plain)
         return None, [*checks, rejected_configuration_check(words)]
-    args = limits.normalize_limits(args)
-    counts = limits.count_limits(args, opened)
+    args = normalize_limits(args)
+    counts = count_limits(args, opened)
     subject = ValidatedConfig(
         engine_args=args,
         counts=counts,
