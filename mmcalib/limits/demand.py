@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -441,9 +441,9 @@ class FixedKvCache:
 
     left_bytes: int
     kv_cache_memory_bytes: int
-    capture_sizes: tuple[int, ...] = ()
-    spared_bytes: int = 0
-    effect: str = "vLLM then ignores gpu_memory_utilization"
+    capture_sizes: tuple[int, ...]
+    spared_bytes: int
+    effect: str
 
     @property
     def values(self) -> dict[str, Any]:
@@ -456,7 +456,7 @@ def fix_kv_cache_size(memory: RehearsedMemory, spared_bytes: int = 0) -> FixedKv
     left = memory.kv_cache_bytes - VLLM_SLACK_BYTES - spared_bytes
     if left < MIB or memory.kv_cache_tokens is None:
         return None
-    size = left // MIB * MIB
-    found = FixedKvCache(memory.kv_cache_bytes, size, memory.capture_sizes, spared_bytes)
-    turned = ", and no longer sizes an extensible KV cache after warm-up"
-    return replace(found, effect=found.effect + turned * memory.division.is_extensible)
+    size, effect = left // MIB * MIB, "vLLM then ignores gpu_memory_utilization"
+    if memory.division.is_extensible:
+        effect += ", and no longer sizes an extensible KV cache after warm-up"
+    return FixedKvCache(memory.kv_cache_bytes, size, memory.capture_sizes, spared_bytes, effect)

@@ -36,14 +36,8 @@ from mmcalib.limits.values import LIMIT, count_limits, normalize_limits, plain_c
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.options.run import ProofOptions
+from mmcalib.prediction import worst_steps
 from mmcalib.prediction.rehearse import MemoryPrediction, Predicted, Rehearsals, with_gpu_defaults
-from mmcalib.prediction.worst_steps import (
-    check_retention,
-    encoder_steps,
-    find_remedies,
-    predicted_shortfall,
-    rehearse_worst_steps,
-)
 from mmcalib.progress import Progress
 from mmcalib.proof.prove import Started
 from mmcalib.remedies.memory import Remedy
@@ -147,7 +141,7 @@ class ValidatedConfig(JudgedConfig):
     @property
     def shortfall(self) -> Shortfall | None:
         """The costliest step against the reserve, or None if it was not rehearsed."""
-        return predicted_shortfall(self.memory, self) if self.memory else None
+        return worst_steps.predicted_shortfall(self.memory, self) if self.memory else None
 
     def accepts(self, args: Mapping[str, Any]) -> Budget | None:
         """Return vLLM's budget of these arguments with its dummies, or None if it rejects them."""
@@ -259,14 +253,14 @@ def add_worst_steps(subject: ValidatedConfig) -> ValidatedConfig:
     if (memory := subject.memory) is None:
         return subject
     with subject.progress.step(f"rehearsing worst steps on {memory.gpu.name}"):
-        steps = rehearse_worst_steps(subject, memory.prediction.rehearse_all)
+        steps = worst_steps.rehearse_worst_steps(subject, memory.prediction.rehearse_all)
     return replace(subject, memory=memory.with_figures(steps=steps))
 
 
 def add_own_items(subject: ValidatedConfig) -> ValidatedConfig:
     """Rehearse steps of the corpus' own items if they take more than vLLM's dummies."""
     memory = subject.memory
-    steps = encoder_steps(subject) if memory else ()
+    steps = worst_steps.encoder_steps(subject) if memory else ()
     if memory is None or memory.calibrated is None or not steps:
         return subject
     gpu = memory.gpu.name
@@ -285,7 +279,7 @@ def checks_in_bytes(
         fails = reserved.status == "fail"
         yield replace(reserved, remedy=_remedy(memory, subject)) if fails else reserved
     accesses = subject.corpus.accesses if subject.corpus is not None else Accesses()
-    if retention := check_retention(memory, subject, accesses):
+    if retention := worst_steps.check_retention(memory, subject, accesses):
         yield retention
     gpu, figures = memory.gpu.name, started.figures if started else None
     for check in memory_checks(gpu, memory.default, after, memory.failure, figures):
@@ -314,7 +308,7 @@ def _remedy(memory: ConfigMemory, subject: ValidatedConfig) -> str:
         # If the reserve fails in tokens, other remedies shrink the item.
         if subject.adequacy.passes:
             with subject.progress.step(f"rehearsing remedies on {memory.gpu.name}"):
-                found += find_remedies(short, subject, every)
+                found += worst_steps.find_remedies(short, subject, every)
     for remedy, after in sorted(found, key=lambda one: -one[1].kv_cache_bytes):
         remedies.append(f"{yaml_lines(remedy.changes)}  # {describe_kv_cache(before, after)}")
     return "\n".join(remedies) or plan_command(memory, subject)
