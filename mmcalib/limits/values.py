@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from mmcalib.domain.knobs import Label
@@ -184,6 +184,14 @@ def compute_reserve(budget: Budget, counts: Mapping[Modality, int]) -> ProfileRe
     larger = clip is not None and clip.embeds > budget.max_tokens_per_item.get("video", 0)
     clip_text = str(clip) if larger and counts.get("video") and requested < limit else ""
     return ProfileReserve(profiled, min(limit, requested), clip_text)
+
+
+def token_adequacy(
+    engine_args: Mapping[str, Any], budget: Budget, served: Mapping[Modality, Count]
+) -> ProfileReserve:
+    """The reserve in tokens; a skipped profile encodes none."""
+    found = compute_reserve(budget, {m: count.value for m, count in served.items()})
+    return replace(found, profiled_tokens=0) if engine_args.get("skip_mm_profiling") else found
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from mmcalib.limits.demand import Shortfall, WorstStep
 from mmcalib.limits.effects import Effect, Footprint, ItemOutcome
 from mmcalib.limits.processor_cache import CacheFloor
 from mmcalib.limits.values import ProfileReserve
+from mmcalib.workflows.validate.findings import hint_changes
 from tests import builders
 from tests.limits.costed import table_of
 
@@ -152,7 +153,7 @@ def facts(
 ) -> CheckFacts:
     """Return the facts of a file with these arguments."""
     counts = values.count_limits(args, OPENED)
-    reserved = reserve.token_adequacy(args, asked, counts)
+    reserved = values.token_adequacy(args, asked, counts)
     judged = JudgedConfig(dict(args), counts, asked, plain or asked, reserved, table)
     known = {"model": OPENED, "tries": Alternatives(), **known}
     return CheckFacts(RemedyStyle.LINES, judged, **known)
@@ -177,16 +178,16 @@ def test_a_hint_that_shrinks_the_profile_alone() -> None:
 
 
 def test_the_remedies_of_a_hint_are_the_knob_in_its_spelling_and_no_hint() -> None:
-    (capped, knob), (plain, none) = reserve.reserve_remedies(HINTED, PLAIN, OPENED)
+    (capped, knob), (plain, none) = hint_changes(HINTED, PLAIN, OPENED)
     area = 512 * 512 // 784 * 784
     assert (knob, none) == ((KNOB, area), None)
-    assert capped.changes == {
+    assert capped == {
         "limit_mm_per_prompt": {"image": 1, "video": 0},
         "mm_processor_kwargs": {
             "images_kwargs": {"size": {"shortest_edge": 3136, "longest_edge": area}}
         },
     }
-    assert plain.changes == {"limit_mm_per_prompt": {"image": 1, "video": 0}}
+    assert plain == {"limit_mm_per_prompt": {"image": 1, "video": 0}}
 
 
 def test_a_hint_above_the_maximum_is_ignored() -> None:

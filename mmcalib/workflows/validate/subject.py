@@ -30,9 +30,9 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ServeConfig
 from mmcalib.errors import EngineDied, VllmMissing, VllmRefused
+from mmcalib.limits import values
 from mmcalib.limits.demand import Shortfall, WorstStep
 from mmcalib.limits.policy import Policy
-from mmcalib.limits.values import LIMIT, count_limits, normalize_limits, plain_counts
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.options.run import ProofOptions
@@ -91,8 +91,8 @@ def parse_config(
             parsed, why = _parse(host, replace(configuration, config=usable))
             if written.key_at_fault(why) not in rest:
                 break
-    values = None if parsed is None else parsed.values
-    return parsed, list(check_file(written, refused, values, bad))
+    arrived = None if parsed is None else parsed.values
+    return parsed, list(check_file(written, refused, arrived, bad))
 
 
 def _parse(host: EngineHost, configuration: WrittenConfiguration) -> tuple[ServeConfig | None, str]:
@@ -204,20 +204,20 @@ def open_config(
     asks = BudgetSource(host, opened, resolved.path, Policy(), given=loading)
     with session.progress.step("computing the encoder budget"):
         args, budget, checks = _budget_with_room(asks, dict(engine_args))
-        unhinted = {**args, LIMIT: plain_counts(args.get(LIMIT) or {})}
+        unhinted = {**args, values.LIMIT: values.plain_counts(args.get(values.LIMIT) or {})}
         plain = _ask_budget(asks, unhinted, whole=not opened.chunks_mm_input)
         default, _ = asks.default_budget()
     if isinstance(budget, str) or isinstance(plain, str):
         words = budget if isinstance(budget, str) else str(plain)
         return None, [*checks, rejected_configuration_check(words)]
-    args = normalize_limits(args)
-    counts = count_limits(args, opened)
+    args = values.normalize_limits(args)
+    counts = values.count_limits(args, opened)
     subject = ValidatedConfig(
         engine_args=args,
         counts=counts,
         budget=budget,
         plain=plain,
-        adequacy=reserve.token_adequacy(args, budget, counts),
+        adequacy=values.token_adequacy(args, budget, counts),
         resolved=resolved,
         budgets=asks,
         default_budget=default,
@@ -303,8 +303,8 @@ def _remedy(memory: ConfigMemory, subject: ValidatedConfig) -> str:
     worst = short.worst.modality if isinstance(short.worst, WorstStep) else None
     if before.kv_cache_tokens is not None:
         if worst is not None and worst != subject.budget.profiled_modality:
-            limited = {**(subject.engine_args.get(LIMIT) or {}), worst: 0}
-            remedies.append(f"{yaml_line(LIMIT, limited)}  # if you serve no {worst}")
+            limited = {**(subject.engine_args.get(values.LIMIT) or {}), worst: 0}
+            remedies.append(f"{yaml_line(values.LIMIT, limited)}  # if you serve no {worst}")
         # If the reserve fails in tokens, other remedies shrink the item.
         if subject.adequacy.passes:
             with subject.progress.step(f"rehearsing remedies on {memory.gpu.name}"):
