@@ -224,9 +224,8 @@ def test_a_modality_that_nobody_limits() -> None:
     tries = Alternatives(without=PLAIN, gain=" and more")
     (check,) = limits.check_every_limited(facts(args, both, tries=tries))
     assert (check.name, check.status) == ("unlimited modalities", "warn")
-    assert "video sets the encoder budget of 114,688 tokens, 16,384 with video: 0 and more" in (
-        check.detail
-    )
+    said = "video sets the encoder budget of 114,688 tokens, 16,384 with video: 0 and more"
+    assert said in check.detail
     assert check.remedy.startswith("limit-mm-per-prompt: {image: 2, video: 0}")
     written = {"limit_mm_per_prompt": {"image": 2, "video": 0}}
     assert not list(limits.check_every_limited(facts(written, PLAIN)))
@@ -279,12 +278,8 @@ def test_an_item_larger_than_the_encoder_cache() -> None:
     larger, cap = check.remedy.splitlines()
     assert yaml.safe_load(larger) == {"max-num-batched-tokens": 9000}
     size = {"longest_edge": 8192 * 784, "shortest_edge": 3136}
-    assert yaml.safe_load(cap) == {
-        "mm-processor-kwargs": {
-            "videos_kwargs": {"do_sample_frames": False},
-            "images_kwargs": {"size": size},
-        }
-    }
+    both = {**args["mm_processor_kwargs"], "images_kwargs": {"size": size}}
+    assert yaml.safe_load(cap) == {"mm-processor-kwargs": both}
     holds = budget({"image": 1280}, cache=9000)
     (kept,) = items.check_items_admitted(facts({}, holds, table=table))
     assert kept.status == "pass"
@@ -303,23 +298,19 @@ PICTURE, CLIP = ImageShape(64, 64), VideoShape(8, 8.0, 1.0, 64, 64)
 
 def test_a_flat_option_that_bleeds_and_one_that_does_not() -> None:
     args = {"mm_processor_kwargs": {"max_pixels": 9, "images_kwargs": {"a": 1}}}
-    less = Footprint(None, items={PICTURE: ItemOutcome(100), CLIP: ItemOutcome(400)})
-    moved = effects.most_changed_items(
-        Footprint(None, items={PICTURE: ItemOutcome(10), CLIP: ItemOutcome(40)}), less
-    )
+    less = Footprint(items={PICTURE: ItemOutcome(100), CLIP: ItemOutcome(400)})
+    with_ = Footprint(items={PICTURE: ItemOutcome(10), CLIP: ItemOutcome(40)})
+    moved = effects.most_changed_items(with_, less)
     alone = effects.scope_option(args, "max_pixels", "image")
     assert alone == {"mm_processor_kwargs": {"images_kwargs": {"a": 1, "max_pixels": 9}}}
     check = limits.flat_option_check("max_pixels", moved, {"image": alone})
     assert check is not None
     assert (check.name, check.status) == ("scope of max_pixels", "warn")
     assert "image of 64×64: 100 → 10 tokens" in check.detail
-    assert yaml.safe_load(check.remedy) == {
-        "mm-processor-kwargs": {"images_kwargs": {"a": 1, "max_pixels": 9}}
-    }
+    assert yaml.safe_load(check.remedy) == {"mm-processor-kwargs": alone["mm_processor_kwargs"]}
     assert check.remedy.endswith("# only for image")
-    one = effects.most_changed_items(
-        Footprint(None, items={PICTURE: ItemOutcome(10), CLIP: ItemOutcome(400)}), less
-    )
+    with_ = Footprint(items={PICTURE: ItemOutcome(10), CLIP: ItemOutcome(400)})
+    one = effects.most_changed_items(with_, less)
     assert limits.flat_option_check("max_pixels", one, {}) is None
 
 

@@ -42,7 +42,6 @@ from tests.workflows.rehearsals import rehearsed
         (1000, 0, True, True),
         (1001, 0, False, False),
         (1000 + VLLM_SLACK_BYTES, 0, False, False),
-        (1000 + VLLM_SLACK_BYTES, VLLM_SLACK_BYTES - 1, False, False),
         (1001, -1, False, False),
         (1000, -1, True, True),
     ],
@@ -148,7 +147,7 @@ def test_a_lower_share_leaves_enough(peak: int, reserved: int, outside: int, tot
     """In whole hundredths, and the highest such share that does."""
     requested = max(0, total - outside)
     step, free = LanguageStep(0, peak), total - requested
-    found = Shortfall(reserved, step, free, requested_bytes=requested, total_bytes=total)
+    found = Shortfall(reserved, step, free, 0, requested, total)
     share = found.fitting_utilization()
     if found.holds or not share:
         assert found.holds or peak - reserved >= 0.99 * total

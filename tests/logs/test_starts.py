@@ -383,24 +383,20 @@ OOM = "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacit
 
 
 @pytest.mark.parametrize(
-    ("ranks", "more", "weights_gib"),
+    ("ranks", "more", "weights_gib", "cache_gib"),
     [
-        # Copied without prefixes, as issues have it.
-        (("", ""), "", 9),
-        (("(Worker_PP0_TP0 pid=1) ", "(Worker_PP1_TP0 pid=2) "), "", 7),
-        (("(VllmWorker rank=0 pid=1) ", "(VllmWorker rank=1 pid=2) "), "", 7),
-        (("(Worker_PP0 pid=1) ", "(Worker_PP1 pid=2) "), f"(Worker_PP0 pid=1) {OOM}", 9),
+        (("", ""), "", 9, -1.42),  # copied without their prefixes, as issues have it
+        (("(Worker_PP0_TP0 pid=1) ", "(Worker_PP1_TP0 pid=2) "), "", 7, -1.42),
+        (("(Worker_PP0 pid=1) ", "(Worker_PP1 pid=2) "), OOM, 9, 0.24),
     ],
 )
-def test_the_worker_with_the_least_room_counts(ranks, more: str, weights_gib: int) -> None:
+def test_the_worker_with_the_least_room_counts(ranks, more, weights_gib, cache_gib) -> None:
     """The stages of a pipeline differ: figures of two would make a worker that there is not."""
     lines = [f"{rank}Model loading took {n} GiB" for rank, n in zip(ranks, (9, 7), strict=True)]
-    lines += [f"{ranks[0]}Available KV cache memory: 0.24 GiB"]
-    lines += [f"{ranks[1]}Available KV cache memory: -1.42 GiB", more]
-    log = read_log(lines)
-    cache_gib = 0.24 if more else -1.42
-    found = (log.weights_bytes, log.kv_cache_bytes)
-    assert found == (weights_gib * GIB, round(cache_gib * GIB))
+    for rank, left in zip(ranks, ("0.24", "-1.42"), strict=True):
+        lines.append(f"{rank}Available KV cache memory: {left} GiB")
+    log = read_log([*lines, f"{ranks[0]}{more}"])
+    assert (log.weights_bytes, log.kv_cache_bytes) == (weights_gib * GIB, round(cache_gib * GIB))
 
 
 def test_arguments_that_are_cut_short_are_read_as_far_as_they_go() -> None:
