@@ -108,9 +108,10 @@ class _Measured:
     @property
     def held_bytes(self) -> int:
         """What other processes hold if they leave too little for a start; else 0."""
-        free, least = self.log.free_bytes, _LEAST_PART * (self.requested_bytes or 0)
-        is_held = self.phase == "start" and free is not None and free < least
-        return (self.total_bytes or 0) - (free or 0) if is_held else 0
+        total, free = self.total_bytes, self.log.free_bytes
+        if self.phase != "start" or total is None or free is None:
+            return 0
+        return total - free if free < _LEAST_PART * (self.requested_bytes or 0) else 0
 
 
 def _measure(log: StartupLog, total: int | None) -> _Measured:
