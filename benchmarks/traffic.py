@@ -75,7 +75,7 @@ class Row:
     def of(cls, model: str, corpus: str, order: str, found: TrafficFigures) -> Row:
         return cls(
             *(model, corpus, order, found.requests, found.steps, found.peak_bytes),
-            *(found.reserved_bytes, found.margin.nbytes, found.encoder_waits, found.preemptions),
+            *(found.reserved_bytes, found.margin_bytes, found.encoder_waits, found.preemptions),
             *(found.cache_alive_bytes, found.seconds),
         )
 

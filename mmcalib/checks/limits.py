@@ -9,48 +9,10 @@ from typing import Any
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, yaml_line
 from mmcalib.checks.facts import CheckFacts
-from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality, Shape
-from mmcalib.limits.effects import Footprint, ItemOutcome
-from mmcalib.limits.values import LIMIT, SIZES, Count, limit_options
+from mmcalib.limits.effects import ItemOutcome
+from mmcalib.limits.values import KWARGS, LIMIT, SIZES, limit_options
 from mmcalib.releases.constants import DEFAULT_ITEM_LIMIT
-
-KWARGS = "mm_processor_kwargs"
-CACHE = "mm_processor_cache_gb"
-SCOPES: dict[Modality, str] = {
-    "image": "images_kwargs",
-    "video": "videos_kwargs",
-    "audio": "audio_kwargs",
-}
-
-
-def count_limits(engine_args: Mapping[str, Any], opened: ModelInfo) -> dict[Modality, Count]:
-    """The most items of each modality in one prompt with these arguments."""
-    limits = engine_args.get(LIMIT) or {}
-    found: dict[Modality, Count] = {}
-    for modality, most in opened.modalities.items():
-        value = limit_options(limits, modality).get("count", DEFAULT_ITEM_LIMIT)
-        reason = "given in the configuration" if modality in limits else "vLLM's default"
-        if most is not None and value > most:
-            value, reason = most, "the model's maximum"
-        if engine_args.get("language_model_only"):
-            value, reason = 0, "language_model_only"
-        found[modality] = Count(value, reason, "given")
-    return found
-
-
-def normalize_limits(engine_args: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments with limits as vLLM reads them: '2' and 2.0 become 2."""
-    args = dict(engine_args)
-    if args.get(LIMIT):
-        args[LIMIT] = {name: _whole(value) for name, value in args[LIMIT].items()}
-    return args
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _whole(inner) for name, inner in value.items()}
-    return None if value is None else int(value)
 
 
 def check_written_limits(facts: CheckFacts) -> Iterator[Check]:
@@ -113,28 +75,6 @@ def check_given_counts(facts: CheckFacts) -> Iterator[Check]:
             option, takes = f"--count {modality}={count}", f"the model takes {', '.join(taken)}"
             detail = f"{takes}; {option} has no effect"
             yield Check(ids.LIMIT_OF.of(modality), "warn", detail, f"leave out {option}")
-
-
-def scope_option(engine_args: Mapping[str, Any], name: str, modality: Modality) -> dict[str, Any]:
-    """The arguments with one flat option moved into the scope of one modality."""
-    rest, scope = dict(engine_args[KWARGS]), SCOPES[modality]
-    inner = {**rest.get(scope, {}), name: rest.pop(name)}
-    return {**engine_args, KWARGS: {**rest, scope: inner}}
-
-
-def most_changed_items(
-    with_: Footprint, less: Footprint
-) -> dict[Modality, tuple[Shape, ItemOutcome, ItemOutcome]]:
-    """Per modality the item that an option changes most: its shape, without and with the option."""
-    found: dict[Modality, tuple[Shape, ItemOutcome, ItemOutcome]] = {}
-    for shape, after in with_.items.items():
-        before = less.items.get(shape)
-        if before is None or before.tokens == after.tokens or before.refusal or after.refusal:
-            continue
-        best = found.get(shape.modality)
-        if best is None or abs(before.tokens - after.tokens) > abs(best[1].tokens - best[2].tokens):
-            found[shape.modality] = (shape, before, after)
-    return found
 
 
 def flat_option_check(

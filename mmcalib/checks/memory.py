@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Final, Protocol
 
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import CHANGE_SETTING, Check, Status
@@ -14,7 +14,7 @@ from mmcalib.checks.reserve import unprofiled_encoder_check
 from mmcalib.domain.memory import EngineStarted, RehearsedMemory
 from mmcalib.domain.traffic import HighestStep
 from mmcalib.errors import ConfigRejected, MmcalibError
-from mmcalib.limits.demand import FixedKvCache, Headroom, RetainedStorage
+from mmcalib.limits.demand import FixedKvCache, RetainedStorage
 from mmcalib.limits.policy import Policy
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.text import gib, number, plural, remaining
@@ -130,6 +130,7 @@ class Load(Protocol):
     steps: int
     highest: HighestStep | None
     reserved_bytes: int
+    margin_bytes: int
     requested_bytes: int
     preemptions: int
     encoder_waits: int
@@ -138,8 +139,6 @@ class Load(Protocol):
     def served(self) -> int: ...
     @property
     def peak_bytes(self) -> int: ...
-    @property
-    def margin(self) -> Headroom: ...
     @property
     def status(self) -> Status: ...
 
@@ -245,7 +244,7 @@ def steps_are_larger(before: RehearsedMemory | None, after: RehearsedMemory | No
 def serves_worse(before: Load | None, after: Load, *, larger_steps: bool) -> bool:
     """True if the same requests run worse than with vLLM's defaults, which may not start."""
     if before is None:
-        return _falls_short(after.margin.nbytes, 0)
+        return _falls_short(after.margin_bytes, 0)
     return any(worse for _, _, worse in _under_load(before, after, larger_steps=larger_steps))
 
 
@@ -268,12 +267,21 @@ def _under_load(
 
 def reserve_left(load: Load, usual: Load) -> int:
     """Bytes of the reserve that load leaves, with what a lower `gpu_memory_utilization` adds."""
-    return load.margin.nbytes + max(0, usual.requested_bytes - load.requested_bytes)
+    return load.margin_bytes + max(0, usual.requested_bytes - load.requested_bytes)
 
 
 def spends_reserve(load: Load, usual: Load) -> bool:
     """True if load takes the reserve below vLLM's own slack, unlike by default."""
     return reserve_left(load, usual) < VLLM_SLACK_BYTES <= reserve_left(usual, usual)
+
+
+# From this many steps for one of the default, requests are clearly slower.
+_SLOWER: Final = 1.1
+
+
+def is_slower(before: Load, after: Load) -> bool:
+    """True if the same requests take clearly more steps."""
+    return before.served == after.served and after.steps > _SLOWER * before.steps
 
 
 def _falls_short(left_bytes: int, default_bytes: int) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, Taken, computed_size, yaml_line
 from mmcalib.checks.facts import CheckFacts
-from mmcalib.checks.limits import CACHE
 from mmcalib.limits.processor_cache import (
     CappedCache,
     SizedCache,
@@ -16,7 +15,7 @@ from mmcalib.limits.processor_cache import (
     describe_floor,
     round_up_gib,
 )
-from mmcalib.limits.values import MIN_RESERVE_RATIO
+from mmcalib.limits.values import CACHE, MIN_RESERVE_RATIO
 from mmcalib.releases import constants
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES, SHM_OBJECT_MIB
 from mmcalib.text import GIB, MIB, gib, number, plural, share
@@ -232,17 +231,24 @@ def check_processor_cache(facts: CheckFacts) -> Iterator[Check]:
 
 
 def cache_reason(cache: SizedCache | CappedCache) -> str:
-    if isinstance(cache, CappedCache):
-        most = f"the largest allowed request needs {describe_floor(cache.floor)}"
-        if cache.gib:
-            budgeted = cache.allowed_gib < PROCESSOR_CACHE_GIB
-            at_most = "the RAM budget allows" if budgeted else "one request needs"
-            return f"as large as {at_most}: without request order the best size is unknown; {most}"
+    """Why the processor cache has this size."""
+    return _capped_reason(cache) if isinstance(cache, CappedCache) else _sized_reason(cache)
+
+
+def _capped_reason(cache: CappedCache) -> str:
+    most = f"the largest allowed request needs {describe_floor(cache.floor)}"
+    if cache.gib:
+        budgeted = cache.allowed_gib < PROCESSOR_CACHE_GIB
+        at_most = "the RAM budget allows" if budgeted else "one request needs"
+        return f"as large as {at_most}: without request order the best size is unknown; {most}"
+    allows = f"vLLM's default is {PROCESSOR_CACHE_GIB} GiB"
+    if cache.budgeted:
         allows = f"the RAM budget allows {cache.allowed_gib:g} GiB per process"
-        if not cache.budgeted:
-            allows = f"vLLM's default is {PROCESSOR_CACHE_GIB} GiB"
-        return f"off: {most}; {allows}, and vLLM fails requests that exceed its cache"
-    curve, size = cache.curve, cache.size
+    return f"off: {most}; {allows}, and vLLM fails requests that exceed its cache"
+
+
+def _sized_reason(cache: SizedCache) -> str:
+    curve, size, floor = cache.curve, cache.size, describe_floor(cache.floor)
     first = "" if cache.complete else "the first "
     items = f"{first}{number(curve.accesses)} items in {plural(cache.requests, 'request')}"
     if not curve.most_hits:
@@ -251,15 +257,14 @@ def cache_reason(cache: SizedCache | CappedCache) -> str:
     if size.floor_bytes > PROCESSOR_CACHE_GIB * GIB:
         default = f"vLLM's {PROCESSOR_CACHE_GIB} GiB cannot hold the largest allowed request"
     most = f"an unlimited cache hits {share(curve.most_rate)}, {default}"
+    why = f"expected hit rate {share(size.hit_rate)}; {items}, {most}"
     if not size.mm_processor_cache_gb:
         # Items do repeat, but no allowed size is safe or hits.
-        need = f"but the largest allowed request needs {describe_floor(cache.floor)}"
-        need = need if size.is_unsafe else "too little to hit"
+        unsafe = f"but the largest allowed request needs {floor}"
+        need = unsafe if size.is_unsafe else "too little to hit"
         why = f"off: {size.allowed_gib:g} GiB per process are allowed, {need}; of {items} {most}"
-    else:
-        why = f"expected hit rate {share(size.hit_rate)}; {items}, {most}"
     if size.floor_limited:
-        why += f"; at least what the largest allowed request needs, {describe_floor(cache.floor)}"
+        why += f"; at least what the largest allowed request needs, {floor}"
     if size.is_limited:
         why += f"; {share(size.wanted_hit_rate)} would take {size.wanted_gib:g} GiB per process"
     return why
@@ -273,18 +278,11 @@ def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
     args, floor = facts.configuration.engine_args, facts.tries.cache_floor
     given = args.get(CACHE)
     size = PROCESSOR_CACHE_GIB if given is None else given
-    alone = (args.get("data_parallel_size") or 1) == 1
     if floor is None or not size or not floor.nbytes:
         return
+    alone = (args.get("data_parallel_size") or 1) == 1
     if alone and args.get("mm_processor_cache_type") == "shm":
-        # `SingleWriterShmObjectStorage.put` stores no larger item (vllm/distributed, 0.33).
-        cap = SHM_OBJECT_MIB if (own := args.get(_OBJECT_SIZE)) is None else own
-        for modality, nbytes in facts.tries.largest_bytes.items():
-            if nbytes > cap * MIB:
-                detail = f"{_OBJECT_SIZE} {cap}, but one {modality} may take {nbytes / MIB:,.0f} "
-                detail += "MiB (computed): vLLM processes it anew in every request"
-                remedy = yaml_line(_OBJECT_SIZE, nbytes // MIB + 2)
-                yield Check(ids.SHARED_CACHE.of(modality), "warn", detail, remedy)
+        yield from _shared_items_checks(facts)
         return
     given_size = f"{CACHE} {size:g}" if given is not None else f"vLLM's default of {size} GiB"
     most = f"{describe_floor(floor)} (computed)"
@@ -297,3 +295,15 @@ def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
     remedy = f"{yaml_line(CACHE, 0)}, or {yaml_line(CACHE, round_up_gib(floor.nbytes))} if the "
     remedy += "host has twice that, or smaller limits"
     yield Check(ids.REQUEST_CACHE, "warn", detail, remedy)
+
+
+def _shared_items_checks(facts: CheckFacts) -> Iterator[Check]:
+    """`SingleWriterShmObjectStorage.put` stores no larger item (vllm/distributed, 0.33)."""
+    own = facts.configuration.engine_args.get(_OBJECT_SIZE)
+    cap = SHM_OBJECT_MIB if own is None else own
+    for modality, nbytes in facts.tries.largest_bytes.items():
+        if nbytes > cap * MIB:
+            detail = f"{_OBJECT_SIZE} {cap}, but one {modality} may take {nbytes / MIB:,.0f} "
+            detail += "MiB (computed): vLLM processes it anew in every request"
+            remedy = yaml_line(_OBJECT_SIZE, nbytes // MIB + 2)
+            yield Check(ids.SHARED_CACHE.of(modality), "warn", detail, remedy)

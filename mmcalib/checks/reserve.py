@@ -9,23 +9,11 @@ from typing import Any, Final
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, RemedyStyle, Status, yaml_line
 from mmcalib.checks.facts import CheckFacts, JudgedConfig
-from mmcalib.domain.knobs import AreaCap, Knob, Value, merge_nested
 from mmcalib.domain.memory import Budget, Dummy, RehearsedMemory, floor_utilization
-from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality
-from mmcalib.errors import MmcalibError
 from mmcalib.limits.demand import Demand, LanguageStep, MergeStep, PromptsStep, Shortfall, WorstStep
-from mmcalib.limits.values import (
-    LIMIT,
-    Count,
-    ProfileReserve,
-    compute_reserve,
-    limit_options,
-    plain_counts,
-    size_hint,
-)
+from mmcalib.limits.values import LIMIT, limit_options, size_hint
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
-from mmcalib.remedies.memory import Remedy
 from mmcalib.text import gib
 
 _FLAGS = (
@@ -33,14 +21,6 @@ _FLAGS = (
     "--max-tokens-per-item, or --allow-under-reserve"
 )
 _LINES = "a smaller max-num-batched-tokens, or a cap in mm-processor-kwargs"
-
-
-def token_adequacy(
-    engine_args: Mapping[str, Any], budget: Budget, served: Mapping[Modality, Count]
-) -> ProfileReserve:
-    """The reserve in tokens; a skipped profile encodes none."""
-    found = compute_reserve(budget, {m: count.value for m, count in served.items()})
-    return replace(found, profiled_tokens=0) if engine_args.get("skip_mm_profiling") else found
 
 
 def embeddings_only_check(budget: Budget) -> Check | None:
@@ -162,17 +142,6 @@ def no_gpu(command: str) -> Unrehearsed:
     return Unrehearsed("--gpu was not given", f"{command} rehearses it, without a GPU")
 
 
-def not_rehearsed(gpu: str, failure: MmcalibError | None, command: str) -> Unrehearsed:
-    """For rehearsals that ended early; `command` is an `mmcalib rehearse` that shows one."""
-    # `memory on …` has the whole message, and the command shows more.
-    reason = failure.reason.partition(". ")[0] if failure else ""
-    reason = reason or "the profile leaves out the encoder"
-    return Unrehearsed(
-        f"rehearsals on {gpu} ended early, the first with: {reason}",
-        f"{command} shows why; --validate replay on such a GPU replays the heaviest prompts",
-    )
-
-
 def qualify_tokens_only(
     checks: Iterable[Check], decision: JudgedConfig, unrehearsed: Unrehearsed
 ) -> list[Check]:
@@ -209,25 +178,6 @@ def check_skipped_profile(facts: CheckFacts) -> Iterator[Check]:
 def unprofiled_encoder_check(release: str) -> Check:
     detail = f"vLLM {release} does not profile the encoder, so it reserves nothing for it"
     return Check(ids.ENCODER_RESERVE, "warn", detail, "a lower --gpu-memory-utilization makes room")
-
-
-def reserve_remedies(
-    engine_args: Mapping[str, Any], budget: Budget, opened: ModelInfo
-) -> Iterator[tuple[Remedy, tuple[Knob, Value] | None]]:
-    """Remedies to try: the size hint as the cap of a knob, or no size hint."""
-    modality = budget.profiled_modality
-    limits = engine_args.get(LIMIT) or {}
-    size = size_hint(limits, modality) if modality else {}
-    if modality is None or not size:
-        return
-    plain = {LIMIT: {**limits, modality: plain_counts(limits)[modality]}}
-    caps = (k for k in opened.knobs if isinstance(k, AreaCap) and k.modality == modality)
-    for knob in caps:
-        if (value := knob.value_for_size(size)) is not None:
-            kwargs = merge_nested(engine_args.get(knob.argument), knob.kwargs(value))
-            changes = {**plain, knob.argument: kwargs}
-            yield Remedy("size hint", changes, "quality", ""), (knob, value)
-    yield Remedy("size hint", plain, "KV cache", ""), None
 
 
 def check_reserved_tokens(facts: CheckFacts) -> Iterator[Check]:

@@ -10,7 +10,6 @@ from typing import Any, Final
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.checks.facts import Decision, Explored
-from mmcalib.checks.reserve import token_adequacy
 from mmcalib.decision.explore import BudgetSource, explore, has_any_effect
 from mmcalib.decision.measure import Sample, measure
 from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
@@ -30,6 +29,7 @@ from mmcalib.limits.values import (
     hint_candidates,
     hint_covers_largest,
     limit_mm_per_prompt,
+    token_adequacy,
 )
 from mmcalib.progress import Progress
 from mmcalib.remedies.memory import Remedy

@@ -51,10 +51,8 @@ class BudgetSource:
         args: dict[str, Any] = {"limit_mm_per_prompt": dict(per_prompt), **setting.engine_args}
         args["max_model_len"] = self.context_tokens or self.opened.max_model_len
         args["max_num_batched_tokens"] = self.step_tokens(args, largest_embeds)
-        for name in ("max_num_seqs", "gpu_memory_utilization"):
-            if (value := getattr(self.policy, name)) is not None:
-                args[name] = value
-        return {**args, **self.given}
+        others = {n: v for n, v in self.policy.given_values.items() if n not in args}
+        return {**args, **others, **self.given}
 
     def with_values(self, values: Mapping[str, Any]) -> BudgetSource:
         """Return a source whose configurations have these engine arguments of a remedy."""

@@ -29,19 +29,10 @@ from mmcalib.limits.costs import (
     Refusal,
     ResampledClip,
 )
-from mmcalib.limits.counting import (
-    PROBES,
-    PROBES_AGAIN,
-    SPOT_CHECKS,
-    VllmCounts,
-    choose_probe_shapes,
-    fit_cost_rule,
-    match_counts,
-)
 from mmcalib.progress import Progress, Task
 
 # Fewer shapes are all processed: that takes no longer than to prove the count.
-_WORTH_COUNTING = 2 * PROBES
+_WORTH_COUNTING = 2 * counting.PROBES
 # Shapes per request to vLLM's count: the child can report between two requests.
 _AT_A_TIME = 20_000
 
@@ -94,7 +85,7 @@ def item_cost(shape: Shape, count: int, exemplar: str, cost: Cost, basis: Basis)
 
 
 def _cost_by_count(
-    blanks: BlankCosts, costs: CostColumns, counts: VllmCounts, before: CostColumns | None
+    blanks: BlankCosts, costs: CostColumns, counts: counting.VllmCounts, before: CostColumns | None
 ) -> tuple[CostColumns, Column]:
     """Return the counted costs and the rows left to process: all if one witness contradicts the
     count. Shapes too large for this machine's memory prove nothing and are processed too. If the
@@ -102,10 +93,10 @@ def _cost_by_count(
     """
     same = np.zeros(len(counts), dtype=bool)
     if before is not None:
-        unchanged = before.shapes.take(np.flatnonzero(match_counts(counts, before)))
+        unchanged = before.shapes.take(np.flatnonzero(counting.match_counts(counts, before)))
         same[counts.shapes.positions(unchanged)] = True
-    chosen = choose_probe_shapes(counts.take(np.flatnonzero(~same)))
-    chosen += choose_probe_shapes(counts.take(np.flatnonzero(same)), PROBES_AGAIN)
+    chosen = counting.choose_probe_shapes(counts.take(np.flatnonzero(~same)))
+    chosen += counting.choose_probe_shapes(counts.take(np.flatnonzero(same)), counting.PROBES_AGAIN)
     _process(blanks, chosen)
     answers = [(shape, blanks.answers[shape]) for shape in chosen]
     too_large = [weight(s) for s, answer in answers if answer.refused_by == "host_memory"]
@@ -120,7 +111,7 @@ def _cost_by_count(
         for c, cost in proof
         if cost and (cost.embeds, cost.sampled) == (c.embeds, c.sampled)
     ]
-    rule = fit_cost_rule(confirmed) if len(confirmed) == len(proof) else None
+    rule = counting.fit_cost_rule(confirmed) if len(confirmed) == len(proof) else None
     pending = np.ones(len(costs), dtype=bool)
     if rule is None:
         return costs, pending
@@ -153,7 +144,7 @@ def _process(blanks: BlankCosts, shapes: Sequence[Shape]) -> None:
         blanks.task.advance()
 
 
-def count_embeds(host: EngineHost, setting: Setting, shapes: Shapes) -> VllmCounts | None:
+def count_embeds(host: EngineHost, setting: Setting, shapes: Shapes) -> counting.VllmCounts | None:
     """Count embeddings with vLLM's own code; None if vLLM cannot count these shapes."""
     parts = []
     for start in range(0, len(shapes), _AT_A_TIME):
@@ -163,10 +154,12 @@ def count_embeds(host: EngineHost, setting: Setting, shapes: Shapes) -> VllmCoun
         except (VllmMoved, VllmRefused):
             return None
         parts_of_items = answer.parts or (None,) * len(some)
-        parts.append(VllmCounts.from_columns(some, answer.embeds, answer.sampled, parts_of_items))
+        parts.append(
+            counting.VllmCounts.from_columns(some, answer.embeds, answer.sampled, parts_of_items)
+        )
         if not any(map(len, parts)):
             return None
-    return VllmCounts.concatenate(parts, shapes) if parts else None
+    return counting.VllmCounts.concatenate(parts, shapes) if parts else None
 
 
 # Copies of an item that are compared with it, and the scale of the smallest and of a larger one.
@@ -385,11 +378,11 @@ class EmbedCounter:
         # Items with a wrong header prove nothing.
         wrong: dict[Shape, ItemCost | None] = {one.shape: None for one in default.mismatches}
         costs = default.columns_of(modality).replace_costs(wrong)
-        if len(costs) <= SPOT_CHECKS:
+        if len(costs) <= counting.SPOT_CHECKS:
             return None
         if modality not in default.witnesses:
             counts = count_embeds(host, default.setting, costs.shapes)
-            if counts is None or not match_counts(counts, costs).all():
+            if counts is None or not counting.match_counts(counts, costs).all():
                 return None
         return cls(host, default, costs)
 
@@ -399,11 +392,11 @@ class EmbedCounter:
         if counts is None:
             return None
         rows = self.usual.shapes.positions(counts.shapes)
-        same = match_counts(counts, self.usual)[rows]
+        same = counting.match_counts(counts, self.usual)[rows]
         altered, unmoved = rows[~same], self.usual.take(rows[same]).heaviest
         spots = (
             counting.choose_spot_checks(self.usual, altered, counts)
-            if len(altered) > SPOT_CHECKS
+            if len(altered) > counting.SPOT_CHECKS
             else list(self.usual.shapes.take(altered))
         )
         checked = [*spots, *([unmoved.shape] if unmoved else [])]
@@ -414,7 +407,7 @@ class EmbedCounter:
         table = remeasure(self.host, self.default, setting, [*checked, *uncounted, *wrong])
         return counting.fill_table(table, self.default, counts, checked)
 
-    def _counts(self, setting: Setting, touched: Column) -> VllmCounts | None:
+    def _counts(self, setting: Setting, touched: Column) -> counting.VllmCounts | None:
         """Count the touched shapes and the heaviest others; all if one of the others changes."""
         others = np.flatnonzero(~touched)
         heaviest = np.argsort(-self.usual.embeds[others], kind="stable")[:_VERIFIED]
@@ -424,6 +417,6 @@ class EmbedCounter:
             wanted[verified] = True
             some = self.usual.shapes.take(np.flatnonzero(wanted))
             counts = count_embeds(self.host, setting, some)
-            if counts and match_counts(counts, self.usual.take(verified)).all():
+            if counts and counting.match_counts(counts, self.usual.take(verified)).all():
                 return counts
         return count_embeds(self.host, setting, self.usual.shapes)

@@ -53,12 +53,6 @@ class Server:
         return {n: self.limits[n] for n in VARIABLES if n in self.given and n in self.limits}
 
 
-def describe_excess(variable: str, value: int, size: str, most: str) -> tuple[str, str]:
-    """Return why the server rejects `size`, and the setting that admits it."""
-    why = f"{size}, the server takes up to {most} ({variable})"
-    return why, f"{variable}={value} for the server"
-
-
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """The model as vLLM describes it, before any measurement.

@@ -92,17 +92,12 @@ class Shapes(Sequence[Shape]):
             positions = (self.position(shape) for shape in others)
             return np.array([-1 if at is None else at for at in positions], dtype=np.int64)
         mine, theirs = self._keys(), others._keys()
-        if mine is not None and theirs is not None:
-            at = mine.searchsorted(theirs)
-            # Keys are not negative: -1 stands for those above all of mine.
-            at[np.append(mine, -1)[at] != theirs] = -1
-            return at
-        both = Shapes(self.modality, np.concatenate([self.rows, others.rows])).columns
-        # The sort is stable: of two equal rows the first is mine.
-        order = np.lexsort(both[::-1])
-        same = equal_to_next([column[order] for column in both])
-        at = np.full(len(others), -1, dtype=np.int64)
-        at[order[1:][same] - len(self)] = order[:-1][same]
+        if mine is None or theirs is None:
+            mine, theirs = self.rows, others.rows
+        at = mine.searchsorted(theirs)
+        known = at < len(self)
+        known[known] = mine[at[known]] == theirs[known]
+        at[~known] = -1
         return at
 
     def take(self, rows: Column) -> Shapes:

@@ -20,7 +20,6 @@ from mmcalib.domain.model import (
     REQUEST_BYTES,
     REQUEST_DOWNLOAD,
     Server,
-    describe_excess,
 )
 from mmcalib.domain.shapes import (
     OPEN_LENGTH_SAMPLES,
@@ -279,7 +278,9 @@ def _check_download(file: EncodedItem, server: Server) -> ServerRefusal | None:
 
 
 def _exceeds(variable: str, value: int, size: str, most: str) -> ServerRefusal:
-    return ServerRefusal(*describe_excess(variable, value, size, most), variable, value)
+    """Say why the server rejects `size`, and the setting that admits it."""
+    why = f"{size}, the server takes up to {most} ({variable})"
+    return ServerRefusal(why, f"{variable}={value} for the server", variable, value)
 
 
 Answer = Literal["fits", "no", "unknown"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ class Resident:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class Demand:
     """A step of this many tokens: its peak above the model, what is resident besides, and the
     workspaces that other kernels keep.
     """
@@ -51,7 +51,7 @@ class _Step:
 
 
 @dataclass(frozen=True, slots=True)
-class WorstStep(_Step):
+class WorstStep(Demand):
     """The most that one step may encode of one modality.
 
     If the corpus' own items take more than dummies of as many tokens, it has `items` of `exemplar`.
@@ -63,12 +63,12 @@ class WorstStep(_Step):
 
 
 @dataclass(frozen=True, slots=True)
-class LanguageStep(_Step):
+class LanguageStep(Demand):
     """A full step of the language model and its sampler, with a full encoder cache."""
 
 
 @dataclass(frozen=True, slots=True)
-class PromptsStep(_Step):
+class PromptsStep(Demand):
     """A full step of the language model as serving runs it, with `prompts`, for a model with
     recurrent layers, which vLLM's profile skips; one prompt of as many tokens takes `alone_bytes`.
     """
@@ -79,11 +79,8 @@ class PromptsStep(_Step):
 
 
 @dataclass(frozen=True, slots=True)
-class MergeStep(_Step):
+class MergeStep(Demand):
     """A step full of encoder outputs, written into the embeddings of the text."""
-
-
-Demand = WorstStep | LanguageStep | PromptsStep | MergeStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +120,14 @@ class Shortfall:
     @property
     def holds(self) -> bool:
         """True if the demand has room, in the reserve or outside it."""
-        return self.passes or self.nbytes <= self.outside_bytes
+        return self.nbytes <= max(0, self.outside_bytes)
+
+    def fitting_utilization(self, spare_bytes: int = 0) -> float:
+        """The `gpu_memory_utilization` in hundredths with which the demand and so many bytes more
+        have room outside vLLM's share; 0 if none does.
+        """
+        free = self.requested_bytes + self.outside_bytes - spare_bytes
+        return floor_utilization(free - self.nbytes, self.total_bytes)
 
     @property
     def unreserved_bytes(self) -> int:
@@ -323,7 +327,7 @@ def shrink_step(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality, 
             # Whole largest items, or blocks if an item may be prefilled in parts.
             unit = largest if fitting >= largest else _BLOCK
             batch = fitting // unit * unit
-        case WorstStep() | LanguageStep() | MergeStep():
+        case _:
             # Embeddings alone need no rounding to items.
             largest = max(budget.max_tokens_per_item.values(), default=1)
             if not (each := worst.resident.bytes_per_token):
@@ -353,7 +357,7 @@ def raise_reserve(shortfall: Shortfall, budget: Budget, counts: Mapping[Modality
             return {**fewer, "max_num_batched_tokens": batch} if grows else {}
         case WorstStep(peak_bytes=peak) if peak > shortfall.reserved_bytes + shortfall.slack_bytes:
             return {}
-        case WorstStep() | LanguageStep() | PromptsStep() | MergeStep():
+        case _:
             profiled = budget.profiled_modality
             count = counts.get(profiled, 1) if profiled else 1
             items = -(-budget.encoder_budget_tokens // largest)
@@ -374,8 +378,7 @@ def leave_room(
     half = _sequences_within(shortfall.kv_cache_bytes // 2, shortfall, budget, counts)
     if half >= least:
         return {"max_num_seqs": half}
-    less = shortfall.nbytes - shortfall.outside_bytes + VLLM_SLACK_BYTES
-    utilization = floor_utilization(shortfall.requested_bytes - less, shortfall.total_bytes)
+    utilization = shortfall.fitting_utilization(VLLM_SLACK_BYTES)
     return {"gpu_memory_utilization": utilization} if utilization > 0 else {}
 
 
@@ -423,38 +426,6 @@ def _per_prompt(step: WorstStep, counts: Mapping[Modality, int]) -> int:
     return counts.get(step.modality, 1) or 1
 
 
-@dataclass(frozen=True, slots=True)
-class Headroom:
-    """The peak of a step against the reserve of startup on one GPU, and that GPU's bytes."""
-
-    total_bytes: int
-    requested_bytes: int
-    outside_bytes: int
-    peak_bytes: int
-    reserved_bytes: int
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes left of the reserve at the highest step; negative if exceeded."""
-        return self.reserved_bytes - self.peak_bytes
-
-    @property
-    def fits_reserve(self) -> bool:
-        """True if no step exceeded the reserve by more than vLLM's own slack."""
-        return self.nbytes + VLLM_SLACK_BYTES >= 0
-
-    @property
-    def fits(self) -> bool:
-        """True if the excess has room on the GPU."""
-        return self.nbytes + VLLM_SLACK_BYTES + self.outside_bytes >= 0
-
-    @property
-    def fitting_utilization(self) -> float | None:
-        """The `gpu_memory_utilization` in hundredths that fits the highest step, if any does."""
-        room = self.requested_bytes + self.outside_bytes + self.nbytes + VLLM_SLACK_BYTES
-        return None if self.fits else floor_utilization(room, self.total_bytes) or None
-
-
 def thin_steps(steps: Sequence[TrafficStep], most: int) -> Iterator[tuple[int, TrafficStep]]:
     """Thin to at most `most` steps with their numbers: the highest of each stretch."""
     length = -(-len(steps) // most) if steps else 1
@@ -470,9 +441,9 @@ class FixedKvCache:
 
     left_bytes: int
     kv_cache_memory_bytes: int
-    capture_sizes: tuple[int, ...] = ()
-    spared_bytes: int = 0
-    effect: str = "vLLM then ignores gpu_memory_utilization"
+    capture_sizes: tuple[int, ...]
+    spared_bytes: int
+    effect: str
 
     @property
     def values(self) -> dict[str, Any]:
@@ -485,7 +456,7 @@ def fix_kv_cache_size(memory: RehearsedMemory, spared_bytes: int = 0) -> FixedKv
     left = memory.kv_cache_bytes - VLLM_SLACK_BYTES - spared_bytes
     if left < MIB or memory.kv_cache_tokens is None:
         return None
-    size = left // MIB * MIB
-    found = FixedKvCache(memory.kv_cache_bytes, size, memory.capture_sizes, spared_bytes)
-    turned = ", and no longer sizes an extensible KV cache after warm-up"
-    return replace(found, effect=found.effect + turned * memory.division.is_extensible)
+    size, effect = left // MIB * MIB, "vLLM then ignores gpu_memory_utilization"
+    if memory.division.is_extensible:
+        effect += ", and no longer sizes an extensible KV cache after warm-up"
+    return FixedKvCache(memory.kv_cache_bytes, size, memory.capture_sizes, spared_bytes, effect)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from mmcalib.domain.memory import Budget
-from mmcalib.domain.shapes import MODALITIES, Shape
+from mmcalib.domain.shapes import MODALITIES, Modality, Shape
+from mmcalib.limits.values import KWARGS
 
 SettingPath = tuple[str, ...]
+# The part of `mm_processor_kwargs` for one modality.
+SCOPES: Final[Mapping[Modality, str]] = {
+    "image": "images_kwargs",
+    "video": "videos_kwargs",
+    "audio": "audio_kwargs",
+}
 # moves: something differs without it. stated: nothing differs, and it is written for another
 # reason. idle: nothing differs. not shown: the comparison cannot show what it does.
 Outcome = Literal["moves", "stated", "idle", "not shown"]
@@ -106,6 +113,28 @@ def remove_setting(engine_args: Mapping[str, Any], path: SettingPath) -> dict[st
             inner[modality] = limit["count"] if alone else limit
         less[key] = inner
     return less
+
+
+def scope_option(engine_args: Mapping[str, Any], name: str, modality: Modality) -> dict[str, Any]:
+    """The arguments with one flat option moved into the scope of one modality."""
+    rest, scope = dict(engine_args[KWARGS]), SCOPES[modality]
+    inner = {**rest.get(scope, {}), name: rest.pop(name)}
+    return {**engine_args, KWARGS: {**rest, scope: inner}}
+
+
+def most_changed_items(
+    with_: Footprint, less: Footprint
+) -> dict[Modality, tuple[Shape, ItemOutcome, ItemOutcome]]:
+    """Per modality the item that an option changes most: its shape, without and with the option."""
+    found: dict[Modality, tuple[Shape, ItemOutcome, ItemOutcome]] = {}
+    for shape, after in with_.items.items():
+        before = less.items.get(shape)
+        if before is None or before.tokens == after.tokens or before.refusal or after.refusal:
+            continue
+        best = found.get(shape.modality)
+        if best is None or abs(before.tokens - after.tokens) > abs(best[1].tokens - best[2].tokens):
+            found[shape.modality] = (shape, before, after)
+    return found
 
 
 def is_size_hint(path: SettingPath) -> bool:

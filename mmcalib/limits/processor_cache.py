@@ -24,44 +24,36 @@ from mmcalib.limits.costs import CostTable
 from mmcalib.releases.constants import MAX_ASPECT, PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 from mmcalib.text import GIB, gib, whole_as_int
 
-# Positions whose bytes are summed one by one: few enough to be quick, enough for a small tree.
-_BLOCK_BITS = 5
-_BLOCK = 1 << _BLOCK_BITS
-
 
 class Recency:
     """A list of sizes that grows at its end, with O(log n) sums from any position to the end.
 
-    Positions count from 0; a moved item leaves 0 bytes. A Fenwick tree sums the full blocks.
+    Positions count from 0; a moved item leaves 0 bytes. A Fenwick tree sums them.
     """
 
     def __init__(self) -> None:
         self.total = 0
         self.sizes = array("q")
-        self._tree = [0]
+        self._tree = array("q", [0])
 
     def append(self, nbytes: int) -> int:
         """Add an item at the end; returns its position."""
         self.total += nbytes
-        sizes = self.sizes
-        position = len(sizes)
-        sizes.append(nbytes)
-        if not (position + 1) % _BLOCK:
-            # The node of a full block also covers the nodes that end just before it.
-            tree, node = self._tree, len(self._tree)
-            covered, first, below = sum(sizes[-_BLOCK:]), node & (node - 1), node - 1
-            while below > first:
-                covered += tree[below]
-                below &= below - 1
-            tree.append(covered)
+        self.sizes.append(nbytes)
+        # The item's node also covers the nodes that end just before it.
+        tree, position = self._tree, len(self._tree) - 1
+        covered, first, below = nbytes, position & (position + 1), position
+        while below > first:
+            covered += tree[below]
+            below &= below - 1
+        tree.append(covered)
         return position
 
     def move_to_end(self, position: int) -> int:
         """Move an item to the end and return its new position; other positions stay."""
         nbytes, self.sizes[position] = self.sizes[position], 0
-        tree, end = self._tree, len(self._tree)
-        node = (position >> _BLOCK_BITS) + 1
-        while node < end:
+        tree, node = self._tree, position + 1
+        while node < len(tree):
             tree[node] -= nbytes
             node += node & -node
         self.total -= nbytes
@@ -69,11 +61,10 @@ class Recency:
 
     def bytes_since(self, position: int) -> int:
         """Bytes of the items from this position on."""
-        tree, node = self._tree, position >> _BLOCK_BITS
-        older = sum(self.sizes[node << _BLOCK_BITS : position])
-        while node:
-            older += tree[node]
-            node &= node - 1
+        older = 0
+        while position:
+            older += self._tree[position]
+            position &= position - 1
         return self.total - older
 
 

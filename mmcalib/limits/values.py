@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.memory import Budget
+from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape
 from mmcalib.limits.costs import CostTable, ItemCost
 from mmcalib.releases.constants import DEFAULT_ITEM_LIMIT
 
 LIMIT = "limit_mm_per_prompt"
+KWARGS = "mm_processor_kwargs"
+CACHE = "mm_processor_cache_gb"
 Hint = Mapping[str, int]
 SIZES: Final = {
     "image": ("width", "height"),
@@ -60,6 +63,35 @@ def size_hint(limits: Mapping[str, Any], modality: str) -> dict[str, int]:
 def plain_counts(limits: Mapping[str, Any]) -> dict[str, int]:
     """The counts of all modalities that are listed, without size hints."""
     return {m: limit_options(limits, m).get("count", DEFAULT_ITEM_LIMIT) for m in limits}
+
+
+def count_limits(engine_args: Mapping[str, Any], opened: ModelInfo) -> dict[Modality, Count]:
+    """The most items of each modality in one prompt with these arguments."""
+    limits = engine_args.get(LIMIT) or {}
+    found: dict[Modality, Count] = {}
+    for modality, most in opened.modalities.items():
+        value = limit_options(limits, modality).get("count", DEFAULT_ITEM_LIMIT)
+        reason = "given in the configuration" if modality in limits else "vLLM's default"
+        if most is not None and value > most:
+            value, reason = most, "the model's maximum"
+        if engine_args.get("language_model_only"):
+            value, reason = 0, "language_model_only"
+        found[modality] = Count(value, reason, "given")
+    return found
+
+
+def normalize_limits(engine_args: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with limits as vLLM reads them: '2' and 2.0 become 2."""
+    args = dict(engine_args)
+    if args.get(LIMIT):
+        args[LIMIT] = {name: _whole(value) for name, value in args[LIMIT].items()}
+    return args
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _whole(inner) for name, inner in value.items()}
+    return None if value is None else int(value)
 
 
 def hint_candidates(heaviest: ItemCost, audio_rate_hz: int | None) -> list[Hint]:
@@ -152,6 +184,14 @@ def compute_reserve(budget: Budget, counts: Mapping[Modality, int]) -> ProfileRe
     larger = clip is not None and clip.embeds > budget.max_tokens_per_item.get("video", 0)
     clip_text = str(clip) if larger and counts.get("video") and requested < limit else ""
     return ProfileReserve(profiled, min(limit, requested), clip_text)
+
+
+def token_adequacy(
+    engine_args: Mapping[str, Any], budget: Budget, served: Mapping[Modality, Count]
+) -> ProfileReserve:
+    """The reserve in tokens; a skipped profile encodes none."""
+    found = compute_reserve(budget, {m: count.value for m, count in served.items()})
+    return replace(found, profiled_tokens=0) if engine_args.get("skip_mm_profiling") else found
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ error is read.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -200,7 +201,7 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
         ("warmed_sequences", "when warming up", rf"with ({_COUNT}) dummy requests", _count),
     )
 )
-# Workers differ: of these the largest counts, of other bytes the smallest.
+# Of lines that name no worker the largest of these counts, and the smallest of other bytes.
 _LARGEST: Final = ("weights_bytes", "consumed_bytes", "activation_bytes", "non_torch_bytes")
 
 _OF_OOM: Final = {
@@ -382,6 +383,8 @@ class _Draft:
     line: int
     source: str
     facts: dict[str, Any] = field(default_factory=dict)
+    workers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    short_worker: str | None = None
     engine_args: dict[str, Value] = field(default_factory=dict)
     unread: dict[str, None] = field(default_factory=dict)
     failures: dict[object, Failure] = field(default_factory=dict)
@@ -428,23 +431,40 @@ class _Draft:
                     self.unread.update({} if literal else {name: None})
         for name, mark, pattern, read in _FACTS:
             if mark in line.text and (match := pattern.search(line.text)):
-                self._add_fact(name, read(match.group(1)))
+                self._add_fact(name, read(match.group(1)), line.process)
         self._update_phase(line)
         self._collect_frames(line)
         self._collect_other(line)
         if (failure := _failure(line)) is not None:
             self._add_failure(*failure, line)
 
-    def _add_fact(self, name: str, value: Any) -> None:
-        """Keep the first statement; of workers' bytes, those of the one with the least room."""
+    def _add_fact(self, name: str, value: Any, process: str | None) -> None:
+        """Keep the first statement, or the tightest of bytes and of the KV cache's tokens."""
         if name == "fitted_max_model_len":
             self.facts["max_model_len"] = value
-        elif name in _LARGEST and name in self.facts:
-            self.facts[name] = max(self.facts[name], value)
-        elif name.endswith("_bytes") and name in self.facts:
-            self.facts[name] = min(self.facts[name], value)
-        else:
+        elif not name.endswith("_bytes") and name != "kv_cache_tokens":
             self.facts.setdefault(name, value)
+        else:
+            known = [self.facts]
+            if process is not None and len(self.workers) < _MOST:
+                known.append(self.workers.setdefault(process, {}))
+            tightest = max if name in _LARGEST else min
+            for facts in known:
+                facts[name] = tightest(facts.get(name, value), value)
+
+    def _facts_of_one_worker(self) -> dict[str, Any]:
+        """The facts; of workers, those of the one that ran out of memory, else of the one with the
+        least room. The ranks of a pipeline differ.
+        """
+        loaded = {name: one for name, one in self.workers.items() if "weights_bytes" in one}
+
+        def room(name: str) -> tuple[float, ...]:
+            figures = (loaded[name].get(n, math.inf) for n in ("kv_cache_bytes", "free_bytes"))
+            return name != self.short_worker, *figures, -loaded[name]["weights_bytes"]
+
+        of_workers = {name for one in loaded.values() for name in one}
+        own = loaded[min(loaded, key=room)] if loaded else {}
+        return {n: value for n, value in self.facts.items() if n not in of_workers} | own
 
     def _update_phase(self, line: Line) -> None:
         if line.level in _ERRORS:
@@ -489,7 +509,8 @@ class _Draft:
 
     def _add_failure(self, key: object, failure: Failure, line: Line) -> None:
         if failure.oom and failure.oom.total_bytes is not None:
-            self._add_fact("total_bytes", failure.oom.total_bytes)
+            self.short_worker = self.short_worker or line.process
+            self._add_fact("total_bytes", failure.oom.total_bytes, line.process)
         phase = failure.phase or self._phase_of_traceback(line)
         known = self.failures.get(key)
         if known is None and len(self.failures) < _MOST:
@@ -520,7 +541,7 @@ class _Draft:
             self.facts["port"] = port
         return StartupLog(
             line=self.line,
-            **self.facts,
+            **self._facts_of_one_worker(),
             engine_args=self.engine_args,
             unread_args=tuple(self.unread),
             failures=tuple(self.failures.values()) or tuple(self.others),

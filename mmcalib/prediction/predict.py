@@ -37,8 +37,6 @@ _LITTLE: Final = 64 << 20
 # The most that first predictions for 15 starts were too high, as a share of the GPU (reports/gpu).
 _ERROR: Final = 0.0072
 _TRIES: Final = 4
-# From this many steps for one of the default, requests are clearly slower.
-_SLOWER: Final = 1.1
 # Arguments that set how much memory the KV cache gets.
 _KV_SIZES: Final = frozenset({UTILIZATION, "kv_cache_memory_bytes", "num_gpu_blocks_override"})
 
@@ -140,9 +138,7 @@ class RehearsalJudge(MemoryJudge):
 
     def slows(self, decision: Decision) -> bool:
         usual, served = self._serve(self.default), self._serve(decision.engine_args)
-        if usual is None or served is None or usual.served != served.served:
-            return False
-        return served.steps > _SLOWER * usual.steps
+        return usual is not None and served is not None and memory.is_slower(usual, served)
 
     def spends_reserve(self, decision: Decision) -> bool:
         usual, served = self._serve(self.default), self._serve(decision.engine_args)

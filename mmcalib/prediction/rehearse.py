@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-from mmcalib.checks.limits import CACHE
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.memory import Budget, EncoderStep, RehearsedMemory
 from mmcalib.domain.model import ModelInfo
@@ -19,7 +18,7 @@ from mmcalib.engine import messages as m
 from mmcalib.engine.host import CachingHost
 from mmcalib.errors import MmcalibError
 from mmcalib.limits.costs import CostTable
-from mmcalib.limits.values import ProfileReserve, compute_reserve, resident_items
+from mmcalib.limits.values import CACHE, ProfileReserve, compute_reserve, resident_items
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.processes import Closing

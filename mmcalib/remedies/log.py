@@ -64,6 +64,8 @@ FIGURES: Final = {
 }
 # vLLM's steps are multiples of this.
 _STEP: Final = 256
+# With less than this part of the memory that a server asked for, it is not worth a new start.
+_LEAST_PART: Final = 1 / 2
 # Logs round to 0.01 GiB.
 ROUNDING_BYTES: Final = GIB // 100
 
@@ -102,6 +104,14 @@ class _Measured:
     def fills_share(self) -> bool:
         """Check whether the weights alone take vLLM's share: no smaller step leaves a KV cache."""
         return (self.log.weights_bytes or 0) >= (self.requested_bytes or math.inf)
+
+    @property
+    def held_bytes(self) -> int:
+        """What other processes hold if they leave too little for a start; else 0."""
+        total, free = self.total_bytes, self.log.free_bytes
+        if self.phase != "start" or total is None or free is None:
+            return 0
+        return total - free if free < _LEAST_PART * (self.requested_bytes or 0) else 0
 
 
 def _measure(log: StartupLog, total: int | None) -> _Measured:
@@ -185,7 +195,7 @@ def _utilization(known: _Measured) -> Iterator[r.Remedy]:
     if total is None or requested is None or missing is None:
         return
     free = floor_utilization(log.free_bytes, total) if log.free_bytes else None
-    if known.phase == "start" and free:
+    if known.phase == "start" and free and not known.held_bytes:
         held = round(free * total)
         price = f"{gib(requested - held)} less: all of vLLM in the {gib(held)} that were free"
         yield r.set_value(r.UTILIZATION, free, price, "KV cache")
@@ -298,6 +308,8 @@ def _least(known: _Measured) -> str:
         return f"see whether {why}: more of it, fewer frames, or --mm-processor-cache-gb 0"
     if any(failure.is_other for failure in known.log.failures):
         return "look at this error and what led to it; it is not about GPU memory or limits"
+    if known.held_bytes:
+        return f"another process holds {gib(known.held_bytes)} of that GPU: stop it"
     if known.oom and total is not None and (known.phase == "weights" or known.fills_share):
         return f"a card with more than {gib(total)}, several GPUs, or a quantized checkpoint"
     if not known.lacks_cache or total is None or requested is None or missing is None:

@@ -384,10 +384,10 @@ def _holds_under_load(traffic: TrafficFigures | None) -> str:
     if traffic is None:
         return "—"
     if traffic.status == "fail":
-        return f"no, {gib(-traffic.margin.nbytes - traffic.outside_bytes)} short"
+        return f"no, {gib(-traffic.margin_bytes - traffic.outside_bytes)} short"
     if traffic.status != "pass":
         return "yes, unreserved"
-    return "yes" if traffic.margin.nbytes >= 0 else "yes, within slack"
+    return "yes" if traffic.margin_bytes >= 0 else "yes, within slack"
 
 
 def traffic_sentence(traffic: TrafficFigures) -> str:
@@ -396,9 +396,8 @@ def traffic_sentence(traffic: TrafficFigures) -> str:
 
 
 def traffic_line(traffic: TrafficFigures) -> str:
-    margin = traffic.margin
-    left = gib(abs(margin.nbytes))
-    if traffic.status == "pass" and margin.nbytes >= 0:
+    left = gib(abs(traffic.margin_bytes))
+    if traffic.status == "pass" and traffic.margin_bytes >= 0:
         return f"every step stays within the startup reserve; {left} stay unused"
     over = f"the highest step takes {left} more than the startup reserve"
     if traffic.status == "pass":
@@ -406,8 +405,8 @@ def traffic_line(traffic: TrafficFigures) -> str:
     if traffic.status == "warn":
         return f"{over} and fits in the memory that gpu_memory_utilization leaves free"
     cure = ""
-    if margin.fitting_utilization is not None:
-        cure = f"; gpu_memory_utilization {margin.fitting_utilization:g} leaves enough"
+    if share := traffic.shortfall.fitting_utilization():
+        cure = f"; gpu_memory_utilization {share:g} leaves enough"
     return f"{over} and more than the GPU has: out of memory{cure}"
 
 

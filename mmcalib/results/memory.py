@@ -12,7 +12,7 @@ from mmcalib.domain.traffic import HighestStep
 from mmcalib.results.part import DocumentPart
 
 if TYPE_CHECKING:
-    from mmcalib.limits.demand import Headroom
+    from mmcalib.limits.demand import Shortfall
 
 
 class Memory(DocumentPart):
@@ -187,19 +187,26 @@ class TrafficFigures(DocumentPart):
         return max((one.peak_bytes for one in self.timeline), default=0)
 
     @property
-    def margin(self) -> Headroom:
+    def shortfall(self) -> Shortfall:
+        """The highest step against the reserve."""
         # Imports numpy, which `check` does not need.
-        from mmcalib.limits.demand import Headroom
+        from mmcalib.limits.demand import Demand, Shortfall
 
-        limits = self.total_bytes, self.requested_bytes, self.outside_bytes
-        return Headroom(*limits, self.peak_bytes, self.reserved_bytes)
+        highest = max(self.timeline, key=lambda one: one.peak_bytes, default=None)
+        return Shortfall(
+            reserved_bytes=self.reserved_bytes,
+            worst=Demand(highest.tokens, highest.peak_bytes) if highest else Demand(0, 0),
+            outside_bytes=self.outside_bytes,
+            requested_bytes=self.requested_bytes,
+            total_bytes=self.total_bytes,
+        )
 
     @property
     def status(self) -> Literal["pass", "warn", "fail"]:
         """Pass within the reserve, warn above it but within the GPU's free memory, else fail."""
-        if not self.margin.fits:
+        if not self.shortfall.holds:
             return "fail"
-        return "pass" if self.margin.fits_reserve else "warn"
+        return "pass" if self.shortfall.passes else "warn"
 
 
 class ServedTraffic(DocumentPart):

@@ -15,7 +15,7 @@ from mmcalib.checks import engine, file, items, limits, options, reserve
 from mmcalib.checks.catalogue import MEMORY_RESERVE, SIZE_HINT
 from mmcalib.checks.check import Check
 from mmcalib.checks.facts import CheckFacts, CorpusFacts, ExcessRequests, JudgedConfig
-from mmcalib.checks.reserve import Unrehearsed, not_rehearsed, qualify_tokens_only
+from mmcalib.checks.reserve import Unrehearsed, qualify_tokens_only
 from mmcalib.configs.read import WrittenConfiguration
 from mmcalib.domain.items import Skipped
 from mmcalib.limits.costs import CostTable
@@ -97,7 +97,13 @@ def corpus_facts(
 def explain_unrehearsed(predicted: Predicted, written: WrittenConfiguration) -> Unrehearsed:
     """Return why rehearsals ended early, and the command for one of `written`, which shows it."""
     command = written.command("rehearse", predicted.gpu, "--verbose")
-    return not_rehearsed(predicted.gpu.name, predicted.failure, command)
+    # `memory on …` has the whole message, and the command shows more.
+    reason = predicted.failure.reason.partition(". ")[0] if predicted.failure else ""
+    reason = reason or "the profile leaves out the encoder"
+    return Unrehearsed(
+        f"rehearsals on {predicted.gpu.name} ended early, the first with: {reason}",
+        f"{command} shows why; --validate replay on such a GPU replays the heaviest prompts",
+    )
 
 
 def judge_memory(

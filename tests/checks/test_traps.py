@@ -15,11 +15,13 @@ from mmcalib.domain.knobs import DEFAULT, FrameSampling
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.domain.model import ModelInfo, Server
 from mmcalib.domain.shapes import ImageShape, Modality, VideoShape
+from mmcalib.limits import effects, values
 from mmcalib.limits.costs import CostTable, ItemCost
 from mmcalib.limits.demand import Shortfall, WorstStep
 from mmcalib.limits.effects import Effect, Footprint, ItemOutcome
 from mmcalib.limits.processor_cache import CacheFloor
 from mmcalib.limits.values import ProfileReserve
+from mmcalib.workflows.validate.findings import hint_changes
 from tests import builders
 from tests.limits.costed import table_of
 
@@ -150,8 +152,8 @@ def facts(
     args: Mapping[str, Any], asked: Budget, plain: Any = None, table: CostTable = NONE, **known: Any
 ) -> CheckFacts:
     """Return the facts of a file with these arguments."""
-    counts = limits.count_limits(args, OPENED)
-    reserved = reserve.token_adequacy(args, asked, counts)
+    counts = values.count_limits(args, OPENED)
+    reserved = values.token_adequacy(args, asked, counts)
     judged = JudgedConfig(dict(args), counts, asked, plain or asked, reserved, table)
     known = {"model": OPENED, "tries": Alternatives(), **known}
     return CheckFacts(RemedyStyle.LINES, judged, **known)
@@ -176,16 +178,16 @@ def test_a_hint_that_shrinks_the_profile_alone() -> None:
 
 
 def test_the_remedies_of_a_hint_are_the_knob_in_its_spelling_and_no_hint() -> None:
-    (capped, knob), (plain, none) = reserve.reserve_remedies(HINTED, PLAIN, OPENED)
+    (capped, knob), (plain, none) = hint_changes(HINTED, PLAIN, OPENED)
     area = 512 * 512 // 784 * 784
     assert (knob, none) == ((KNOB, area), None)
-    assert capped.changes == {
+    assert capped == {
         "limit_mm_per_prompt": {"image": 1, "video": 0},
         "mm_processor_kwargs": {
             "images_kwargs": {"size": {"shortest_edge": 3136, "longest_edge": area}}
         },
     }
-    assert plain.changes == {"limit_mm_per_prompt": {"image": 1, "video": 0}}
+    assert plain == {"limit_mm_per_prompt": {"image": 1, "video": 0}}
 
 
 def test_a_hint_above_the_maximum_is_ignored() -> None:
@@ -222,9 +224,8 @@ def test_a_modality_that_nobody_limits() -> None:
     tries = Alternatives(without=PLAIN, gain=" and more")
     (check,) = limits.check_every_limited(facts(args, both, tries=tries))
     assert (check.name, check.status) == ("unlimited modalities", "warn")
-    assert "video sets the encoder budget of 114,688 tokens, 16,384 with video: 0 and more" in (
-        check.detail
-    )
+    said = "video sets the encoder budget of 114,688 tokens, 16,384 with video: 0 and more"
+    assert said in check.detail
     assert check.remedy.startswith("limit-mm-per-prompt: {image: 2, video: 0}")
     written = {"limit_mm_per_prompt": {"image": 2, "video": 0}}
     assert not list(limits.check_every_limited(facts(written, PLAIN)))
@@ -232,7 +233,7 @@ def test_a_modality_that_nobody_limits() -> None:
 
 def fitting(args: dict[str, Any], context: int, *, own: bool = False) -> list[Check]:
     asked = budget({"image": 16_384}, max_model_len=context)
-    most = items.largest_prompt(limits.count_limits(args, OPENED), args, asked.max_tokens_per_item)
+    most = items.largest_prompt(values.count_limits(args, OPENED), args, asked.max_tokens_per_item)
     return list(items.check_prompts_fit(facts(args, asked, prompt=LargestPrompt(most, own))))
 
 
@@ -258,10 +259,10 @@ def test_own_items_fail_where_one_alone_is_too_long(context: int, status: str) -
 
 def test_limits_are_numbers_as_vllm_reads_them() -> None:
     args = {"limit_mm_per_prompt": {"image": {"count": "2", "width": "512"}, "video": "0"}}
-    assert limits.normalize_limits(args) == {
+    assert values.normalize_limits(args) == {
         "limit_mm_per_prompt": {"image": {"count": 2, "width": 512}, "video": 0}
     }
-    assert limits.normalize_limits({"max_num_seqs": 4}) == {"max_num_seqs": 4}
+    assert values.normalize_limits({"max_num_seqs": 4}) == {"max_num_seqs": 4}
 
 
 def cost(tokens: int) -> ItemCost:
@@ -277,12 +278,8 @@ def test_an_item_larger_than_the_encoder_cache() -> None:
     larger, cap = check.remedy.splitlines()
     assert yaml.safe_load(larger) == {"max-num-batched-tokens": 9000}
     size = {"longest_edge": 8192 * 784, "shortest_edge": 3136}
-    assert yaml.safe_load(cap) == {
-        "mm-processor-kwargs": {
-            "videos_kwargs": {"do_sample_frames": False},
-            "images_kwargs": {"size": size},
-        }
-    }
+    both = {**args["mm_processor_kwargs"], "images_kwargs": {"size": size}}
+    assert yaml.safe_load(cap) == {"mm-processor-kwargs": both}
     holds = budget({"image": 1280}, cache=9000)
     (kept,) = items.check_items_admitted(facts({}, holds, table=table))
     assert kept.status == "pass"
@@ -301,23 +298,19 @@ PICTURE, CLIP = ImageShape(64, 64), VideoShape(8, 8.0, 1.0, 64, 64)
 
 def test_a_flat_option_that_bleeds_and_one_that_does_not() -> None:
     args = {"mm_processor_kwargs": {"max_pixels": 9, "images_kwargs": {"a": 1}}}
-    less = Footprint(None, items={PICTURE: ItemOutcome(100), CLIP: ItemOutcome(400)})
-    moved = limits.most_changed_items(
-        Footprint(None, items={PICTURE: ItemOutcome(10), CLIP: ItemOutcome(40)}), less
-    )
-    alone = limits.scope_option(args, "max_pixels", "image")
+    less = Footprint(items={PICTURE: ItemOutcome(100), CLIP: ItemOutcome(400)})
+    with_ = Footprint(items={PICTURE: ItemOutcome(10), CLIP: ItemOutcome(40)})
+    moved = effects.most_changed_items(with_, less)
+    alone = effects.scope_option(args, "max_pixels", "image")
     assert alone == {"mm_processor_kwargs": {"images_kwargs": {"a": 1, "max_pixels": 9}}}
     check = limits.flat_option_check("max_pixels", moved, {"image": alone})
     assert check is not None
     assert (check.name, check.status) == ("scope of max_pixels", "warn")
     assert "image of 64×64: 100 → 10 tokens" in check.detail
-    assert yaml.safe_load(check.remedy) == {
-        "mm-processor-kwargs": {"images_kwargs": {"a": 1, "max_pixels": 9}}
-    }
+    assert yaml.safe_load(check.remedy) == {"mm-processor-kwargs": alone["mm_processor_kwargs"]}
     assert check.remedy.endswith("# only for image")
-    one = limits.most_changed_items(
-        Footprint(None, items={PICTURE: ItemOutcome(10), CLIP: ItemOutcome(400)}), less
-    )
+    with_ = Footprint(items={PICTURE: ItemOutcome(10), CLIP: ItemOutcome(400)})
+    one = effects.most_changed_items(with_, less)
     assert limits.flat_option_check("max_pixels", one, {}) is None
 
 

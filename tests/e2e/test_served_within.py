@@ -79,7 +79,7 @@ def test_clips_of_a_second(judge: Judge, tmp_path: Path) -> None:
     for remedy in check.remedy.splitlines():
         kept = text.replace("max-num-batched-tokens: 2250\n", "") if "batched" in remedy else text
         after = served(tmp_path, AUDIO, kept + remedy.replace(" and ", "\n") + "\n", **asked)
-        assert after.status != "fail", (remedy, after.margin.nbytes, check.remedy)
+        assert after.status != "fail", (remedy, after.margin_bytes, check.remedy)
 
 
 def test_four_sequences_beside_a_cache_that_is_never_emptied(judge: Judge) -> None:

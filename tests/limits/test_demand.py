@@ -14,7 +14,6 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.limits.costs import ItemCost
 from mmcalib.limits.demand import (
     Excess,
-    Headroom,
     LanguageStep,
     PromptsStep,
     Resident,
@@ -42,6 +41,9 @@ from tests.workflows.rehearsals import rehearsed
         (1008, 8, True, True),
         (1000, 0, True, True),
         (1001, 0, False, False),
+        (1000 + VLLM_SLACK_BYTES, 0, False, False),
+        (1001, -1, False, False),
+        (1000, -1, True, True),
     ],
 )
 def test_bytes_decide_with_the_slack_outside_the_reserve(
@@ -135,15 +137,6 @@ def test_so_many_sequences_take_what_is_reserved_at_most(items, each, reserved, 
         assert taken <= reserved * MIB + VLLM_SLACK_BYTES < taken + count * each * MIB
 
 
-def test_a_step_beyond_the_reserve_may_find_room_outside() -> None:
-    beyond = VLLM_SLACK_BYTES + MIB
-    assert Headroom(MIB, MIB, 0, 100, 100).fits_reserve
-    assert Headroom(MIB, MIB, 0, VLLM_SLACK_BYTES, 0).fits_reserve
-    eats = Headroom(MIB, 0, MIB, beyond, 0)
-    assert (eats.nbytes, eats.fits_reserve, eats.fits) == (-beyond, False, True)
-    assert not Headroom(MIB, 1, MIB - 1, beyond, 0).fits
-
-
 @given(
     peak=st.integers(0, 200 * MIB),
     reserved=st.integers(0, 200 * MIB),
@@ -153,17 +146,17 @@ def test_a_step_beyond_the_reserve_may_find_room_outside() -> None:
 def test_a_lower_share_leaves_enough(peak: int, reserved: int, outside: int, total: int) -> None:
     """In whole hundredths, and the highest such share that does."""
     requested = max(0, total - outside)
-    found = Headroom(total, requested, total - requested, peak + VLLM_SLACK_BYTES, reserved)
-    share = found.fitting_utilization
-    if share is None:
-        assert found.fits or peak - reserved >= 0.99 * total
+    step, free = LanguageStep(0, peak), total - requested
+    found = Shortfall(reserved, step, free, 0, requested, total)
+    share = found.fitting_utilization()
+    if found.holds or not share:
+        assert found.holds or peak - reserved >= 0.99 * total
         return
 
     def fits(at: float) -> bool:
         requested = math.floor(at * total)
-        return replace(found, requested_bytes=requested, outside_bytes=total - requested).fits
+        return replace(found, requested_bytes=requested, outside_bytes=total - requested).holds
 
-    assert not found.fits
     assert fits(share)
     assert not fits(share + 0.0101)
 

@@ -8,12 +8,7 @@ from mmcalib.domain import knobs
 from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.limits import frontier
 from mmcalib.limits.costs import CostTable
-from mmcalib.limits.frontier import (
-    Point,
-    RatedPoint,
-    choose_point,
-    find_dominated,
-)
+from mmcalib.limits.frontier import Point, RatedPoint, choose_point, find_dominated
 from mmcalib.limits.policy import Policy
 from tests.limits.costed import AREA, CAPS, CROPS, FRAMES, SHAPES, TILES, UNIT, cost, sized, table
 

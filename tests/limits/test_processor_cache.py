@@ -177,7 +177,7 @@ def test_what_takes_most_bytes_for_its_tokens_fills_the_context_first() -> None:
     assert found == {"image": 1, "video": 1}
 
 
-def test_blocks_upon_blocks_add_up() -> None:
+def test_sizes_of_moved_items_add_up() -> None:
     recency, plain = Recency(), list(range(5000))
     for nbytes in plain:
         recency.append(nbytes)

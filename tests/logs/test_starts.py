@@ -379,10 +379,24 @@ def test_every_start_failure_of_the_installed_release_is_in_the_table() -> None:
     assert missing == []
 
 
-def test_the_smallest_kv_cache_of_the_workers_counts() -> None:
-    """Copied from two workers without their prefixes, as issues have it."""
-    lines = ["Available KV cache memory: 0.24 GiB", "Available KV cache memory: -1.42 GiB"]
-    assert read_log(lines).kv_cache_bytes == round(-1.42 * GIB)
+OOM = "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00 GiB"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "more", "weights_gib", "cache_gib"),
+    [
+        (("", ""), "", 9, -1.42),  # copied without their prefixes, as issues have it
+        (("(Worker_PP0_TP0 pid=1) ", "(Worker_PP1_TP0 pid=2) "), "", 7, -1.42),
+        (("(Worker_PP0 pid=1) ", "(Worker_PP1 pid=2) "), OOM, 9, 0.24),
+    ],
+)
+def test_the_worker_with_the_least_room_counts(ranks, more, weights_gib, cache_gib) -> None:
+    """The stages of a pipeline differ: figures of two would make a worker that there is not."""
+    lines = [f"{rank}Model loading took {n} GiB" for rank, n in zip(ranks, (9, 7), strict=True)]
+    for rank, left in zip(ranks, ("0.24", "-1.42"), strict=True):
+        lines.append(f"{rank}Available KV cache memory: {left} GiB")
+    log = read_log([*lines, f"{ranks[0]}{more}"])
+    assert (log.weights_bytes, log.kv_cache_bytes) == (weights_gib * GIB, round(cache_gib * GIB))
 
 
 def test_arguments_that_are_cut_short_are_read_as_far_as_they_go() -> None:

@@ -202,11 +202,10 @@ def test_the_utilization_is_the_least_that_may_suffice_then_the_most() -> None:
 
 
 def test_offloading_is_only_extended() -> None:
-    assert not any(f.knob == "cpu_offload_gb" for f in propose(situation()))
-    more = [
-        f.changes for f in propose(situation({"cpu_offload_gb": 1})) if f.knob == "cpu_offload_gb"
-    ]
-    assert more == [{"cpu_offload_gb": 2}, {"cpu_offload_gb": 4}]
+    name = "cpu_offload_gb"
+    assert not any(f.knob == name for f in propose(situation()))
+    more = [f.changes for f in propose(situation({name: 1})) if f.knob == name]
+    assert more == [{name: 2}, {name: 4}]
 
 
 def test_a_size_hint_can_be_dropped() -> None:

@@ -84,7 +84,8 @@ def test_golden_of_served_requests() -> None:
     ("peak_bytes", "outside_bytes", "status", "said"),
     [
         (GIB, 0, "pass", "0.00 GiB stay unused"),
-        (GIB + MIB, 0, "pass", "within vLLM's own slack"),
+        (GIB + MIB, MIB, "pass", "within vLLM's own slack"),
+        (GIB + MIB, 0, "fail", "out of memory"),
         (3 * GIB // 2, GIB, "warn", "0.50 GiB more than the startup reserve and fits"),
         (2 * GIB, GIB // 4, "fail", "out of memory"),
     ],

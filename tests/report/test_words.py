@@ -170,9 +170,8 @@ def test_what_a_gain_costs_under_load_stands_beside_it() -> None:
 
     def found(left_mib: int, preemptions: int) -> TrafficFigures:
         reserved = served.calibrated.peak_bytes + left_mib * MIB
-        return served.calibrated.model_copy(
-            update={"reserved_bytes": reserved, "preemptions": preemptions}
-        )
+        left = {"reserved_bytes": reserved, "margin_bytes": left_mib * MIB}
+        return served.calibrated.model_copy(update={**left, "preemptions": preemptions})
 
     assert words.load_cells(found(780, 12), found(200, 12)) == ("yes", "yes")
     assert words.load_cells(found(780, 12), found(20, 29)) == (

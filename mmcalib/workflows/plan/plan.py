@@ -26,18 +26,13 @@ from mmcalib.models.catalogue import quantized_twins
 from mmcalib.models.cut import read_config, text_sections
 from mmcalib.models.gpus import AUTO, Gpu, resolve_gpu
 from mmcalib.models.resolve import ResolvedModel
+from mmcalib.prediction import worst_steps
 from mmcalib.prediction.rehearse import (
     MemoryPrediction,
     Predicted,
     Rehearsals,
     memory_figures,
     rehearsed_adequacy,
-)
-from mmcalib.prediction.worst_steps import (
-    find_remedies,
-    list_demands,
-    predicted_shortfall,
-    rehearse_worst_steps,
 )
 from mmcalib.progress import Progress, Silent
 from mmcalib.remedies import memory as r
@@ -402,9 +397,9 @@ class Trials:
         counts = {m: Count(count, "", "computed") for m, count in every}
         adequacy = rehearsed_adequacy(memory, budget)
         config = JudgedConfig(args, counts, budget, plain=budget, adequacy=adequacy)
-        steps = rehearse_worst_steps(config, prediction.rehearse_all)
+        steps = worst_steps.rehearse_worst_steps(config, prediction.rehearse_all)
         predicted = Predicted(prediction.gpu, None, memory, steps=steps, failure=prediction.failure)
-        return config, predicted, predicted_shortfall(predicted, config)
+        return config, predicted, worst_steps.predicted_shortfall(predicted, config)
 
     def reserve(self, remedies: r.Remedies) -> Iterator[r.Remedy]:
         """Yield engine values that make the reserve hold, or leave the log's shortfall free."""
@@ -420,8 +415,9 @@ class Trials:
                 price = f"{gib(less)} less, which stays free for such a step"
                 yield r.set_value(r.UTILIZATION, share, price, "KV cache")
         if (short := judged.shortfall) and not short.passes:
-            rehearse = self.prediction.rehearse_all
-            yield from (one for one, _ in find_remedies(short, judged.configuration, rehearse))
+            ask = self.prediction.rehearse_all
+            for remedy, _ in worst_steps.find_remedies(short, judged.configuration, ask):
+                yield remedy
 
 
 # A rehearsal takes about two seconds, and users wait for about a minute. Worst steps add to that.
@@ -457,7 +453,7 @@ def observe_oom(trials: Trials, log: StartupLog) -> ObservedOom | None:
     short, every = None, list[Demand]()
     if answer.budget is not None:
         config, predicted, short = trials.predict((), answer, answer.budget)
-        every = list(list_demands(config, answer, predicted.steps))
+        every = list(worst_steps.list_demands(config, answer, predicted.steps))
     if log.kv_cache_bytes is not None:
         answer = replace(answer, kv_cache_bytes=log.kv_cache_bytes)
     observed = (compare_oom(cause, phase, answer, short, every) for cause, phase in errors)

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any
 
 from mmcalib.checks.facts import Decision
-from mmcalib.checks.limits import CACHE
 from mmcalib.checks.options import cache_reason
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.model import ModelInfo
@@ -16,6 +15,7 @@ from mmcalib.limits.effects import Effect
 from mmcalib.limits.frontier import Point
 from mmcalib.limits.policy import FIT, Policy
 from mmcalib.limits.processor_cache import SizedCache, UnsizedCache
+from mmcalib.limits.values import CACHE
 from mmcalib.models.gpus import Gpu
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.results.calibration import Evidence, ProcessorCache

@@ -16,7 +16,6 @@ from typing import Any
 from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.check import Check
 from mmcalib.checks.engine import unstarted_flags_check
-from mmcalib.checks.limits import CACHE, count_limits, normalize_limits
 from mmcalib.configs import opening
 from mmcalib.configs.commands import argument_of
 from mmcalib.configs.read import WrittenConfiguration, read_configuration
@@ -28,7 +27,14 @@ from mmcalib.engine.host import CachingHost, EngineHost
 from mmcalib.errors import UsageError, VllmRefused
 from mmcalib.files import Scratch
 from mmcalib.limits.policy import FIT, Policy
-from mmcalib.limits.values import LIMIT, compute_reserve, limit_options
+from mmcalib.limits.values import (
+    CACHE,
+    LIMIT,
+    compute_reserve,
+    count_limits,
+    limit_options,
+    normalize_limits,
+)
 from mmcalib.models.catalogue import find_model
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel

@@ -260,8 +260,8 @@ def finish_serving(
         default_problem=problem,
         assumptions=list(serving.trace.assumptions),
     )
-    share = None if served.status == "pass" else served.margin.fitting_utilization
-    fitting = share if share is not None and starts_with(share) else None
+    share = served.shortfall.fitting_utilization() if served.status == "fail" else 0
+    fitting = share if share and starts_with(share) else None
     checks = [load_check(gpu, served, default, fitting)]
     unsaid, tokens = serving.trace.no_answer_length, serving.trace.answer_tokens
     context = after.budget.max_model_len if after.budget else tokens

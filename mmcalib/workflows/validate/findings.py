@@ -15,32 +15,31 @@ from pathlib import Path
 from typing import Any, Final
 
 from mmcalib.census.census import choose_sample
-from mmcalib.checks import items, limits, reserve
+from mmcalib.checks import items, reserve
 from mmcalib.checks.check import Check, RemedyStyle, Taken, yaml_lines
 from mmcalib.checks.facts import Alternatives, CheckFacts, LargestPrompt, OptionFacts
 from mmcalib.checks.file import LANGUAGE_ONLY, effect_checks, untested_effects_check
+from mmcalib.checks.limits import flat_option_check
 from mmcalib.configs.opening import without_gpu_args
 from mmcalib.corpus.chat import PART_OF, text_part, url_part
 from mmcalib.decision.effects import Footprints, find_effects, probe_shapes
 from mmcalib.decision.measure import measure
 from mmcalib.decision.texts import Texts, longest_prompt
-from mmcalib.domain.knobs import Knob, Setting, Value
+from mmcalib.domain.knobs import AreaCap, Knob, Setting, Value, merge_nested
 from mmcalib.domain.memory import Budget
-from mmcalib.domain.model import Cost
+from mmcalib.domain.model import Cost, ModelInfo
 from mmcalib.domain.shapes import Modality, VideoShape
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, Measure
 from mmcalib.errors import VllmMoved, VllmRefused
 from mmcalib.gate.fit import Fit
-from mmcalib.limits.effects import list_settings, remove_setting
+from mmcalib.limits import effects, values
 from mmcalib.limits.policy import TEXT_RESERVE_TOKENS
 from mmcalib.limits.processor_cache import cache_floor, cut_to_context, largest_item_bytes
-from mmcalib.limits.values import LIMIT
 from mmcalib.media.blank import write_blank
 from mmcalib.models.checkpoint import vocab_size
 from mmcalib.models.cut import read_config
 from mmcalib.options.run import SAMPLE_PER_MODALITY
-from mmcalib.remedies.memory import Remedy
 from mmcalib.text import gib, plural
 from mmcalib.workflows import judging
 from mmcalib.workflows.corpus import LoadedCorpus, files_of, read_corpus
@@ -103,38 +102,60 @@ def _find_remedies(subject: ValidatedConfig) -> list[str]:
         return ["remove skip-mm-profiling"]
     if subject.adequacy.passes:
         return []
-    hinted = list(reserve.reserve_remedies(args, subject.budget, subject.opened))
+    hinted = list(hint_changes(args, subject.budget, subject.opened))
     priced = list[tuple[tuple[float, int], str]]()
-    for remedy, knob in hinted or [(Remedy("whole items", {}, "KV cache", ""), None)]:
-        if whole := _with_whole_items(remedy, subject):
+    for changes, knob in hinted or [(dict[str, Any](), None)]:
+        if whole := _with_whole_items(changes, subject):
             share, words = _count_smaller(knob, whole[1], subject)
             lost, lines = _price_lines(whole[0], words, subject)
             priced.append(((share, lost), lines))
     return [lines for _, lines in sorted(priced, key=itemgetter(0))]
 
 
-def _with_whole_items(remedy: Remedy, subject: ValidatedConfig) -> tuple[Remedy, Budget] | None:
-    """Return the remedy, with a batch of whole items if it needs one, and its budget; else None."""
+def hint_changes(
+    engine_args: Mapping[str, Any], budget: Budget, opened: ModelInfo
+) -> Iterator[tuple[dict[str, Any], tuple[Knob, Value] | None]]:
+    """Yield changes to try: the size hint as the cap of a knob, or no size hint."""
+    modality = budget.profiled_modality
+    limits = engine_args.get(values.LIMIT) or {}
+    size = values.size_hint(limits, modality) if modality else {}
+    if modality is None or not size:
+        return
+    plain = {values.LIMIT: {**limits, modality: values.plain_counts(limits)[modality]}}
+    caps = (k for k in opened.knobs if isinstance(k, AreaCap) and k.modality == modality)
+    for knob in caps:
+        if (value := knob.value_for_size(size)) is not None:
+            kwargs = merge_nested(engine_args.get(knob.argument), knob.kwargs(value))
+            yield {**plain, knob.argument: kwargs}, (knob, value)
+    yield plain, None
+
+
+def _with_whole_items(
+    changes: dict[str, Any], subject: ValidatedConfig
+) -> tuple[dict[str, Any], Budget] | None:
+    """Return the changes, with a batch of whole items if they need one, and the budget; or None."""
     for _ in range(2):
-        args = {**subject.engine_args, **remedy.changes}
+        args = {**subject.engine_args, **changes}
         budget = subject.accepts(args)
         if budget is None:
             return None
-        if reserve.token_adequacy(args, budget, limits.count_limits(args, subject.opened)).passes:
-            return remedy, budget
+        if values.token_adequacy(args, budget, values.count_limits(args, subject.opened)).passes:
+            return changes, budget
         largest = max(budget.max_tokens_per_item.values(), default=0)
         if not largest:
             return None
         batch = max(1, budget.max_num_batched_tokens // largest) * largest
-        remedy = replace(remedy, changes={**remedy.changes, "max_num_batched_tokens": batch})
+        changes = {**changes, "max_num_batched_tokens": batch}
     return None
 
 
-def _price_lines(remedy: Remedy, shrinks: str, subject: ValidatedConfig) -> tuple[int, str]:
+def _price_lines(
+    changes: Mapping[str, Any], shrinks: str, subject: ValidatedConfig
+) -> tuple[int, str]:
     """Return the lost bytes of KV cache (0: not rehearsed), and the lines with what they cost."""
-    memory, lines = subject.memory, yaml_lines(remedy.changes)
+    memory, lines = subject.memory, yaml_lines(changes)
     before = memory.calibrated if memory else None
-    args = {**subject.engine_args, **remedy.changes}
+    args = {**subject.engine_args, **changes}
     after = memory.prediction.rehearse_or_none(args) if memory else None
     if memory is None or before is None or after is None:
         return 0, f"{lines}  # {shrinks}"
@@ -166,11 +187,11 @@ def _try_without_profiled(subject: ValidatedConfig) -> tuple[Budget | None, str]
     how much the KV cache grows, if known.
     """
     memory, worst = subject.memory, subject.budget.profiled_modality
-    written = subject.engine_args.get(LIMIT) or {}
+    written = subject.engine_args.get(values.LIMIT) or {}
     others = [m for m, c in subject.counts.items() if c.value and m != worst]
     if worst is None or worst in written or not others:
         return None, ""
-    args, gain = {**subject.engine_args, LIMIT: {**written, worst: 0}}, ""
+    args, gain = {**subject.engine_args, values.LIMIT: {**written, worst: 0}}, ""
     if memory and memory.calibrated and (less := memory.prediction.rehearse_or_none(args)):
         now, then = gib(memory.calibrated.kv_cache_bytes), gib(less.kv_cache_bytes)
         gain = f" and a KV cache on {memory.gpu.name} of {then} instead of {now}"
@@ -284,14 +305,14 @@ def probe_video(subject: ValidatedConfig) -> Iterator[Check]:
     yield items.common_video_check(cost.embeds, budget, slower)
 
 
-def add_synthetic_media(subject: ValidatedConfig, folder: Path) -> ValidatedConfig | None:
-    """Return the subject with a corpus of its largest admitted items; None if it admits none."""
+def add_synthetic_media(subject: ValidatedConfig, folder: Path) -> ValidatedConfig:
+    """Return the subject with a corpus of its largest admitted items, if it admits any."""
     host, progress = subject.budgets.host, subject.progress
     with progress.step("making synthetic items"):
         folder.mkdir(parents=True, exist_ok=True)
         requests = [r for m in subject.counts for r in _synthetic_requests(m, subject, folder)]
     if not requests:
-        return None
+        return subject
     path = folder / "requests.jsonl"
     path.write_text("".join(json.dumps(r) + "\n" for r in requests), encoding="utf-8")
     corpus = read_corpus((), [path], allowed_root=folder, cache=folder, progress=progress)
@@ -331,8 +352,8 @@ def check_settings(subject: ValidatedConfig) -> Iterator[Check]:
     defaults, shapes = subject.opened.serve_defaults, probe_shapes(modalities, (subject.table,))
     footprints = Footprints(subject.budgets.host, subject.resolved.path, defaults, shapes)
     args = without_gpu_args(subject.engine_args, subject.opened.device)
-    with subject.progress.step("testing each setting", len(list_settings(args))) as task:
-        for name in sorted(set(args.get(limits.KWARGS) or ()) - set(limits.SCOPES.values())):
+    with subject.progress.step("testing each setting", len(effects.list_settings(args))) as task:
+        for name in sorted(set(args.get(values.KWARGS) or ()) - set(effects.SCOPES.values())):
             yield from _check_flat_option(name, args, footprints)
         try:
             every, _ = find_effects(args, footprints, task)
@@ -345,13 +366,13 @@ def check_settings(subject: ValidatedConfig) -> Iterator[Check]:
 def _check_flat_option(name: str, args: dict[str, Any], footprints: Footprints) -> Iterator[Check]:
     """Check whether a flat processor option also changes items of other modalities."""
     shapes = footprints.shapes
-    less = footprints.items(remove_setting(args, (limits.KWARGS, name)), shapes)
-    changes = limits.most_changed_items(footprints.items(args, shapes), less)
+    less = footprints.items(effects.remove_setting(args, (values.KWARGS, name)), shapes)
+    changes = effects.most_changed_items(footprints.items(args, shapes), less)
     remedies = {}
     for modality in changes:
-        scoped_args = limits.scope_option(args, name, modality)
-        scoped_changes = limits.most_changed_items(footprints.items(scoped_args, shapes), less)
+        scoped_args = effects.scope_option(args, name, modality)
+        scoped_changes = effects.most_changed_items(footprints.items(scoped_args, shapes), less)
         if scoped_changes == {modality: changes[modality]}:
             remedies[modality] = scoped_args
-    if check := limits.flat_option_check(name, changes, remedies):
+    if check := flat_option_check(name, changes, remedies):
         yield check

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from mmcalib.census.accesses import Accesses
-from mmcalib.checks import limits, reserve
+from mmcalib.checks import reserve
 from mmcalib.checks.check import Check, yaml_line, yaml_lines
 from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.file import (
@@ -30,20 +30,14 @@ from mmcalib.domain.model import ModelInfo
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ServeConfig
 from mmcalib.errors import EngineDied, VllmMissing, VllmRefused
+from mmcalib.limits import values
 from mmcalib.limits.demand import Shortfall, WorstStep
 from mmcalib.limits.policy import Policy
-from mmcalib.limits.values import LIMIT, plain_counts
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.options.run import ProofOptions
+from mmcalib.prediction import worst_steps
 from mmcalib.prediction.rehearse import MemoryPrediction, Predicted, Rehearsals, with_gpu_defaults
-from mmcalib.prediction.worst_steps import (
-    check_retention,
-    encoder_steps,
-    find_remedies,
-    predicted_shortfall,
-    rehearse_worst_steps,
-)
 from mmcalib.progress import Progress
 from mmcalib.proof.prove import Started
 from mmcalib.remedies.memory import Remedy
@@ -97,8 +91,8 @@ def parse_config(
             parsed, why = _parse(host, replace(configuration, config=usable))
             if written.key_at_fault(why) not in rest:
                 break
-    values = None if parsed is None else parsed.values
-    return parsed, list(check_file(written, refused, values, bad))
+    arrived = None if parsed is None else parsed.values
+    return parsed, list(check_file(written, refused, arrived, bad))
 
 
 def _parse(host: EngineHost, configuration: WrittenConfiguration) -> tuple[ServeConfig | None, str]:
@@ -147,7 +141,7 @@ class ValidatedConfig(JudgedConfig):
     @property
     def shortfall(self) -> Shortfall | None:
         """The costliest step against the reserve, or None if it was not rehearsed."""
-        return predicted_shortfall(self.memory, self) if self.memory else None
+        return worst_steps.predicted_shortfall(self.memory, self) if self.memory else None
 
     def accepts(self, args: Mapping[str, Any]) -> Budget | None:
         """Return vLLM's budget of these arguments with its dummies, or None if it rejects them."""
@@ -210,20 +204,20 @@ def open_config(
     asks = BudgetSource(host, opened, resolved.path, Policy(), given=loading)
     with session.progress.step("computing the encoder budget"):
         args, budget, checks = _budget_with_room(asks, dict(engine_args))
-        unhinted = {**args, LIMIT: plain_counts(args.get(LIMIT) or {})}
+        unhinted = {**args, values.LIMIT: values.plain_counts(args.get(values.LIMIT) or {})}
         plain = _ask_budget(asks, unhinted, whole=not opened.chunks_mm_input)
         default, _ = asks.default_budget()
     if isinstance(budget, str) or isinstance(plain, str):
         words = budget if isinstance(budget, str) else str(plain)
         return None, [*checks, rejected_configuration_check(words)]
-    args = limits.normalize_limits(args)
-    counts = limits.count_limits(args, opened)
+    args = values.normalize_limits(args)
+    counts = values.count_limits(args, opened)
     subject = ValidatedConfig(
         engine_args=args,
         counts=counts,
         budget=budget,
         plain=plain,
-        adequacy=reserve.token_adequacy(args, budget, counts),
+        adequacy=values.token_adequacy(args, budget, counts),
         resolved=resolved,
         budgets=asks,
         default_budget=default,
@@ -259,14 +253,14 @@ def add_worst_steps(subject: ValidatedConfig) -> ValidatedConfig:
     if (memory := subject.memory) is None:
         return subject
     with subject.progress.step(f"rehearsing worst steps on {memory.gpu.name}"):
-        steps = rehearse_worst_steps(subject, memory.prediction.rehearse_all)
+        steps = worst_steps.rehearse_worst_steps(subject, memory.prediction.rehearse_all)
     return replace(subject, memory=memory.with_figures(steps=steps))
 
 
 def add_own_items(subject: ValidatedConfig) -> ValidatedConfig:
     """Rehearse steps of the corpus' own items if they take more than vLLM's dummies."""
     memory = subject.memory
-    steps = encoder_steps(subject) if memory else ()
+    steps = worst_steps.encoder_steps(subject) if memory else ()
     if memory is None or memory.calibrated is None or not steps:
         return subject
     gpu = memory.gpu.name
@@ -285,7 +279,7 @@ def checks_in_bytes(
         fails = reserved.status == "fail"
         yield replace(reserved, remedy=_remedy(memory, subject)) if fails else reserved
     accesses = subject.corpus.accesses if subject.corpus is not None else Accesses()
-    if retention := check_retention(memory, subject, accesses):
+    if retention := worst_steps.check_retention(memory, subject, accesses):
         yield retention
     gpu, figures = memory.gpu.name, started.figures if started else None
     for check in memory_checks(gpu, memory.default, after, memory.failure, figures):
@@ -309,12 +303,12 @@ def _remedy(memory: ConfigMemory, subject: ValidatedConfig) -> str:
     worst = short.worst.modality if isinstance(short.worst, WorstStep) else None
     if before.kv_cache_tokens is not None:
         if worst is not None and worst != subject.budget.profiled_modality:
-            limited = {**(subject.engine_args.get(LIMIT) or {}), worst: 0}
-            remedies.append(f"{yaml_line(LIMIT, limited)}  # if you serve no {worst}")
+            limited = {**(subject.engine_args.get(values.LIMIT) or {}), worst: 0}
+            remedies.append(f"{yaml_line(values.LIMIT, limited)}  # if you serve no {worst}")
         # If the reserve fails in tokens, other remedies shrink the item.
         if subject.adequacy.passes:
             with subject.progress.step(f"rehearsing remedies on {memory.gpu.name}"):
-                found += find_remedies(short, subject, every)
+                found += worst_steps.find_remedies(short, subject, every)
     for remedy, after in sorted(found, key=lambda one: -one[1].kv_cache_bytes):
         remedies.append(f"{yaml_lines(remedy.changes)}  # {describe_kv_cache(before, after)}")
     return "\n".join(remedies) or plan_command(memory, subject)

@@ -60,9 +60,8 @@ def try_config(
     source = None
     if depth == "replay" and subject.opened.starts_engines:
         if subject.corpus is None:
-            synthetic = add_synthetic_media(subject, session.scratch / "media")
-            if synthetic is not None:
-                subject, items = synthetic, "made up"
+            subject = add_synthetic_media(subject, session.scratch / "media")
+            items = "none" if subject.corpus is None else "made up"
         if subject.corpus is not None:
             source = ReplaySource(subject.corpus.prompts, files_of(subject.corpus))
     path, budget_s = Path(subject.resolved.path), session.job.proof.startup_budget_s

@@ -163,8 +163,7 @@ def test_remedies_that_are_not_enough_alone_are_tried_together() -> None:
 
 def test_what_load_would_take_of_the_reserve_is_left_by_a_lower_utilization() -> None:
     decision = decide(corpus([ImageShape(280, 280)]))
-    left = [SimpleNamespace(nbytes=mib << 20) for mib in (999, 50)]
-    loads = [SimpleNamespace(margin=one, requested_bytes=20 * GIB) for one in left]
+    loads = [SimpleNamespace(margin_bytes=n << 20, requested_bytes=20 * GIB) for n in (999, 50)]
     with prediction()[0] as at:
         judge = RehearsalJudge(at, {}, None, lambda args, _: cast(Any, loads[bool(args)]))
         changes = getattr(judge.keep_reserve(decision), "changes", None)

@@ -421,6 +421,13 @@ def test_the_memory_that_other_processes_hold_is_read_from_the_log(tmp_path: Pat
         assert from_log.with_memory_of_log(l4, several).free_bytes == expected
     other = gpus.find_gpu("H100-80G")
     assert from_log.with_memory_of_log(other, log) == other
+    message += " desired GPU memory utilization (0.92, 20.28 GiB)"
+    for free, flags, least in (
+        (10.2, ["--gpu-memory-utilization 0.46"], ""),
+        (0.41, [], "another process holds 21.63 GiB of that GPU: stop it"),
+    ):
+        answer = written(tmp_path, message.format(free=free)).answer()
+        assert ([fix.flags for fix in answer.fixes], answer.least) == (flags, least)
 
 
 @pytest.mark.parametrize(

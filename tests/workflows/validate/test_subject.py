@@ -16,7 +16,7 @@ from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.engine.host import EngineHost
 from mmcalib.limits.policy import Policy
-from mmcalib.limits.values import Count, ProfileReserve
+from mmcalib.limits.values import Count, ProfileReserve, token_adequacy
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.prediction.rehearse import Predicted
@@ -44,7 +44,7 @@ def subject(**engine_args: Any) -> ValidatedConfig:
         budget=BUDGET,
         plain=BUDGET,
         default_budget=BUDGET,
-        adequacy=reserve.token_adequacy(engine_args, BUDGET, counts),
+        adequacy=token_adequacy(engine_args, BUDGET, counts),
     )
 
 
