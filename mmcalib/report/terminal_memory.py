@@ -194,7 +194,7 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
     now = textwrap.shorten(capacity(plan.memory), _NOW_CHARS, placeholder=" …")
     console.print(line(f"Goal: {plan.goal}{kept}. Now: {now}"))
     if plan.reserved is not None and plan.reserved.status != "pass" and plan.combination:
-        _print_reserved(plan.reserved.model_copy(update={"remedy": ""}), console)
+        console.print(checks_table([plan.reserved.model_copy(update={"remedy": ""})]))
     # The log's own figures beside those of its rehearsal.
     shown = [
         (FIGURES[name], rows.figure(name, plan.log.figures[name]), rows.figure(name, ours))
@@ -233,33 +233,28 @@ def _tried_table(tried: Sequence[TriedFixes]) -> Table:
     return table
 
 
-def _print_reserved(check: CheckResult | None, console: Console) -> None:
-    if check is not None:
-        console.print(checks_table([check]))
-
-
 def _print_conclusion(plan: Plan, console: Console) -> None:
     best = plan.combination
+    reserved = plan.reserved if best is None else best.reserved
     if plan.verdict == "reached already":
         reached = "The goal is already met"
         if plan.oom is not None:
             reached = "These options leave the memory that the server in the log needed"
         console.print(line(f"{reached}: {capacity(plan.memory or Memory())}", "bold green"))
-        _print_reserved(plan.reserved, console)
     elif best is None:
         words = "Nothing that keeps the model and the card reaches the goal"
         if plan.verdict == "under-reserved":
             words = "The goal can be met, but no fix leaves enough memory for load"
         console.print(line(f"{words}. The least that would: {plan.least}", "bold red"))
-        _print_reserved(plan.reserved, console)
     else:
         console.print(Text("The least that meets the goal", style="bold green"))
         _print_fixes(best.fixes, "", console)
         console.print(line(capacity(best.memory), "bold"))
-        _print_reserved(best.reserved, console)
-        if not best.proven:
-            words = f"Less may do: the search stopped after {plan.rehearsals} rehearsals"
-            console.print(Text(words, style="yellow"))
+    if reserved is not None:
+        console.print(checks_table([reserved]))
+    if best is not None and not best.proven:
+        words = f"Less may do: the search stopped after {plan.rehearsals} rehearsals"
+        console.print(Text(words, style="yellow"))
 
 
 _ITEMS = {

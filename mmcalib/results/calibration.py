@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from itertools import groupby
@@ -158,8 +157,6 @@ SERVE: Final = "vllm serve --config engine.yaml"
 SCHEMA_VERSION: Final = 3
 MADE_BY: Final = "create it with mmcalib run --model MODEL --data DIR --out OUT"
 
-# Surrogates: how Python decodes bytes of a file name that are not UTF-8.
-_SURROGATE = re.compile("[\ud800-\udfff]")
 # About a million lines.
 _MAX_BYTES: Final = 1 << 28
 _PACKAGES: Final = frozenset({"mmcalib", "vllm", "transformers", "torch", "python"})
@@ -289,7 +286,8 @@ class CalibrationDocument(DocumentPart):
     def to_json(self) -> str:
         """Return the document as UTF-8 text; bytes of names that are not UTF-8 stay escaped."""
         text = json.dumps(self.model_dump(), indent=2, ensure_ascii=False)
-        return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+        # Python decodes such bytes as surrogates, which this spells as JSON does.
+        return text.encode(errors="backslashreplace").decode()
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
