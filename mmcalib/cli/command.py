@@ -90,11 +90,15 @@ def command(function: Callable[[Any], None]) -> Callable[..., None]:
 
 def _complete(option: str, incomplete: str) -> list[str]:
     """The models or GPUs that the last name of a list may become."""
-    from mmcalib.models.catalogue import bundled_models
-    from mmcalib.models.gpus import catalogue_gpus
+    before, comma, begun = incomplete.rpartition(",")
+    if option == "model":
+        from mmcalib.models.catalogue import bundled_models
 
-    models, (before, comma, begun) = option == "model", incomplete.rpartition(",")
-    known = [one.id for one in bundled_models()] if models else [g.name for g in catalogue_gpus()]
+        known = [one.id for one in bundled_models()]
+    else:
+        from mmcalib.models.gpus import catalogue_gpus
+
+        known = [one.name for one in catalogue_gpus()]
     return [f"{before}{comma}{name}" for name in known if name.startswith(begun)]
 
 
