@@ -183,11 +183,10 @@ def diff(options: DiffOptions) -> None:
     Example: mmcalib diff out-before out
     """
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     from mmcalib.admission.calibration import Calibration
     from mmcalib.report.markdown import differences
+    from mmcalib.report.terminal import folded, plain_table
     from mmcalib.results.calibration import find_calibration, read_rehearsal
 
     files = find_calibration(options.old), find_calibration(options.new)
@@ -203,12 +202,7 @@ def diff(options: DiffOptions) -> None:
     if not differing:
         console.print(f"no difference in {what}")
     for part, rows in differing.items():
-        table = Table(
-            box=None, pad_edge=False, title=part, title_justify="left", title_style="bold"
-        )
-        for head in ("", str(options.old), str(options.new)):
-            table.add_column(Text(head), overflow="fold")
-        for row in rows:
-            table.add_row(*map(Text, row))
+        table = plain_table([folded(""), folded(str(options.old)), folded(str(options.new))], rows)
+        table.title, table.title_justify, table.title_style = part, "left", "bold"
         console.print(table)
         console.print()
