@@ -14,7 +14,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.model import VARIABLES, Quantile, Retention, Server
-from mmcalib.errors import MmcalibError, UsageError
+from mmcalib.errors import MmcalibError, UsageError, VerdictError
 from mmcalib.files import read_json
 from mmcalib.gate.admission import ChatLimit, Gate
 from mmcalib.releases.constants import PROCESSOR_CACHES, PROMPT_ARGUMENTS
@@ -383,10 +383,9 @@ class ComparedRun(DocumentPart):
         )
 
     @classmethod
-    def from_error(
-        cls, error: MmcalibError, model: str, gpu: str | None, folder: str, *, starts: bool | None
-    ) -> Self:
+    def from_error(cls, error: MmcalibError, model: str, gpu: str | None, folder: str) -> Self:
         """Summarize a run that ended early."""
+        starts = False if isinstance(error, VerdictError) else None
         why: dict[str, Any] = {"problem": error.message, "remedy": error.hint}
         return cls(model=model, gpu=gpu, folder=folder, verdict="fail", starts=starts, **why)
 
