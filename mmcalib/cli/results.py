@@ -76,7 +76,7 @@ def _emit_again(source: Path, form: str, out: Path | None, options: ReportOption
     from mmcalib.report.configurations import CONFIGURATIONS
     from mmcalib.report.html.redact import redacted
     from mmcalib.report.report import WrittenReport
-    from mmcalib.report.rows import check_line
+    from mmcalib.report.terminal import failure_line
     from mmcalib.results.part import first_failed
 
     file = CONFIGURATIONS[form].file
@@ -84,12 +84,9 @@ def _emit_again(source: Path, form: str, out: Path | None, options: ReportOption
         raise UsageError("--json needs --out FILE with --emit", hint=f"--out {file}")
     calibration = Calibration.load(source)
     shown = redacted(calibration)[0] if options.redact_paths else calibration
-    if shown.verdict == "fail" and not options.force:
-        failed = first_failed(shown.checks)
-        raise VerdictError(
-            f"not written: the calibration failed at {check_line(failed)}",
-            hint=f"{failed.remedy or 'see the report'}; --force writes it anyway",
-        )
+    if (failure := failure_line(shown)) and not options.force:
+        remedy = first_failed(shown.checks).remedy or "see the report"
+        raise VerdictError(f"not written: {failure}", hint=f"{remedy}; --force writes it anyway")
     text = CONFIGURATIONS[form].render(shown, serve_program())
     if out is None:
         # The bytes of a file, even if a name is not UTF-8.

@@ -56,10 +56,8 @@ def print_rehearsals(
     first = rehearsals[0]
     names = [Path(one.config).name for one in rehearsals]
     # With its folders if another file has the same name.
-    names = [
-        text.printable(name if names.count(name) == 1 else one.config)
-        for name, one in zip(names, rehearsals, strict=True)
-    ]
+    pairs = zip(names, rehearsals, strict=True)
+    names = [name if names.count(name) == 1 else one.config for name, one in pairs]
     size, ranks = text.gib(first.memory.total_bytes), first.tensor_parallel_size
     rank = f", one rank of {ranks}" if ranks > 1 else ""
     encoder = f", encoder {first.encoder_attention}" if first.encoder_attention else ""
@@ -98,7 +96,7 @@ def _print_details(rehearsals: Sequence[Rehearsal], names: Sequence[str], consol
 
 def _rehearsals_table(rehearsals: Sequence[Rehearsal], names: Sequence[str]) -> Table:
     heads = names if len(names) > 1 else ["" for _ in names]
-    columns = [Column(), *(Column(Text(head), justify="right") for head in heads), Column()]
+    columns = [Column(), *(Column(line(head), justify="right") for head in heads), Column()]
     table = plain_table(columns)
     every = [{row[0]: row for row in rows.rehearsed_rows(one.memory)} for one in rehearsals]
     # Not all have each row; the longest has the order.
@@ -120,8 +118,7 @@ def _rehearsals_table(rehearsals: Sequence[Rehearsal], names: Sequence[str]) -> 
 
 
 def _tensor_table(largest: Sequence[LiveTensor], above: Sequence[rows.Row] = ()) -> Table:
-    cells = map(rows.tensor_cells, largest[:_NAMED_TENSORS])
-    shown = [*above, *(tuple(map(text.printable, row)) for row in cells)]
+    shown = [*above, *map(rows.tensor_cells, largest[:_NAMED_TENSORS])]
     return plain_table([folded("", "right"), folded(), folded(), folded()], shown)
 
 
@@ -228,8 +225,8 @@ def _tried_table(tried: Sequence[TriedFixes]) -> Table:
         missing = "no start" if little else text.gib(one.lacking_bytes)
         missing = "enough" if one.reaches else "rejected" if one.problem else missing
         style = "green" if one.reaches else ""
-        cells = text.printable(one.flags), text.remaining(one.kv_cache_bytes), missing
-        table.add_row(*map(Text, cells), style=style)
+        cells = one.flags, text.remaining(one.kv_cache_bytes), missing
+        table.add_row(*map(line, cells), style=style)
     return table
 
 
@@ -281,10 +278,7 @@ def print_validation(validation: Validation, console: Console) -> None:
         *(line(words, "dim") for words in (versions, _ITEMS[validation.items]) if words),
     )
     if validation.engine_config:
-        settings = [
-            (text.printable(name), text.printable(yaml_value(value)))
-            for name, value in validation.engine_config.items()
-        ]
+        settings = [(name, yaml_value(one)) for name, one in validation.engine_config.items()]
         print_section(console, "Settings in vLLM", plain_table([folded(), folded()], settings))
     if validation.corpus is not None:
         found = f"{_WHOSE[validation.items]}: {corpus_line(validation.corpus)}, measured"
