@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from mmcalib.errors import UsageError
+from mmcalib.errors import MmcalibError, UsageError
 from mmcalib.options.option import (
     Option,
     argument,
@@ -29,7 +29,6 @@ from mmcalib.options.option import (
 )
 
 if TYPE_CHECKING:
-    from mmcalib.errors import MmcalibError
     from mmcalib.models.gpus import Gpu
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from mmcalib.cli import command
 from mmcalib.domain.traffic import STEP_S
-from mmcalib.errors import UsageError
+from mmcalib.errors import UsageError, VerdictError
 from mmcalib.limits.policy import TEXT_RESERVE_TOKENS
 from mmcalib.options.option import Bounds, option, options, switch
 from mmcalib.options.run import ALLOWED_ROOT, Positive, count_option
@@ -77,7 +77,6 @@ def rehearse(options: RehearseOptions) -> None:
     from mmcalib.cli.progress import terminal
     from mmcalib.configs.read import WrittenConfiguration
     from mmcalib.domain.traffic import Arrivals
-    from mmcalib.errors import VerdictError
     from mmcalib.models.gpus import AUTO
     from mmcalib.report.terminal_memory import print_rehearsals, print_traffic
     from mmcalib.workflows.traffic.rehearse import rehearse as rehearse_all
