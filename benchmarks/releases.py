@@ -1,6 +1,6 @@
 """Rehearse one model on an L4 with each release of vLLM since 0.11, in an environment of its own.
 
-    python benchmarks/releases.py --environments DIR [--only 0.22.1] [--keep]
+    python benchmarks/releases.py --environments DIR [--only 0.22] [--keep]
 
 Prints a table. Environments, 9 GB each, are made where they are not there, and removed after use
 but for `--keep`. Exits 1 where a release does not rehearse.
@@ -26,15 +26,10 @@ from mmcalib.errors import MmcalibError  # noqa: E402
 from mmcalib.models.catalogue import find_model  # noqa: E402
 from mmcalib.models.checkpoint import materialise  # noqa: E402
 from mmcalib.models.gpus import find_gpu  # noqa: E402
+from mmcalib.releases.release import REHEARSED_RELEASES  # noqa: E402
 from mmcalib.text import gib  # noqa: E402
 
 MODEL, GPU = "Qwen/Qwen2.5-VL-3B-Instruct", "L4"
-# The last patch of each minor release that was there when it was added.
-RELEASES = (
-    *("0.11.0", "0.13.0", "0.15.1", "0.16.0", "0.17.1", "0.18.1", "0.19.1", "0.20.0", "0.21.0"),
-    *("0.22.1", "0.23.0", "0.24.0", "0.25.1", "0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0"),
-    *("0.31.0", "0.32.0", "0.33.0"),
-)
 
 
 def rehearsed(python: Path, folder: Path) -> str:
@@ -59,7 +54,7 @@ def main() -> int:
     print("| vLLM | runner | KV cache | tokens |\n|---|---|--:|--:|")
     with tempfile.TemporaryDirectory() as scratch:
         folder = materialise(geometry, Path(scratch) / "model")
-        for release in given.only or RELEASES:
+        for release in given.only or REHEARSED_RELEASES:
             try:
                 row = rehearsed(environment(release, given.environments), folder)
             except (MmcalibError, subprocess.CalledProcessError) as error:

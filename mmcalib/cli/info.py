@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from mmcalib.cli.command import QUIET, print_json
+from mmcalib.errors import EngineError, UsageError, VerdictError
 from mmcalib.options.option import argument, option, options, switch
 
 
@@ -25,7 +26,6 @@ def doctor(options: DoctorOptions) -> None:
     Example: mmcalib doctor
     """
     from mmcalib.cli.progress import terminal
-    from mmcalib.errors import VerdictError
     from mmcalib.report.terminal import print_diagnosis
     from mmcalib.results.part import first_failed
     from mmcalib.workflows.doctor import diagnose
@@ -59,7 +59,6 @@ def serve(options: ServeOptions) -> None:
     """
     from mmcalib.configs.read import read_configuration
     from mmcalib.engine.environment import become_server
-    from mmcalib.errors import EngineError, UsageError
     from mmcalib.models.cut import CUT_LAYERS, cut_checkpoint
     from mmcalib.models.resolve import cache_dir, require_weights, resolve
     from mmcalib.version import vllm_version

@@ -218,8 +218,7 @@ def compare(
             except VerdictError as error:
                 refused = error if row.verdict == "pass" else refused
         else:
-            starts = False if isinstance(calibration, VerdictError) else None
-            row = ComparedRun.from_error(calibration, job.model, gpu, folder.name, starts=starts)
+            row = ComparedRun.from_error(calibration, job.model, gpu, folder.name)
         row = row.model_copy(update={"price_per_h": prices[job.gpu]})
         found = Comparison(mmcalib=__version__, runs=[*found.runs, row])
         write_text(out / COMPARISON, found.model_dump_json(indent=2) + "\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mmcalib.cli import command
+from mmcalib.errors import MmcalibError, VerdictError
 from mmcalib.options.option import option, options, switch
 from mmcalib.options.run import ALLOWED_DOMAINS, ALLOWED_ROOT, REQUESTS, ProofOptions
 from mmcalib.version import __version__
@@ -42,7 +43,6 @@ def plan(options: PlanOptions) -> None:
     Example: mmcalib plan --model Qwen/Qwen2.5-VL-7B-Instruct --gpu L4 --goal "concurrency>=4"
     """
     from mmcalib.cli.progress import terminal
-    from mmcalib.errors import MmcalibError, VerdictError
     from mmcalib.models.gpus import find_gpu
     from mmcalib.remedies.memory import parse_kept
     from mmcalib.report.terminal_memory import print_log, print_plan
@@ -124,7 +124,6 @@ def validate(options: ValidateOptions) -> None:
     Example: mmcalib validate deployment.yaml --gpu L4 -- --max-num-seqs 64
     """
     from mmcalib.cli.progress import terminal
-    from mmcalib.errors import VerdictError
     from mmcalib.report.terminal_memory import print_validation
     from mmcalib.results.part import first_failed
     from mmcalib.workflows.validate.validate import validate as validate_config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -98,31 +98,18 @@ class StepTimes:
 
 
 class _Step:
-    def __init__(self, terminal: Terminal, title: str, total: int | None) -> None:
-        self._terminal, self._title, self._total = terminal, title, total
-        self._started = self._last_line = time.monotonic()
-        self._done = 0
-        self.bar: tuple[Progress, TaskID] | None = None
+    def __init__(self, terminal: Terminal, title: str, bars: Progress, bar: TaskID) -> None:
+        self._terminal, self._title, self._bars, self._bar = terminal, title, bars, bar
+        self._last_line = time.monotonic()
 
     def advance(self, done: int = 1) -> None:
-        self._done += done
-        if self.bar is not None:
-            self.bar[0].advance(self.bar[1], done)
-        elif time.monotonic() - self._last_line >= EVERY_S:
+        self._bars.advance(self._bar, done)
+        if self._bars.disable and time.monotonic() - self._last_line >= EVERY_S:
             self._last_line = time.monotonic()
-            self._terminal.say(f"{self._title}: {self._so_far()}")
+            self._terminal.say(f"{self._title}: {_so_far(self._bars.tasks[0])}")
 
     def total(self, total: int) -> None:
-        self._total = total
-        if self.bar is not None:
-            self.bar[0].update(self.bar[1], total=total)
-
-    def _so_far(self) -> str:
-        elapsed = time.monotonic() - self._started
-        words = _count_and_rate(self._done, self._total, elapsed)
-        if self._total and 0 < self._done < self._total:
-            words += f", about {elapsed * (self._total / self._done - 1):.0f} s left"
-        return words
+        self._bars.update(self._bar, total=total)
 
 
 class Terminal:
@@ -139,25 +126,23 @@ class Terminal:
 
     @contextmanager
     def step(self, title: str, total: int | None = None) -> Iterator[progress.Task]:
-        step = _Step(self, title, total)
-        with self._times.step(title) as shown:
-            if not self._console.is_terminal:
-                if title not in self._said:
-                    self._said.add(title)
-                    self.say(", ".join(filter(None, [shown, self._times.left()])))
-                yield step
-                return
-            columns = (
-                SpinnerColumn(),
-                TextColumn("{task.description}", markup=False),
-                TimeElapsedColumn(),
-                BarColumn(bar_width=10),
-                _Done(Column(no_wrap=True)),
-                _Remaining(table_column=Column(no_wrap=True)),
-            )
-            with Progress(*columns, console=self._console, transient=True) as bars:
-                step.bar = bars, bars.add_task(shown, total=total, times=self._times)
-                yield step
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            TimeElapsedColumn(),
+            BarColumn(bar_width=10),
+            _Done(Column(no_wrap=True)),
+            _Remaining(table_column=Column(no_wrap=True)),
+        )
+        plain = not self._console.is_terminal
+        bars = Progress(*columns, console=self._console, transient=True, disable=plain)
+        # Rich 13 ends even a disabled one with an empty line.
+        with self._times.step(title) as shown, nullcontext() if plain else bars:
+            if plain and title not in self._said:
+                self._said.add(title)
+                self.say(", ".join(filter(None, [shown, self._times.left()])))
+            bar = bars.add_task(shown, total=total, times=self._times)
+            yield _Step(self, title, bars, bar)
 
     def note(self, text: str) -> None:
         if text not in self._said:
@@ -181,6 +166,14 @@ def terminal(
     """Standard error and the progress shown there; a `quiet` command shows none."""
     console = Console(stderr=True, highlight=False)
     return console, progress.Silent() if quiet else Terminal(console, verbose=verbose, times=times)
+
+
+def _so_far(task: Bar) -> str:
+    done, total, elapsed_s = task.completed, task.total, task.elapsed or 0.0
+    words = _count_and_rate(done, total, elapsed_s)
+    if total and 0 < done < total:
+        words += f", about {elapsed_s * (total / done - 1):.0f} s left"
+    return words
 
 
 def _count_and_rate(done: float, total: float | None, elapsed_s: float) -> str:

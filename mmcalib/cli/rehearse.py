@@ -7,7 +7,7 @@ from typing import Annotated
 
 from mmcalib.cli import command
 from mmcalib.domain.traffic import STEP_S
-from mmcalib.errors import UsageError
+from mmcalib.errors import UsageError, VerdictError
 from mmcalib.limits.policy import TEXT_RESERVE_TOKENS
 from mmcalib.options.option import Bounds, option, options, switch
 from mmcalib.options.run import ALLOWED_ROOT, Positive, count_option
@@ -77,7 +77,6 @@ def rehearse(options: RehearseOptions) -> None:
     from mmcalib.cli.progress import terminal
     from mmcalib.configs.read import WrittenConfiguration
     from mmcalib.domain.traffic import Arrivals
-    from mmcalib.errors import VerdictError
     from mmcalib.models.gpus import AUTO
     from mmcalib.report.terminal_memory import print_rehearsals, print_traffic
     from mmcalib.workflows.traffic.rehearse import rehearse as rehearse_all
@@ -97,17 +96,16 @@ def rehearse(options: RehearseOptions) -> None:
         allowed_root=options.allowed_local_media_path,
         progress=progress,
     )
+    failed = [one for one in rehearsals if not one.starts]
     if options.as_json:
         command.print_json(rehearsals if options.compare else rehearsals[0])
     if not options.quiet:
-        file = next((one.config for one in rehearsals if not one.starts), "")
-        config = Path(file) if file else None
+        config = next((Path(one.config) for one in failed if one.config), None)
         written = WrittenConfiguration(config, model=options.model, flags=tuple(flags))
         plan = written.command("plan", None if gpu == AUTO else gpu)
         print_rehearsals(rehearsals, console, plan, verbose=options.verbose)
         if traffic := rehearsals[0].traffic:
             print_traffic(traffic, rehearsals[0].gpu, console)
-    failed = [one for one in rehearsals if not one.starts]
     if options.strict and failed:
         raise VerdictError(
             f"vLLM would not start on {failed[0].gpu}: {failed[0].memory.note}",

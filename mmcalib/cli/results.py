@@ -76,7 +76,7 @@ def _emit_again(source: Path, form: str, out: Path | None, options: ReportOption
     from mmcalib.report.configurations import CONFIGURATIONS
     from mmcalib.report.html.redact import redacted
     from mmcalib.report.report import WrittenReport
-    from mmcalib.report.rows import check_line
+    from mmcalib.report.terminal import failure_line
     from mmcalib.results.part import first_failed
 
     file = CONFIGURATIONS[form].file
@@ -84,12 +84,9 @@ def _emit_again(source: Path, form: str, out: Path | None, options: ReportOption
         raise UsageError("--json needs --out FILE with --emit", hint=f"--out {file}")
     calibration = Calibration.load(source)
     shown = redacted(calibration)[0] if options.redact_paths else calibration
-    if shown.verdict == "fail" and not options.force:
-        failed = first_failed(shown.checks)
-        raise VerdictError(
-            f"not written: the calibration failed at {check_line(failed)}",
-            hint=f"{failed.remedy or 'see the report'}; --force writes it anyway",
-        )
+    if (failure := failure_line(shown)) and not options.force:
+        remedy = first_failed(shown.checks).remedy or "see the report"
+        raise VerdictError(f"not written: {failure}", hint=f"{remedy}; --force writes it anyway")
     text = CONFIGURATIONS[form].render(shown, serve_program())
     if out is None:
         # The bytes of a file, even if a name is not UTF-8.
@@ -183,11 +180,10 @@ def diff(options: DiffOptions) -> None:
     Example: mmcalib diff out-before out
     """
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     from mmcalib.admission.calibration import Calibration
     from mmcalib.report.markdown import differences
+    from mmcalib.report.terminal import folded, plain_table
     from mmcalib.results.calibration import find_calibration, read_rehearsal
 
     files = find_calibration(options.old), find_calibration(options.new)
@@ -203,12 +199,7 @@ def diff(options: DiffOptions) -> None:
     if not differing:
         console.print(f"no difference in {what}")
     for part, rows in differing.items():
-        table = Table(
-            box=None, pad_edge=False, title=part, title_justify="left", title_style="bold"
-        )
-        for head in ("", str(options.old), str(options.new)):
-            table.add_column(Text(head), overflow="fold")
-        for row in rows:
-            table.add_row(*map(Text, row))
+        table = plain_table([folded(""), folded(str(options.old)), folded(str(options.new))], rows)
+        table.title, table.title_justify, table.title_style = part, "left", "bold"
         console.print(table)
         console.print()

@@ -87,17 +87,15 @@ def read_object(root: yaml.Node, text: str) -> list[Command] | None:
     Containers that only look like vLLM's count if no others do, and scripts if there are none.
     Raises OverflowError for too many scripts.
     """
-    top, form = fields_of(root), _VALUES
+    top, form, name = fields_of(root), _VALUES, _scalar(_node_at(root, "metadata", "name")) or ""
     mappings = [*_mappings(root, ())]
-    paths: list[tuple[yaml.Node, ...]] = [*mappings]
-    names = [_scalar(fields_of(top.get("metadata")).get("name"))] * len(paths)
+    named: list[tuple[str, tuple[yaml.Node, ...]]] = [(name, path) for path in mappings]
     if not top.keys().isdisjoint(("apiVersion", "kind")):
         form = _KUBERNETES
     elif "services" in top:
-        form, services = _COMPOSE, fields_of(top["services"])
-        names, paths = list(services), [(node,) for node in services.values()]
-    pairs = zip(paths, names, strict=True)
-    found = [one for path, name in pairs for one in _Container(form, text, path).read(name or "")]
+        form, services = _COMPOSE, fields_of(top["services"]).items()
+        named = [(name, (node,)) for name, node in services]
+    found = [one for name, path in named for one in _Container(form, text, path).read(name)]
     found = [one for one in found if not one.is_guess] or found
     if form is _VALUES or not found:
         found += _read_scripts(mappings, text, _VALUES.keys if found else ())
@@ -109,18 +107,15 @@ def join_runtimes(roots: Sequence[yaml.Node]) -> list[yaml.Node]:
     and variables of a service follow those of the runtime's container. Raises OverflowError.
     """
     runtimes = {
-        _scalar(fields_of(fields_of(root).get("metadata")).get("name")): root
+        _scalar(_node_at(root, "metadata", "name")): root
         for root in roots
         if (_scalar(fields_of(root).get("kind")) or "").endswith("ServingRuntime")
     }
     used, left = set[int](), _MOST_JOINED
     for root in roots:
-        model: yaml.Node | None = root
-        for name in ("spec", "predictor", "model"):
-            model = fields_of(model).get(name)
-        runtime = runtimes.get(_scalar(fields_of(model).get("runtime")) or "")
-        spec = fields_of(fields_of(runtime).get("spec"))
-        base = fields_of(next(iter(parts_of(spec.get("containers"))), None))
+        model = _node_at(root, "spec", "predictor", "model")
+        runtime = runtimes.get(_scalar(_node_at(model, "runtime")) or "")
+        base = fields_of(next(iter(parts_of(_node_at(runtime, "spec", "containers"))), None))
         if runtime is None or not (isinstance(model, yaml.MappingNode) and base):
             continue
         used.add(id(runtime))
@@ -158,8 +153,8 @@ def _read_scripts(mappings: Sequence[_Path], text: str, read: Sequence[str]) -> 
 
 def inner_documents(root: yaml.Node) -> Iterator[yaml.Node]:
     """Yield the configuration of Ray Serve that a RayService has as text. Raises YAMLError."""
-    text = fields_of(fields_of(root).get("spec")).get("serveConfigV2")
-    if text is not None and _scalar(text) is not None:
+    text = _node_at(root, "spec", "serveConfigV2")
+    if isinstance(text, yaml.ScalarNode):
         yield from yaml.compose_all("\n" * _line(text) + text.value, yaml.SafeLoader)
 
 
@@ -376,6 +371,13 @@ def fields_of(node: yaml.Node | None) -> dict[str, yaml.Node]:
         elif isinstance(key.value, str):
             fields[key.value] = value
     return fields
+
+
+def _node_at(node: yaml.Node | None, *names: str) -> yaml.Node | None:
+    """Return what mappings inside each other have under these names."""
+    for name in names:
+        node = fields_of(node).get(name)
+    return node
 
 
 def parts_of(node: yaml.Node | None) -> list[yaml.Node]:

@@ -76,28 +76,25 @@ def list_options(host: EngineHost) -> KnownOptions:
     return host.ask(ListServeOptions(), "listing the options of vllm serve")
 
 
-def try_to_parse(host: EngineHost, written: WrittenConfiguration) -> ServeConfig | VllmRefused:
-    """Let vLLM parse it; return the error if vLLM rejects it. Raises UsageError if it is unsafe."""
-    try:
-        parsed = host.ask(written.parse_request, "reading the configuration")
-    except VllmRefused as error:
-        return error
+def try_to_parse(host: EngineHost, written: WrittenConfiguration) -> ServeConfig:
+    """Let vLLM parse it. Raises VllmRefused if vLLM rejects it, UsageError if it is unsafe."""
+    parsed = host.ask(written.parse_request, "reading the configuration")
     return reject_unsafe_settings(parsed, written.source)
 
 
 def parse_configuration(host: EngineHost, written: WrittenConfiguration) -> ServeConfig:
     """Let vLLM parse it, with the values of all arguments. Raises UsageError if it is rejected."""
-    parsed = try_to_parse(host, written)
-    if isinstance(parsed, ServeConfig):
-        return parsed
-    why, file = parsed.reason, written.config
-    if flags_error := rejected_flags_error(why, written.every_flag, list_options(host).arguments):
-        raise flags_error from parsed
-    validate = file and shlex.join(["mmcalib", "validate", str(file)])
-    raise UsageError(
-        f"vLLM rejects {file or 'these flags'}: {one_line(why)}",
-        hint=validate or parsed.hint or "vllm serve --help=all lists them",
-    ) from parsed
+    try:
+        return try_to_parse(host, written)
+    except VllmRefused as refused:
+        why, file, options = refused.reason, written.config, list_options(host).arguments
+        if flags_error := rejected_flags_error(why, written.every_flag, options):
+            raise flags_error from refused
+        validate = file and written.command("validate")
+        raise UsageError(
+            f"vLLM rejects {file or 'these flags'}: {one_line(why)}",
+            hint=validate or refused.hint or "vllm serve --help=all lists them",
+        ) from refused
 
 
 def reject_unsafe_settings(parsed: ServeConfig, path: Path | None) -> ServeConfig:

@@ -123,31 +123,28 @@ class _Inlining(ast.NodeTransformer):
         self.changes = defaultdict[str, list[tuple[int, bool, ast.Dict]]](list)
         # Of each value of a name, the statements that add words to it, and if they certainly run.
         self.added = defaultdict[ast.AST, list[tuple[bool, ast.stmt, list[ast.expr]]]](list)
-        additions = list[tuple[str, Any, ast.stmt, list[ast.expr]]]()
-        assigned, homes = defaultdict[str, dict[Any, Any]](dict), dict[str, Any]()
+        assigned = defaultdict[str, dict[Any, Any]](dict)
+        found = list[tuple[str, Any, ast.stmt, list[ast.expr], ast.Dict | None]]()
         for node in nodes:
             for block in (getattr(node, part, ()) for part in ("body", "orelse", "finalbody")):
                 for one in block if isinstance(block, list) else ():
+                    words, more = list[ast.expr](), None
                     match one:
                         case ast.Assign(
                             [ast.Name(id=name)], ast.BinOp(ast.Name(id=same), ast.Add(), own)
                         ) if name == same:
-                            additions.append((name, block, one, [ast.Starred(own)]))
-                            continue
+                            words = [ast.Starred(own)]
                         case ast.Assign([ast.Name(id=name)], value) | ast.AnnAssign(
                             ast.Name(id=name), _, ast.expr() as value
                         ):
-                            homes[name] = block
                             assigned[name][one.lineno, one.col_offset] = block, value
                             continue
                         case ast.Expr(ast.Call(ast.Attribute(ast.Name(id=name), "append"), [own])):
-                            additions.append((name, block, one, [own]))
-                            continue
+                            words = [own]
                         case ast.Expr(
                             ast.Call(ast.Attribute(ast.Name(id=name), "extend"), [own])
                         ) | ast.AugAssign(ast.Name(id=name), ast.Add(), own):
-                            additions.append((name, block, one, [ast.Starred(own)]))
-                            continue
+                            words = [ast.Starred(own)]
                         case ast.Assign([ast.Subscript(ast.Name(id=name), key)], value):
                             more = ast.Dict([key], [value])
                         case ast.Expr(ast.Call(ast.Attribute(ast.Name(id=name), "update")) as call):
@@ -160,13 +157,15 @@ class _Inlining(ast.NodeTransformer):
                             more = ast.Dict([None], [ast.Name(ast.unparse(one))])
                         case _:
                             continue
-                    self.changes[name].append((one.lineno, homes.get(name) is block, more))
-                    additions.append((name, None, one, []))
+                    found.append((name, block, one, words, more))
         before = {name: sorted(lines) for name, lines in assigned.items()}
-        for name, block, one, words in additions:
-            if at := bisect_left(before.get(name, []), (one.lineno, one.col_offset)):
-                home, value = assigned[name][before[name][at - 1]]
-                self.added[value].append((block is home, one, words))
+        for name, block, one, words, more in found:
+            at = bisect_left(before.get(name, []), (one.lineno, one.col_offset))
+            home, owner = assigned[name][before[name][at - 1]] if at else (None, None)
+            if more is not None:
+                self.changes[name].append((one.lineno, block is home, more))
+            if owner is not None:
+                self.added[owner].append((more is None and block is home, one, words))
 
     def read_lists(self, nodes: Iterable[ast.AST]) -> list[Command]:
         """Return the servers that lists of words start, each with what is certain to be added; a

@@ -266,7 +266,6 @@ def _notes(calibration: CalibrationDocument, room: int, width: int) -> Iterator[
 def _note(group: Sequence[CheckResult], lines: int, remedies: int, width: int) -> Iterator[Text]:
     first = group[0]
     heads = [check.detail.partition(",")[0] for check in group]
-    style = {"fail": "red", "warn": "yellow"}.get(first.status, "dim")
     rest = first.detail.removeprefix(heads[0])
     words = text.printable(f"{first.code} {' and '.join(dict.fromkeys(heads))}{rest}")
     if lines == 1 and len(words) > width - 2:
@@ -274,7 +273,7 @@ def _note(group: Sequence[CheckResult], lines: int, remedies: int, width: int) -
         ends = [end.start() for end in re.finditer(r"[,;:.] ", words[: width - 2])]
         words = words[: ends[-1]] if ends else words
     found = list(_wrapped(words, "  ", lines, width))
-    found[0].stylize(style, 2, 2 + len(first.code))
+    found[0].stylize(rows.STYLES[first.status], 2, 2 + len(first.code))
     yield from found
     for remedy in first.remedies[:remedies] if first.status != "skip" else ():
         yield from _wrapped(f"→ {remedy}", "    ", 1, width)

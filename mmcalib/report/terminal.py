@@ -39,15 +39,15 @@ def print_section(console: Console, heading: str, *parts: RenderableType) -> Non
 
 def folded(header: str = "", justify: JustifyMethod = "left") -> Column:
     """A column that breaks a long word instead of cutting it."""
-    return Column(header, justify=justify, overflow="fold")
+    return Column(line(header), justify=justify, overflow="fold")
 
 
 def plain_table(columns: Sequence[Column], cells: Iterable[Sequence[str]] = ()) -> Table:
-    """A table without borders."""
+    """A table without borders; control characters of its cells are escaped."""
     heads = any(column.header for column in columns)
     table = Table(*columns, box=None, pad_edge=False, show_header=heads)
     for row in cells:
-        table.add_row(*map(Text, row))
+        table.add_row(*map(line, row))
     return table
 
 
@@ -82,8 +82,7 @@ def print_census(
     if skipped:
         console.print(Text(f"{text.number(len(skipped))} skipped:", style="yellow"))
     # Without the details of each file.
-    counts = Counter(text.reason_kind(entry.reason) for entry in skipped)
-    reasons = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
+    reasons = Counter(sorted(text.reason_kind(entry.reason) for entry in skipped)).most_common()
     if others := sum(count for _, count in reasons[_TOP_REASONS:]):
         reasons[_TOP_REASONS:] = [("other reasons", others)]
     for reason, count in reasons:

@@ -56,10 +56,8 @@ def print_rehearsals(
     first = rehearsals[0]
     names = [Path(one.config).name for one in rehearsals]
     # With its folders if another file has the same name.
-    names = [
-        text.printable(name if names.count(name) == 1 else one.config)
-        for name, one in zip(names, rehearsals, strict=True)
-    ]
+    pairs = zip(names, rehearsals, strict=True)
+    names = [name if names.count(name) == 1 else one.config for name, one in pairs]
     size, ranks = text.gib(first.memory.total_bytes), first.tensor_parallel_size
     rank = f", one rank of {ranks}" if ranks > 1 else ""
     encoder = f", encoder {first.encoder_attention}" if first.encoder_attention else ""
@@ -98,7 +96,7 @@ def _print_details(rehearsals: Sequence[Rehearsal], names: Sequence[str], consol
 
 def _rehearsals_table(rehearsals: Sequence[Rehearsal], names: Sequence[str]) -> Table:
     heads = names if len(names) > 1 else ["" for _ in names]
-    columns = [Column(), *(Column(Text(head), justify="right") for head in heads), Column()]
+    columns = [Column(), *(Column(line(head), justify="right") for head in heads), Column()]
     table = plain_table(columns)
     every = [{row[0]: row for row in rows.rehearsed_rows(one.memory)} for one in rehearsals]
     # Not all have each row; the longest has the order.
@@ -120,8 +118,7 @@ def _rehearsals_table(rehearsals: Sequence[Rehearsal], names: Sequence[str]) -> 
 
 
 def _tensor_table(largest: Sequence[LiveTensor], above: Sequence[rows.Row] = ()) -> Table:
-    cells = map(rows.tensor_cells, largest[:_NAMED_TENSORS])
-    shown = [*above, *(tuple(map(text.printable, row)) for row in cells)]
+    shown = [*above, *map(rows.tensor_cells, largest[:_NAMED_TENSORS])]
     return plain_table([folded("", "right"), folded(), folded(), folded()], shown)
 
 
@@ -194,7 +191,7 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
     now = textwrap.shorten(capacity(plan.memory), _NOW_CHARS, placeholder=" …")
     console.print(line(f"Goal: {plan.goal}{kept}. Now: {now}"))
     if plan.reserved is not None and plan.reserved.status != "pass" and plan.combination:
-        _print_reserved(plan.reserved.model_copy(update={"remedy": ""}), console)
+        console.print(checks_table([plan.reserved.model_copy(update={"remedy": ""})]))
     # The log's own figures beside those of its rehearsal.
     shown = [
         (FIGURES[name], rows.figure(name, plan.log.figures[name]), rows.figure(name, ours))
@@ -228,38 +225,33 @@ def _tried_table(tried: Sequence[TriedFixes]) -> Table:
         missing = "no start" if little else text.gib(one.lacking_bytes)
         missing = "enough" if one.reaches else "rejected" if one.problem else missing
         style = "green" if one.reaches else ""
-        cells = text.printable(one.flags), text.remaining(one.kv_cache_bytes), missing
-        table.add_row(*map(Text, cells), style=style)
+        cells = one.flags, text.remaining(one.kv_cache_bytes), missing
+        table.add_row(*map(line, cells), style=style)
     return table
-
-
-def _print_reserved(check: CheckResult | None, console: Console) -> None:
-    if check is not None:
-        console.print(checks_table([check]))
 
 
 def _print_conclusion(plan: Plan, console: Console) -> None:
     best = plan.combination
+    reserved = plan.reserved if best is None else best.reserved
     if plan.verdict == "reached already":
         reached = "The goal is already met"
         if plan.oom is not None:
             reached = "These options leave the memory that the server in the log needed"
         console.print(line(f"{reached}: {capacity(plan.memory or Memory())}", "bold green"))
-        _print_reserved(plan.reserved, console)
     elif best is None:
         words = "Nothing that keeps the model and the card reaches the goal"
         if plan.verdict == "under-reserved":
             words = "The goal can be met, but no fix leaves enough memory for load"
         console.print(line(f"{words}. The least that would: {plan.least}", "bold red"))
-        _print_reserved(plan.reserved, console)
     else:
         console.print(Text("The least that meets the goal", style="bold green"))
         _print_fixes(best.fixes, "", console)
         console.print(line(capacity(best.memory), "bold"))
-        _print_reserved(best.reserved, console)
-        if not best.proven:
-            words = f"Less may do: the search stopped after {plan.rehearsals} rehearsals"
-            console.print(Text(words, style="yellow"))
+    if reserved is not None:
+        console.print(checks_table([reserved]))
+    if best is not None and not best.proven:
+        words = f"Less may do: the search stopped after {plan.rehearsals} rehearsals"
+        console.print(Text(words, style="yellow"))
 
 
 _ITEMS = {
@@ -286,10 +278,7 @@ def print_validation(validation: Validation, console: Console) -> None:
         *(line(words, "dim") for words in (versions, _ITEMS[validation.items]) if words),
     )
     if validation.engine_config:
-        settings = [
-            (text.printable(name), text.printable(yaml_value(value)))
-            for name, value in validation.engine_config.items()
-        ]
+        settings = [(name, yaml_value(one)) for name, one in validation.engine_config.items()]
         print_section(console, "Settings in vLLM", plain_table([folded(), folded()], settings))
     if validation.corpus is not None:
         found = f"{_WHOSE[validation.items]}: {corpus_line(validation.corpus)}, measured"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from itertools import groupby
@@ -15,7 +14,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.model import VARIABLES, Quantile, Retention, Server
-from mmcalib.errors import MmcalibError, UsageError
+from mmcalib.errors import MmcalibError, UsageError, VerdictError
 from mmcalib.files import read_json
 from mmcalib.gate.admission import ChatLimit, Gate
 from mmcalib.releases.constants import PROCESSOR_CACHES, PROMPT_ARGUMENTS
@@ -158,8 +157,6 @@ SERVE: Final = "vllm serve --config engine.yaml"
 SCHEMA_VERSION: Final = 3
 MADE_BY: Final = "create it with mmcalib run --model MODEL --data DIR --out OUT"
 
-# Surrogates: how Python decodes bytes of a file name that are not UTF-8.
-_SURROGATE = re.compile("[\ud800-\udfff]")
 # About a million lines.
 _MAX_BYTES: Final = 1 << 28
 _PACKAGES: Final = frozenset({"mmcalib", "vllm", "transformers", "torch", "python"})
@@ -289,7 +286,8 @@ class CalibrationDocument(DocumentPart):
     def to_json(self) -> str:
         """Return the document as UTF-8 text; bytes of names that are not UTF-8 stay escaped."""
         text = json.dumps(self.model_dump(), indent=2, ensure_ascii=False)
-        return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+        # Python decodes such bytes as surrogates, which this spells as JSON does.
+        return text.encode(errors="backslashreplace").decode()
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -385,10 +383,9 @@ class ComparedRun(DocumentPart):
         )
 
     @classmethod
-    def from_error(
-        cls, error: MmcalibError, model: str, gpu: str | None, folder: str, *, starts: bool | None
-    ) -> Self:
+    def from_error(cls, error: MmcalibError, model: str, gpu: str | None, folder: str) -> Self:
         """Summarize a run that ended early."""
+        starts = False if isinstance(error, VerdictError) else None
         why: dict[str, Any] = {"problem": error.message, "remedy": error.hint}
         return cls(model=model, gpu=gpu, folder=folder, verdict="fail", starts=starts, **why)
 

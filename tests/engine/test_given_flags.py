@@ -101,7 +101,7 @@ def test_a_file_that_vllm_refuses_is_one_for_validate(host: EngineHost, tmp_path
     file.write_text("model: a/b\nmax-model-len: many\n")
     with pytest.raises(UsageError) as refused:
         read_your_config(read_configuration(file), host, Silent())
-    assert refused.value.hint == f"mmcalib validate {file}"
+    assert refused.value.hint == f"mmcalib validate --config {file}"
 
 
 @pytest.mark.parametrize(

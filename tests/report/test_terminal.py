@@ -233,14 +233,14 @@ def test_a_failed_check_and_an_early_end_say_why() -> None:
     failed = row(verdict="fail", checks=[no])
     assert (failed.problem, failed.remedy) == (f"{no.name}: {no.detail}", "--sample 9")
     error = VerdictError("does not fit", hint="a larger --gpu")
-    ended = ComparedRun.from_error(error, "a/b", "T4", "b-T4", starts=False)
+    ended = ComparedRun.from_error(error, "a/b", "T4", "b-T4")
     assert (ended.verdict, ended.starts, ended.remedy) == ("fail", False, "a larger --gpu")
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_table_fits_and_names_who_fails(width: int) -> None:
     error = VerdictError("does not fit", hint="a larger --gpu")
-    runs = [row(), ComparedRun.from_error(error, "a/b", "T4", "b-T4", starts=False)]
+    runs = [row(), ComparedRun.from_error(error, "a/b", "T4", "b-T4")]
     page = io.StringIO()
     print_comparison(Comparison(mmcalib="1", runs=runs), Console(file=page, width=width))
     head, first, second, *rest = page.getvalue().strip().splitlines()

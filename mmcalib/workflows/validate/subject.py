@@ -97,10 +97,10 @@ def parse_config(
 
 def _parse(host: EngineHost, configuration: WrittenConfiguration) -> tuple[ServeConfig | None, str]:
     """Return vLLM's parsed configuration, or the words in which vLLM rejects it."""
-    parsed = opening.try_to_parse(host, configuration)
-    if isinstance(parsed, ServeConfig):
-        return parsed, ""
-    return None, "; try ".join(filter(None, (parsed.reason, parsed.hint)))
+    try:
+        return opening.try_to_parse(host, configuration), ""
+    except VllmRefused as refused:
+        return None, "; try ".join(filter(None, (refused.reason, refused.hint)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
