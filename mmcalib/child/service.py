@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import importlib
+import io
+import pickle
 import traceback
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
@@ -43,6 +45,16 @@ def probe_environment() -> m.EnvironmentReport:
     return m.EnvironmentReport(current.device_type or "", free, total, failing)
 
 
+class OwnPickler(pickle.Pickler):
+    """Raises TypeError for a value of another package, which the parent would have to import."""
+
+    def reducer_override(self, value: object) -> Any:
+        kind = value if isinstance(value, type) else type(value)
+        if not kind.__module__.startswith("mmcalib."):
+            raise TypeError(f"a {kind.__module__}.{kind.__qualname__} is in an answer")
+        return NotImplemented
+
+
 class Service:
     """State of one child: the opened model and, once started, the engine; or an imaginary GPU."""
 
@@ -54,7 +66,9 @@ class Service:
         self._machine: ImaginaryMachine | None = None
 
     def say(self, answer: object) -> None:
-        self._pipe.send_bytes(m.encode(answer))
+        pickled = io.BytesIO()
+        OwnPickler(pickled).dump(answer)
+        self._pipe.send_bytes(pickled.getbuffer())
 
     def _note(self, text: str) -> None:
         self.say(m.Note(text))
@@ -105,7 +119,7 @@ class Service:
                 )
             case m.UseImaginaryGpu():
                 self._use_imaginary_gpu(request.gpu)
-                return m.Done()
+                return None
             case m.Rehearse():
                 machine = self._use_imaginary_gpu(request.gpu)
                 from mmcalib.child.rehearsal.rehearse import rehearse
@@ -129,7 +143,7 @@ class Service:
             case m.Measure():
                 for measured in processor.measure_items(self.model, request):
                     self.say(measured)
-                return m.Done()
+                return None
             case m.CountEmbeds():
                 return processor.count_blanks(self.model, request)
             case m.CompareDevices():
@@ -165,7 +179,7 @@ def serve(pipe: Connection) -> None:
     service = Service(pipe)
     while True:
         try:
-            request = m.decode(pipe.recv_bytes())
+            request = pipe.recv()
         except (EOFError, OSError):
             return
         try:

@@ -191,13 +191,13 @@ class EngineHost(Closing):
             hint = f"its log: {self._log.path}" if self._log.path.exists() else ""
             raise EngineDied(f"the engine process ended before {doing}", hint=hint)
         try:
-            self._child.pipe.send_bytes(m.encode(request))
+            self._child.pipe.send(request)
         except BlockingIOError:
             raise self._silence_error(doing, self._silence_s) from None
         except OSError:
             raise self._death_error(doing) from None
         while True:
-            answer = m.decode(self._receive(doing, silence_s))
+            answer = self._receive(doing, silence_s)
             if isinstance(answer, m.Note):
                 self.on_note(answer.text)
                 continue
@@ -225,7 +225,7 @@ class EngineHost(Closing):
                 reason, exhausted = answer.error, answer.exhausted
                 return error(message, hint=answer.hint, reason=reason, exhausted=exhausted)
 
-    def _receive(self, doing: str, silence_s: float) -> bytes:
+    def _receive(self, doing: str, silence_s: float) -> Any:
         deadline, pipe = time.monotonic() + silence_s, self._child.pipe
         try:
             while not pipe.poll(_POLL_S):
@@ -234,7 +234,7 @@ class EngineHost(Closing):
                     raise self._death_error(doing)
                 if time.monotonic() > deadline:
                     raise self._silence_error(doing, silence_s)
-            return pipe.recv_bytes()
+            return pipe.recv()
         except (EOFError, OSError):
             raise self._death_error(doing) from None
 
@@ -281,26 +281,33 @@ class EngineHost(Closing):
 
 
 class CachingHost(EngineHost):
-    """Caches answers, for jobs over one corpus and model; it assumes that files do not change."""
+    """Caches answers and refusals, for jobs over one corpus and model; files must not change."""
 
     def __init__(self, **how: Any) -> None:
-        self._cache: dict[bytes, list[object]] = {}
+        self._cache: dict[str, list[object]] = {}
         super().__init__(**how)
 
     def _converse(self, request: m.Request[Any], doing: str) -> Iterator[Any]:
         if not request.cacheable:
             yield from super()._converse(request, doing)
             return
-        key = m.encode(request)
+        key = repr(request)
         if key in self._cache:
-            yield from self._cache[key]
+            for answer in self._cache[key]:
+                if isinstance(answer, EngineError):
+                    self._refused = answer
+                    raise answer
+                yield answer
             return
         answers: list[object] = []
-        for answer in super()._converse(request, doing):
-            answers.append(answer)
-            # The machine may have more free memory later, so a failure for memory is not cached.
-            if not isinstance(answer, m.Measured) and not any(
-                isinstance(a, m.Measured) and a.refused_by == "host_memory" for a in answers
-            ):
-                self._cache[key] = answers
-            yield answer
+        # The machine may have more free memory later, so a failure for memory is not cached.
+        try:
+            for answer in super()._converse(request, doing):
+                answers.append(answer)
+                yield answer
+        except EngineError as error:
+            if error is self._refused and not error.exhausted:
+                self._cache[key] = [*answers, error]
+            raise
+        if not any(isinstance(a, m.Measured) and a.refused_by == "host_memory" for a in answers):
+            self._cache[key] = answers
