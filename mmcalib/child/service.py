@@ -10,12 +10,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from mmcalib.child.failures import (
-    exhausted_resource,
-    explain,
-    failure_kind,
-    root_cause,
-)
+from mmcalib.child.failures import refusal_error, root_cause
 from mmcalib.engine import messages as m
 from mmcalib.models.gpus import Gpu
 
@@ -70,9 +65,6 @@ class Service:
         OwnPickler(pickled).dump(answer)
         self._pipe.send_bytes(pickled.getbuffer())
 
-    def _note(self, text: str) -> None:
-        self.say(m.Note(text))
-
     @property
     def model(self) -> OpenedModel:
         if self._model is None:
@@ -107,7 +99,7 @@ class Service:
                 from mmcalib.child.engine import start_engine
 
                 gc.enable()
-                self._engine, started = start_engine(request, say=self._note)
+                self._engine, started = start_engine(request, say=self.say)
                 self._engine_args = request.engine_args
                 return started
             case m.Replay():
@@ -128,12 +120,12 @@ class Service:
             case m.ServeTraffic(gpu=None):
                 from mmcalib.child.traffic import StepLedger, serve
 
-                return serve(request, StepLedger(), self._note)
+                return serve(request, StepLedger(), self.say)
             case m.ServeTraffic(gpu=Gpu() as gpu):
                 machine = self._use_imaginary_gpu(gpu)
                 from mmcalib.child.rehearsal.traffic import serve_on_imaginary_gpu
 
-                return serve_on_imaginary_gpu(machine, request, self._note)
+                return serve_on_imaginary_gpu(machine, request, self.say)
         return self._answer_about_items(request)
 
     def _answer_about_items(self, request: m.Message) -> object:
@@ -179,14 +171,12 @@ def serve(pipe: Connection) -> None:
     service = Service(pipe)
     while True:
         try:
-            request = pipe.recv()
+            request, doing = pipe.recv()
         except (EOFError, OSError):
             return
         try:
             service.say(service.answer(request))
         except Exception as error:  # noqa: BLE001 - any exception of vLLM becomes one line
             traceback.print_exc()
-            words, hint = explain(error, request)
-            kind, exhausted = failure_kind(error), exhausted_resource(error)
-            service.say(m.Failed(words, kind, exhausted, hint))
+            service.say(refusal_error(error, request, doing))
         gc.enable()

@@ -17,16 +17,7 @@ from typing import Any
 
 from mmcalib.engine import messages as m
 from mmcalib.engine.environment import child_environment
-from mmcalib.errors import (
-    ConfigRejected,
-    EngineDied,
-    EngineError,
-    EngineSilent,
-    NotMultimodal,
-    VllmMissing,
-    VllmMoved,
-    VllmRefused,
-)
+from mmcalib.errors import EngineDied, EngineError, EngineSilent
 from mmcalib.files import Scratch, link_or_copy
 from mmcalib.processes import Closing, Worker
 
@@ -108,7 +99,6 @@ SILENCE_S = 900.0
 # A processor call on the largest known video takes about a minute on two cores.
 FILE_SILENCE_S = 300.0
 _POLL_S = 0.2
-_RELEASE_HINT = "mmcalib doctor (shows whether mmcalib is tested with this vLLM release)"
 
 
 class EngineHost(Closing):
@@ -191,39 +181,25 @@ class EngineHost(Closing):
             hint = f"its log: {self._log.path}" if self._log.path.exists() else ""
             raise EngineDied(f"the engine process ended before {doing}", hint=hint)
         try:
-            self._child.pipe.send(request)
+            self._child.pipe.send((request, doing))
         except BlockingIOError:
             raise self._silence_error(doing, self._silence_s) from None
         except OSError:
             raise self._death_error(doing) from None
         while True:
             answer = self._receive(doing, silence_s)
-            if isinstance(answer, m.Note):
-                self.on_note(answer.text)
+            if isinstance(answer, str):
+                self.on_note(answer)
                 continue
             if isinstance(answer, m.Measured):
                 yield answer
                 continue
             self._tail.follow()
-            if isinstance(answer, m.Failed):
-                self._refused = self._refusal_error(answer, doing)
-                raise self._refused
+            if isinstance(answer, EngineError):
+                self._refused = answer
+                raise answer
             yield answer
             return
-
-    def _refusal_error(self, answer: m.Failed, doing: str) -> EngineError:
-        message = answer.error if answer.hint else f"{answer.error} (vLLM, while {doing})"
-        match answer.kind:
-            case "not_installed":
-                return VllmMissing()
-            case "not_multimodal":
-                return NotMultimodal(message, reason=answer.error)
-            case "moved":
-                return VllmMoved(message, reason=answer.error, hint=_RELEASE_HINT)
-            case "vllm" | "rejected":
-                error = ConfigRejected if answer.kind == "rejected" else VllmRefused
-                reason, exhausted = answer.error, answer.exhausted
-                return error(message, hint=answer.hint, reason=reason, exhausted=exhausted)
 
     def _receive(self, doing: str, silence_s: float) -> Any:
         deadline, pipe = time.monotonic() + silence_s, self._child.pipe

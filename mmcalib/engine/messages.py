@@ -1,14 +1,15 @@
 """Requests to the child process that runs vLLM, and its replies, pickled over a pipe.
 
-The child answers a request with any number of `Note`s, and `Measure` with `Measured`s too; last
-comes its reply (a record of the domain, or a message with several values) or `Failed`. A new
-request needs a class here and a case in `mmcalib.child.service`.
+The child answers a request with any number of texts to show next to the progress bar, and `Measure`
+with `Measured`s too; last comes its reply (a record of the domain, or a message with several
+values), or the `EngineError` for the parent to raise. A new request needs a class here and a case
+in `mmcalib.child.service`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Literal, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
 from mmcalib.corpus.chat import ChatRequest
 from mmcalib.domain.items import TextBound, TextCounting
@@ -49,24 +50,6 @@ class ComputeBudget(Request[Budget], cacheable=True):
     # Also builds dummy items (gigabytes), or only those of the profile.
     build_dummy: bool
     only_profiled: bool = False
-
-
-FailureKind = Literal["vllm", "rejected", "not_multimodal", "not_installed", "moved"]
-
-
-class Note(Message):
-    """A progress text to show next to the progress bar."""
-
-    text: str
-
-
-class Failed(Message):
-    """The request failed: vLLM's error on one line, and the resource that ran out, if any."""
-
-    error: str
-    kind: FailureKind = "vllm"
-    exhausted: str = ""
-    hint: str = ""
 
 
 class EnvironmentReport(Message):

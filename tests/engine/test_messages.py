@@ -21,6 +21,7 @@ from mmcalib.domain.knobs import (
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine import messages as m
+from mmcalib.errors import ConfigRejected, VllmMissing
 from tests.workflows.fake_host import opened
 
 SIZE = st.integers(1, 1 << 40)
@@ -82,8 +83,11 @@ def test_a_knob_arrives_as_the_type_that_was_sent(knobs: tuple[Knob, ...]) -> No
 
 
 def test_kinds_of_failure_cross_the_pipe() -> None:
-    for message in (m.Failed("no", "not_multimodal"), m.Measured(0, None, "9 GiB", "host_memory")):
-        assert arrive(message) == message
+    measured = m.Measured(0, None, "9 GiB", "host_memory")
+    assert arrive(measured) == measured
+    for error in (ConfigRejected("no", hint="h", reason="n", exhausted="memory"), VllmMissing()):
+        arrived = arrive(error)
+        assert (type(arrived), vars(arrived)) == (type(error), vars(error))
 
 
 @pytest.mark.parametrize("value", [np.float64(1), np.int64(1), io.BytesIO])

@@ -365,9 +365,8 @@ class _StubModule(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        stub: Any
         if name[0].isupper():
-            stub = _StubClass(name, (), {"__init__": lambda self, *args, **kwargs: None})
+            stub: Any = _StubClass(name, (), {"__init__": lambda self, *args, **kwargs: None})
         else:
             stub = importlib.import_module(f"{self.__name__}.{name}")
         setattr(self, name, stub)
