@@ -190,16 +190,15 @@ class EngineHost(Closing):
             answer = self._receive(doing, silence_s)
             if isinstance(answer, str):
                 self.on_note(answer)
-                continue
-            if isinstance(answer, m.Measured):
+            elif isinstance(answer, m.Measured):
                 yield answer
-                continue
-            self._tail.follow()
-            if isinstance(answer, EngineError):
-                self._refused = answer
-                raise answer
-            yield answer
-            return
+            else:
+                break
+        self._tail.follow()
+        if isinstance(answer, EngineError):
+            self._refused = answer
+            raise answer
+        yield answer
 
     def _receive(self, doing: str, silence_s: float) -> Any:
         deadline, pipe = time.monotonic() + silence_s, self._child.pipe

@@ -225,9 +225,7 @@ class Replay(Request[BurstResult]):
 
 
 class CountTexts(Request[tuple[int | str, ...]], cacheable=True):
-    """Count the tokens of each request without the placeholders of its items; vLLM's error for a
-    request that it refuses.
-    """
+    """Count each request's tokens without its items' placeholders; vLLM's error if it refuses."""
 
     requests: tuple[ChatRequest, ...]
 

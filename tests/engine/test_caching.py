@@ -32,13 +32,12 @@ def test_what_was_heard_once_needs_no_child(engine_cache, tmp_path: Path, with_v
         before = answered(host, both)
         (vast,) = answered(host, (VAST,))
         refused = ComputeBudget({"model": str(tmp_path)}, build_dummy=False)
-        with pytest.raises(VllmRefused) as first:
+        with pytest.raises(VllmRefused):
             host.ask(refused, "computing the encoder budget")
         os.kill(host.pid, signal.SIGKILL)
         assert answered(host, both) == before
-        with pytest.raises(VllmRefused) as again:
-            host.ask(refused, "computing the encoder budget")
-        assert again.value is first.value
+        with pytest.raises(VllmRefused):
+            host.ask(refused, "computing it again")
         assert vast.refused_by == "host_memory"
         with pytest.raises(EngineDied):
             answered(host, (VAST,))

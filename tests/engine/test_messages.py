@@ -33,8 +33,7 @@ SHAPES: st.SearchStrategy[Shape] = st.one_of(
 )
 
 
-def arrive(message: object) -> Any:
-    """Send it from the child to the parent."""
+def through_the_pipe(message: object) -> Any:
     pickled = io.BytesIO()
     OwnPickler(pickled).dump(message)
     return pickle.loads(pickled.getvalue())
@@ -45,7 +44,7 @@ def test_what_was_sent_arrives(shapes: list[Shape]) -> None:
     blanks = [m.Blank(shape) for shape in shapes]
     subjects: tuple[m.Blank | m.File, ...] = (*blanks, m.File("image", "ü\n.png"))
     sent = m.Measure(DEFAULT, subjects)
-    arrived = arrive(sent)
+    arrived = through_the_pipe(sent)
     assert arrived == sent
     assert isinstance(arrived, m.Measure)
     assert [type(s) for s in arrived.subjects] == [type(s) for s in subjects]
@@ -75,7 +74,7 @@ ANY_KNOB: st.SearchStrategy[Knob] = st.one_of(
 
 @given(st.lists(ANY_KNOB, max_size=4).map(tuple))
 def test_a_knob_arrives_as_the_type_that_was_sent(knobs: tuple[Knob, ...]) -> None:
-    arrived = arrive(opened(knobs=knobs))
+    arrived = through_the_pipe(opened(knobs=knobs))
     assert isinstance(arrived, ModelInfo)
     assert arrived.knobs == knobs
     sent = [(type(knob), type(knob.value)) for knob in knobs]
@@ -84,13 +83,13 @@ def test_a_knob_arrives_as_the_type_that_was_sent(knobs: tuple[Knob, ...]) -> No
 
 def test_kinds_of_failure_cross_the_pipe() -> None:
     measured = m.Measured(0, None, "9 GiB", "host_memory")
-    assert arrive(measured) == measured
-    for error in (ConfigRejected("no", hint="h", reason="n", exhausted="memory"), VllmMissing()):
-        arrived = arrive(error)
-        assert (type(arrived), vars(arrived)) == (type(error), vars(error))
+    assert through_the_pipe(measured) == measured
+    sent = ConfigRejected("no", hint="h", reason="n", exhausted="memory"), VllmMissing()
+    arrived = [(type(error), vars(error)) for error in map(through_the_pipe, sent)]
+    assert arrived == [(type(error), vars(error)) for error in sent]
 
 
 @pytest.mark.parametrize("value", [np.float64(1), np.int64(1), io.BytesIO])
 def test_anything_that_is_not_our_own_stays_in_the_child(value: object) -> None:
     with pytest.raises(TypeError, match=r"a (numpy|_io)\.\w+ is in an answer"):
-        arrive(m.EnvironmentReport("cuda", value, None, {}))  # type: ignore[arg-type]
+        through_the_pipe(m.EnvironmentReport("cuda", value, None, {}))  # type: ignore[arg-type]

@@ -352,7 +352,7 @@ class _StubClass(type):
         return Enum(cls.__name__, {name: text}, type=str)[name]  # type: ignore[index] # it is one
 
 
-class _StubModule(types.ModuleType):
+class StubModule(types.ModuleType):
     """A module, or a function that raises NoFakeImplementation with its name when it is called.
 
     Its public names are empty classes, or such modules again.
@@ -397,7 +397,7 @@ class StubPackages:
         return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return _StubModule(spec.name, self)
+        return StubModule(spec.name, self)
 
     def exec_module(self, module: types.ModuleType) -> None:
         # The lowest that vLLM 0.16 to 0.22 samples with (v1/sample/ops/topk_topp_sampler.py).
