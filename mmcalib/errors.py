@@ -105,8 +105,8 @@ class VllmMoved(EngineError):  # noqa: N818 - what it did
 class VllmMissing(EngineError):  # noqa: N818 - what is wrong
     """vLLM is not installed in mmcalib's environment."""
 
-    def __init__(self) -> None:
-        super().__init__("vLLM is not installed", hint="mmcalib doctor (shows how to install it)")
+    def __init__(self, message: str = "vLLM is not installed") -> None:
+        super().__init__(message, hint="mmcalib doctor (shows how to install it)")
 
 
 class NotMultimodal(VllmRefused):

@@ -137,8 +137,7 @@ class _Trials:
 
     def _texts(self, host: EngineHost) -> str:
         request = ChatRequest.of_user("Describe this.")
-        found = host.ask(m.CountTexts((request,)), "counting the text of a request")
-        (tokens,) = found.tokens
+        (tokens,) = host.ask(m.CountTexts((request,)), "counting the text of a request")
         if isinstance(tokens, str):
             raise EngineError(tokens)
         return f"{tokens} tokens"

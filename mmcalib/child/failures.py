@@ -8,9 +8,8 @@ import sys
 import traceback
 from pathlib import Path
 
-from mmcalib import processes
+from mmcalib import errors, processes
 from mmcalib.engine import messages as m
-from mmcalib.engine.messages import FailureKind
 from mmcalib.models.catalogue import quantized_twins
 from mmcalib.models.cut import read_config
 from mmcalib.releases.constants import MACHINE_FULL, NO_ROOM
@@ -18,6 +17,7 @@ from mmcalib.releases.release import TargetMissing, version_of
 
 _OURS = Path(__file__).resolve().parent.parent
 
+_RELEASE_HINT = "mmcalib doctor (shows whether mmcalib is tested with this vLLM release)"
 _REFUSAL_CHARS = 300
 _FAILURE_CHARS = 500
 # PyTorch's prefix that names the failed condition in its code.
@@ -45,19 +45,19 @@ _LACKING = re.compile(r"^(.+?)\. .*pip install [`'\"]?([A-Za-z][\w.-]*\w)")
 _PUBLISHED = ("awq", "gptq", "fp8", "compressed-tensors", "modelopt_fp4", "mxfp4", "mxfp8")
 
 
-class NotMultimodalError(ValueError):
-    """The model takes no media."""
-
-
-def failure_kind(error: BaseException) -> FailureKind:
+def refusal_error(error: BaseException, request: m.Message, doing: str) -> errors.EngineError:
+    """Return what the parent raises for an exception while `doing` what the request asks."""
+    reason, hint = explain(error, request)
+    message = reason if hint else f"{reason} (vLLM, while {doing})"
     match error:
-        case NotMultimodalError():
-            return "not_multimodal"
+        case errors.NotMultimodal():
+            return errors.NotMultimodal(message, reason=reason)
         case ModuleNotFoundError(name="vllm" | "torch"):
-            return "not_installed"
+            return errors.VllmMissing()
     if is_incompatible(error):
-        return "moved"
-    return "rejected" if _is_rejection(error) else "vllm"
+        return errors.VllmMoved(message, reason=reason, hint=_RELEASE_HINT)
+    kind = errors.ConfigRejected if _is_rejection(error) else errors.VllmRefused
+    return kind(message, hint=hint, reason=reason, exhausted=exhausted_resource(error))
 
 
 def _is_rejection(error: BaseException) -> bool:
@@ -123,7 +123,7 @@ def explain(error: BaseException, request: m.Message | None = None) -> tuple[str
     """
     outer, inner = _line(error), root_cause(error)
     words = _plain(outer if inner in outer else f"{inner} (in: {outer})")[:_FAILURE_CHARS]
-    if failure_kind(error) == "moved":
+    if is_incompatible(error):
         return f"mmcalib does not fit this vLLM ({version_of('vllm')}): {outer}", ""
     if method := _NO_METHOD.search(outer):
         why = f"the installed vLLM has no quantization method {method[1]}"

@@ -133,16 +133,8 @@ def find_knobs(
 ) -> Iterator[knobs.Knob]:
     """Yield each knob with its default, in a spelling that affects one modality if possible."""
     trial = Trial(default, under)
-    finders: Mapping[type[knobs.Knob], Callable[[Trial], Iterator[knobs.Knob]]] = {
-        knobs.AreaCap: area_knobs,
-        knobs.EdgeCap: _edges,
-        knobs.TileCap: tile_knobs,
-        knobs.CropCap: _crops,
-        knobs.FrameSampling: _frames,
-        knobs.TokenCap: _tokens,
-    }
-    for kind in knobs.KNOBS:
-        yield from finders[kind](trial)
+    for find in (area_knobs, _edges, tile_knobs, _crops, _frames, _tokens):
+        yield from find(trial)
 
 
 def _edges(trial: Trial) -> Iterator[knobs.Knob]:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import av
 import numpy as np
 
-from mmcalib.child.failures import NotMultimodalError, explain, is_incompatible
+from mmcalib.child.failures import explain, is_incompatible
 from mmcalib.child.knobs import find_knobs, tiles_images
 from mmcalib.child.processor import MEDIA_ROOT, Processor
 from mmcalib.child.texts import TextRenderer
@@ -23,6 +23,7 @@ from mmcalib.domain.knobs import DEFAULT, Knob, Setting
 from mmcalib.domain.model import VARIABLES, ModelInfo, Server
 from mmcalib.domain.shapes import MODALITIES
 from mmcalib.engine.messages import OpenModel
+from mmcalib.errors import NotMultimodal
 from mmcalib.processes import own_priority
 from mmcalib.releases import engine, processors
 from mmcalib.releases import platform as platforms
@@ -101,7 +102,7 @@ T = TypeVar("T")
 
 
 class OpenedModel:
-    """A multimodal checkpoint. Raises NotMultimodalError, or vLLM's own error."""
+    """A multimodal checkpoint. Raises NotMultimodal, or vLLM's own error."""
 
     def __init__(self, request: OpenModel) -> None:
         self._args: dict[str, Any] = {
@@ -136,7 +137,7 @@ class OpenedModel:
             }
             config = engine.model_config({**self._args, **kwargs, **more})
             if not config.is_multimodal_model:
-                raise NotMultimodalError(f"{config.model} is not a multimodal model")
+                raise NotMultimodal(f"{config.model} is not a multimodal model")
             processor = processors.create_processor(config)
             self._processors[setting.key] = Processor(config, processor, setting)
         return self._processors[setting.key]

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import gc
 import importlib
+import io
+import pickle
 import traceback
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from mmcalib.child.failures import (
-    exhausted_resource,
-    explain,
-    failure_kind,
-    root_cause,
-)
+from mmcalib.child.failures import refusal_error, root_cause
 from mmcalib.engine import messages as m
 from mmcalib.models.gpus import Gpu
 
@@ -43,6 +40,16 @@ def probe_environment() -> m.EnvironmentReport:
     return m.EnvironmentReport(current.device_type or "", free, total, failing)
 
 
+class OwnPickler(pickle.Pickler):
+    """Raises TypeError for a value of another package, which the parent would have to import."""
+
+    def reducer_override(self, value: object) -> Any:
+        kind = value if isinstance(value, type) else type(value)
+        if not kind.__module__.startswith("mmcalib."):
+            raise TypeError(f"a {kind.__module__}.{kind.__qualname__} is in an answer")
+        return NotImplemented
+
+
 class Service:
     """State of one child: the opened model and, once started, the engine; or an imaginary GPU."""
 
@@ -54,10 +61,9 @@ class Service:
         self._machine: ImaginaryMachine | None = None
 
     def say(self, answer: object) -> None:
-        self._pipe.send_bytes(m.encode(answer))
-
-    def _note(self, text: str) -> None:
-        self.say(m.Note(text))
+        pickled = io.BytesIO()
+        OwnPickler(pickled).dump(answer)
+        self._pipe.send_bytes(pickled.getbuffer())
 
     @property
     def model(self) -> OpenedModel:
@@ -93,7 +99,7 @@ class Service:
                 from mmcalib.child.engine import start_engine
 
                 gc.enable()
-                self._engine, started = start_engine(request, say=self._note)
+                self._engine, started = start_engine(request, say=self.say)
                 self._engine_args = request.engine_args
                 return started
             case m.Replay():
@@ -105,7 +111,7 @@ class Service:
                 )
             case m.UseImaginaryGpu():
                 self._use_imaginary_gpu(request.gpu)
-                return m.Done()
+                return None
             case m.Rehearse():
                 machine = self._use_imaginary_gpu(request.gpu)
                 from mmcalib.child.rehearsal.rehearse import rehearse
@@ -114,12 +120,12 @@ class Service:
             case m.ServeTraffic(gpu=None):
                 from mmcalib.child.traffic import StepLedger, serve
 
-                return serve(request, StepLedger(), self._note)
+                return serve(request, StepLedger(), self.say)
             case m.ServeTraffic(gpu=Gpu() as gpu):
                 machine = self._use_imaginary_gpu(gpu)
                 from mmcalib.child.rehearsal.traffic import serve_on_imaginary_gpu
 
-                return serve_on_imaginary_gpu(machine, request, self._note)
+                return serve_on_imaginary_gpu(machine, request, self.say)
         return self._answer_about_items(request)
 
     def _answer_about_items(self, request: m.Message) -> object:
@@ -129,7 +135,7 @@ class Service:
             case m.Measure():
                 for measured in processor.measure_items(self.model, request):
                     self.say(measured)
-                return m.Done()
+                return None
             case m.CountEmbeds():
                 return processor.count_blanks(self.model, request)
             case m.CompareDevices():
@@ -165,14 +171,12 @@ def serve(pipe: Connection) -> None:
     service = Service(pipe)
     while True:
         try:
-            request = m.decode(pipe.recv_bytes())
+            request, doing = pipe.recv()
         except (EOFError, OSError):
             return
         try:
             service.say(service.answer(request))
         except Exception as error:  # noqa: BLE001 - any exception of vLLM becomes one line
             traceback.print_exc()
-            words, hint = explain(error, request)
-            kind, exhausted = failure_kind(error), exhausted_resource(error)
-            service.say(m.Failed(words, kind, exhausted, hint))
+            service.say(refusal_error(error, request, doing))
         gc.enable()

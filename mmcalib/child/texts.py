@@ -186,7 +186,7 @@ class TextRenderer:
         return (*prompt, tuple(ids[end:]))
 
 
-def count_texts(texts: TextRenderer, request: m.CountTexts) -> m.TextCounts:
+def count_texts(texts: TextRenderer, request: m.CountTexts) -> tuple[int | str, ...]:
     """Count every request in order; a request that vLLM refuses gets vLLM's error."""
     tokens: list[int | str] = []
     for chat in request.requests:
@@ -194,20 +194,20 @@ def count_texts(texts: TextRenderer, request: m.CountTexts) -> m.TextCounts:
             tokens.append(texts.count(chat))
         except Exception as error:  # noqa: BLE001 - the error is the answer
             tokens.append(refusal_reason(error))
-    return m.TextCounts(tuple(tokens))
+    return tuple(tokens)
 
 
-def split_texts(texts: TextRenderer, request: m.SplitTexts) -> m.SplitPrompts:
+def split_texts(texts: TextRenderer, request: m.SplitTexts) -> tuple[SplitPrompt | None, ...]:
     prompts = list[SplitPrompt | None]()
     for chat in request.requests:
         try:
             prompts.append(texts.split(texts.render(chat)[1], chat.items()))
         except Exception:  # noqa: BLE001 - a server refuses it too
             prompts.append(None)
-    return m.SplitPrompts(tuple(prompts))
+    return tuple(prompts)
 
 
-def find_grammar(texts: TextRenderer, modalities: Sequence[Modality]) -> m.GrammarResult:
+def find_grammar(texts: TextRenderer, modalities: Sequence[Modality]) -> dict[str, Any]:
     """Return vLLM's grammar of requests, with the template's format unless vLLM renders in code."""
     config = texts.renderer.model_config
     rules = grammar.request_grammar(config)
@@ -218,8 +218,8 @@ def find_grammar(texts: TextRenderer, modalities: Sequence[Modality]) -> m.Gramm
     try:
         rules["content"] = texts.content
     except ValueError:
-        return m.GrammarResult(rules)
-    return m.GrammarResult({**rules, "placeholders": grammar.placeholders(config, modalities)})
+        return rules
+    return {**rules, "placeholders": grammar.placeholders(config, modalities)}
 
 
 def find_counting(texts: TextRenderer, modalities: Sequence[Modality]) -> m.CountingResult:

@@ -92,7 +92,7 @@ class Texts:
         """Read vLLM's schema of requests; it stays empty if vLLM gives none."""
         with suppress(VllmMoved, VllmRefused):
             request = FindGrammar(tuple(modalities))
-            self.grammar = self.host.ask(request, "reading vLLM's request schema").grammar
+            self.grammar = self.host.ask(request, "reading vLLM's request schema")
 
     def tokens(self, entry: PromptCount) -> TokenRange:
         """Return the tokens of the longest text among a signature's requests."""
@@ -137,7 +137,7 @@ class Texts:
         media = ([url_part(kind, "") for kind, _ in one.media()] for one in requests)
         both = (*map(ChatRequest.of_user, media), *requests)
         asks = CountTexts(tuple(one.strip_media() for one in both))
-        counted = self.host.ask(asks, "counting the text of requests").tokens
+        counted = self.host.ask(asks, "counting the text of requests")
         for request, items, tokens in zip(
             requests, counted, counted[len(requests) :], strict=False
         ):
@@ -151,7 +151,7 @@ class Texts:
         """Return the prompt of each request, None if vLLM rejects it."""
         prompts, remaining = list[SplitPrompt | None](), iter(requests)
         while group := tuple(islice(remaining, BATCH)):
-            prompts += self.host.ask(SplitTexts(group), "rendering requests").prompts
+            prompts += self.host.ask(SplitTexts(group), "rendering requests")
         return prompts
 
     def chat(self, prompts: PromptCensus, modality: Modality, reserve_tokens: int) -> ChatText:
@@ -177,7 +177,7 @@ class Texts:
         last = typical.exemplar.request.strip_media().messages[-1]
         answered = [*again.messages, {"role": "assistant", "content": "a"}, last]
         texts = CountTexts((first, ChatRequest(answered, first.fields)))
-        one, two = self.host.ask(texts, "counting the text of a chat").tokens
+        one, two = self.host.ask(texts, "counting the text of a chat")
         if isinstance(one, str) or isinstance(two, str):
             return ChatText.of_reserve(reserve_tokens)
         # The answer stands for the "a", which is one token.
@@ -189,8 +189,8 @@ class Texts:
         remaining = iter(requests)
         while group := list(islice(remaining, BATCH)):
             texts = CountTexts(tuple(request for _, request in group))
-            answer = self.host.ask(texts, "counting the text of requests")
-            for (key, request), tokens in zip(group, answer.tokens, strict=True):
+            counted = self.host.ask(texts, "counting the text of requests")
+            for (key, request), tokens in zip(group, counted, strict=True):
                 if not isinstance(tokens, str):
                     least = self._counted.get(key) or key[0].text_tokens
                     self._counted[key] = max(tokens, least)

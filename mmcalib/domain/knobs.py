@@ -93,7 +93,7 @@ class ValuePolicy(Protocol):
 class MediaOption(ABC):
     """One option of the processor or loader that changes the cost of items of `modality`. `path`
     is where its value goes inside `argument`, outermost first. `bleeds`: other modalities that
-    every effective spelling changes too. `kind` of its type is its name in JSON.
+    every effective spelling changes too.
     """
 
     argument: ClassVar[Argument] = "mm_processor_kwargs"
@@ -200,7 +200,6 @@ class AreaCap(MediaOption):
     processor also requires the minimum, `least_px`, as `least_name`.
     """
 
-    kind: Literal["area"] = "area"
     token_px: int | None
     least_name: str
     least_px: int
@@ -318,7 +317,6 @@ _FPS_STEPS = 100
 class EdgeCap(MediaOption):
     """The most pixels of the longer edge of a tiled image; `steps` are multiples, ascending."""
 
-    kind: Literal["edge"] = "edge"
     modality: Literal["image"] = "image"
     steps: tuple[int, ...]
 
@@ -343,7 +341,6 @@ class TileCap(MediaOption):
     None if unknown. Of several tiles, one more shows the whole image.
     """
 
-    kind: Literal["tiles"] = "tiles"
     modality: Literal["image"] = "image"
     tile_px: int | None = None
     tile_embeds: int | None = None
@@ -380,7 +377,6 @@ class TileCap(MediaOption):
 class CropCap(MediaOption):
     """The most crops of a narrow image besides the whole; `switch` enables the `steps`."""
 
-    kind: Literal["crops"] = "crops"
     modality: Literal["image"] = "image"
     steps: tuple[int, ...]
     switch: str
@@ -405,7 +401,6 @@ class FrameSampling(MediaOption):
 
     argument: ClassVar[Argument] = "media_io_kwargs"
 
-    kind: Literal["frames"] = "frames"
     modality: Literal["video"] = "video"
     steps: tuple[Value, ...]
 
@@ -440,7 +435,6 @@ class TokenCap(MediaOption):
     shrinks every image to that many, of `token_px` pixels each, None if unknown.
     """
 
-    kind: Literal["tokens"] = "tokens"
     modality: Literal["image"] = "image"
     steps: tuple[int, ...]
     token_px: int | None = None
@@ -462,8 +456,6 @@ class TokenCap(MediaOption):
 
 
 Knob = AreaCap | EdgeCap | TileCap | CropCap | FrameSampling | TokenCap
-# In order of detection.
-KNOBS: tuple[type[Knob], ...] = get_args(Knob)
 
 
 def subsampled_mask(items: LoadedItems) -> Column:

@@ -17,16 +17,7 @@ from typing import Any
 
 from mmcalib.engine import messages as m
 from mmcalib.engine.environment import child_environment
-from mmcalib.errors import (
-    ConfigRejected,
-    EngineDied,
-    EngineError,
-    EngineSilent,
-    NotMultimodal,
-    VllmMissing,
-    VllmMoved,
-    VllmRefused,
-)
+from mmcalib.errors import EngineDied, EngineError, EngineSilent
 from mmcalib.files import Scratch, link_or_copy
 from mmcalib.processes import Closing, Worker
 
@@ -108,7 +99,6 @@ SILENCE_S = 900.0
 # A processor call on the largest known video takes about a minute on two cores.
 FILE_SILENCE_S = 300.0
 _POLL_S = 0.2
-_RELEASE_HINT = "mmcalib doctor (shows whether mmcalib is tested with this vLLM release)"
 
 
 class EngineHost(Closing):
@@ -191,41 +181,26 @@ class EngineHost(Closing):
             hint = f"its log: {self._log.path}" if self._log.path.exists() else ""
             raise EngineDied(f"the engine process ended before {doing}", hint=hint)
         try:
-            self._child.pipe.send_bytes(m.encode(request))
+            self._child.pipe.send((request, doing))
         except BlockingIOError:
             raise self._silence_error(doing, self._silence_s) from None
         except OSError:
             raise self._death_error(doing) from None
         while True:
-            answer = m.decode(self._receive(doing, silence_s))
-            if isinstance(answer, m.Note):
-                self.on_note(answer.text)
-                continue
-            if isinstance(answer, m.Measured):
+            answer = self._receive(doing, silence_s)
+            if isinstance(answer, str):
+                self.on_note(answer)
+            elif isinstance(answer, m.Measured):
                 yield answer
-                continue
-            self._tail.follow()
-            if isinstance(answer, m.Failed):
-                self._refused = self._refusal_error(answer, doing)
-                raise self._refused
-            yield answer
-            return
+            else:
+                break
+        self._tail.follow()
+        if isinstance(answer, EngineError):
+            self._refused = answer
+            raise answer
+        yield answer
 
-    def _refusal_error(self, answer: m.Failed, doing: str) -> EngineError:
-        message = answer.error if answer.hint else f"{answer.error} (vLLM, while {doing})"
-        match answer.kind:
-            case "not_installed":
-                return VllmMissing()
-            case "not_multimodal":
-                return NotMultimodal(message, reason=answer.error)
-            case "moved":
-                return VllmMoved(message, reason=answer.error, hint=_RELEASE_HINT)
-            case "vllm" | "rejected":
-                error = ConfigRejected if answer.kind == "rejected" else VllmRefused
-                reason, exhausted = answer.error, answer.exhausted
-                return error(message, hint=answer.hint, reason=reason, exhausted=exhausted)
-
-    def _receive(self, doing: str, silence_s: float) -> bytes:
+    def _receive(self, doing: str, silence_s: float) -> Any:
         deadline, pipe = time.monotonic() + silence_s, self._child.pipe
         try:
             while not pipe.poll(_POLL_S):
@@ -234,7 +209,7 @@ class EngineHost(Closing):
                     raise self._death_error(doing)
                 if time.monotonic() > deadline:
                     raise self._silence_error(doing, silence_s)
-            return pipe.recv_bytes()
+            return pipe.recv()
         except (EOFError, OSError):
             raise self._death_error(doing) from None
 
@@ -281,26 +256,33 @@ class EngineHost(Closing):
 
 
 class CachingHost(EngineHost):
-    """Caches answers, for jobs over one corpus and model; it assumes that files do not change."""
+    """Caches answers and refusals, for jobs over one corpus and model; files must not change."""
 
     def __init__(self, **how: Any) -> None:
-        self._cache: dict[bytes, list[object]] = {}
+        self._cache: dict[str, list[object]] = {}
         super().__init__(**how)
 
     def _converse(self, request: m.Request[Any], doing: str) -> Iterator[Any]:
         if not request.cacheable:
             yield from super()._converse(request, doing)
             return
-        key = m.encode(request)
+        key = repr(request)
         if key in self._cache:
-            yield from self._cache[key]
+            for answer in self._cache[key]:
+                if isinstance(answer, EngineError):
+                    self._refused = answer
+                    raise answer
+                yield answer
             return
         answers: list[object] = []
-        for answer in super()._converse(request, doing):
-            answers.append(answer)
-            # The machine may have more free memory later, so a failure for memory is not cached.
-            if not isinstance(answer, m.Measured) and not any(
-                isinstance(a, m.Measured) and a.refused_by == "host_memory" for a in answers
-            ):
-                self._cache[key] = answers
-            yield answer
+        # The machine may have more free memory later, so a failure for memory is not cached.
+        try:
+            for answer in super()._converse(request, doing):
+                answers.append(answer)
+                yield answer
+        except EngineError as error:
+            if error is self._refused and not error.exhausted:
+                self._cache[key] = [*answers, error]
+            raise
+        if not any(isinstance(a, m.Measured) and a.refused_by == "host_memory" for a in answers):
+            self._cache[key] = answers

@@ -1,17 +1,15 @@
-"""Requests to the child process that runs vLLM, and its replies, sent over a pipe.
+"""Requests to the child process that runs vLLM, and its replies, pickled over a pipe.
 
-The child answers a request with any number of `Note`s, and `Measure` with `Measured`s too; last
-comes its reply (a record of the domain, or a message with several values) or `Failed`. A new
-request needs a class here and a case in `mmcalib.child.service`.
+The child answers a request with any number of texts to show next to the progress bar, and `Measure`
+with `Measured`s too; last comes its reply (a record of the domain, or a message with several
+values), or the `EngineError` for the parent to raise. A new request needs a class here and a case
+in `mmcalib.child.service`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, ClassVar, Generic, Literal, TypeVar, dataclass_transform, get_args
-
-from pydantic import TypeAdapter
+from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
 from mmcalib.corpus.chat import ChatRequest
 from mmcalib.domain.items import TextBound, TextCounting
@@ -27,15 +25,12 @@ from mmcalib.models.gpus import Gpu
 class Message:
     """Base of everything sent over the pipe; each subclass becomes a frozen dataclass."""
 
-    by_name: ClassVar[dict[str, type[Any]]] = {}
-
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         dataclass(frozen=True)(cls)
-        Message.by_name[cls.__name__] = cls
 
 
-R = TypeVar("R")
+R = TypeVar("R", covariant=True)
 
 
 class Request(Message, Generic[R]):
@@ -46,25 +41,6 @@ class Request(Message, Generic[R]):
     def __init_subclass__(cls, *, cacheable: bool = False) -> None:
         super().__init_subclass__()
         cls.cacheable = cacheable
-        (reply,) = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]
-        Message.by_name.setdefault(reply.__name__, reply)
-
-
-def encode(message: object) -> bytes:
-    """Serialize a message: the name of its class, a newline, its fields as JSON."""
-    name = type(message).__name__
-    return name.encode() + b"\n" + _adapter(name).dump_json(message)
-
-
-def decode(line: bytes) -> Any:
-    """Undo `encode`. Raises ValueError or KeyError for any other bytes."""
-    name, _, fields = line.partition(b"\n")
-    return _adapter(name.decode()).validate_json(fields)
-
-
-@cache
-def _adapter(name: str) -> TypeAdapter[Any]:
-    return TypeAdapter(Message.by_name[name])
 
 
 class ComputeBudget(Request[Budget], cacheable=True):
@@ -74,28 +50,6 @@ class ComputeBudget(Request[Budget], cacheable=True):
     # Also builds dummy items (gigabytes), or only those of the profile.
     build_dummy: bool
     only_profiled: bool = False
-
-
-FailureKind = Literal["vllm", "rejected", "not_multimodal", "not_installed", "moved"]
-
-
-class Note(Message):
-    """A progress text to show next to the progress bar."""
-
-    text: str
-
-
-class Done(Message):
-    """The request is finished and has no other closing reply."""
-
-
-class Failed(Message):
-    """The request failed: vLLM's error on one line, and the resource that ran out, if any."""
-
-    error: str
-    kind: FailureKind = "vllm"
-    exhausted: str = ""
-    hint: str = ""
 
 
 class EnvironmentReport(Message):
@@ -139,7 +93,7 @@ class File:
     path: str
 
 
-class Measure(Request[Done], cacheable=True):
+class Measure(Request[None], cacheable=True):
     """Measure the cost of every subject under the setting: one `Measured` each, in order."""
 
     setting: Setting
@@ -189,7 +143,7 @@ class CompareDevices(Request[DeviceComparison]):
     warm: bool = False
 
 
-class UseImaginaryGpu(Request[Done]):
+class UseImaginaryGpu(Request[None]):
     """Put the child on an imaginary GPU for good. It must be the first request."""
 
     gpu: Gpu
@@ -270,26 +224,14 @@ class Replay(Request[BurstResult]):
     admit: tuple[ReplayPrompt, ...] = ()
 
 
-class TextCounts(Message):
-    """Tokens per request, or vLLM's error for a request that it refuses."""
-
-    tokens: tuple[int | str, ...]
-
-
-class CountTexts(Request[TextCounts], cacheable=True):
-    """Count the tokens of each request without the placeholders of its items."""
+class CountTexts(Request[tuple[int | str, ...]], cacheable=True):
+    """Count each request's tokens without its items' placeholders; vLLM's error if it refuses."""
 
     requests: tuple[ChatRequest, ...]
 
 
-class SplitPrompts(Message):
-    """The prompt of each request; None if vLLM refuses it."""
-
-    prompts: tuple[SplitPrompt | None, ...]
-
-
-class SplitTexts(Request[SplitPrompts], cacheable=True):
-    """Tokenize the text before, between and after the items of each request."""
+class SplitTexts(Request[tuple[SplitPrompt | None, ...]], cacheable=True):
+    """Tokenize the text before, between and after the items of each request; None if refused."""
 
     requests: tuple[ChatRequest, ...]
 
@@ -313,13 +255,9 @@ class FindCounting(Request[CountingResult], cacheable=True):
     modalities: tuple[Modality, ...]
 
 
-class GrammarResult(Message):
-    """The grammar in the form that `mmcalib.corpus.grammar` reads."""
-
-    grammar: dict[str, Any]
-
-
-class FindGrammar(Request[GrammarResult], cacheable=True):
-    """Fetch the schema of chat requests, the types of parts, and the placeholders of items."""
+class FindGrammar(Request[dict[str, Any]], cacheable=True):
+    """Fetch the schema of chat requests, the types of parts, and the placeholders of items, in the
+    form that `mmcalib.corpus.grammar` reads.
+    """
 
     modalities: tuple[Modality, ...]

@@ -92,6 +92,7 @@ _FILL = "initialize_single_dummy_weight" if VLLM_0_20.is_reached else "initializ
 DUMMY_WEIGHTS = tuple(
     Target(f"{_LOADER}.{module}.{_FILL}") for module in ("weight_utils", "dummy_loader")
 )
+LOAD_MODEL = Target(f"{_LOADER}.base_loader.BaseModelLoader.load_model")
 INSPECTION = Target("vllm.model_executor.models.registry._run_in_subprocess")
 RELOADING = Target(f"{_LOADER}.utils.record_metadata_for_reloading", VLLM_0_32)
 

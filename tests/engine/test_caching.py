@@ -10,8 +10,8 @@ from PIL import Image
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.engine.host import CachingHost
-from mmcalib.engine.messages import Blank, File, Measure, Measured, OpenModel
-from mmcalib.errors import EngineDied
+from mmcalib.engine.messages import Blank, ComputeBudget, File, Measure, Measured, OpenModel
+from mmcalib.errors import EngineDied, VllmRefused
 from tests.engine.conftest import QWEN, folder_of
 
 # More than any machine that runs tests has memory for.
@@ -31,8 +31,13 @@ def test_what_was_heard_once_needs_no_child(engine_cache, tmp_path: Path, with_v
         host.ask(OpenModel(str(folder_of(QWEN, engine_cache)), search_knobs=False), "opening")
         before = answered(host, both)
         (vast,) = answered(host, (VAST,))
+        refused = ComputeBudget({"model": str(tmp_path)}, build_dummy=False)
+        with pytest.raises(VllmRefused):
+            host.ask(refused, "computing the encoder budget")
         os.kill(host.pid, signal.SIGKILL)
         assert answered(host, both) == before
+        with pytest.raises(VllmRefused):
+            host.ask(refused, "computing it again")
         assert vast.refused_by == "host_memory"
         with pytest.raises(EngineDied):
             answered(host, (VAST,))

@@ -29,7 +29,7 @@ def model(lab: Callable[[str], Lab], host: Any, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(scope="module")
 def found(model: Lab) -> dict[str, Any]:
-    grammar: dict[str, Any] = model.host.ask(FindGrammar(("image",)), "asking").grammar
+    grammar: dict[str, Any] = model.host.ask(FindGrammar(("image",)), "asking")
     return grammar
 
 
@@ -202,7 +202,7 @@ def test_what_messages_may_be_is_what_vllm_takes(model: Lab, found: dict[str, An
     asked = tuple(ChatRequest([turn, USER]) for turn in turns)
     grammar = Grammar(found)
     ours = [answer(grammar, {"messages": [turn, USER]}) for turn in json.loads(json.dumps(turns))]
-    tokens = model.host.ask(CountTexts(asked), "counting").tokens
+    tokens = model.host.ask(CountTexts(asked), "counting")
     theirs = ["fits" if isinstance(one, int) else "no" for one in tokens]
     assert list(zip(turns, ours, strict=True)) == list(zip(turns, theirs, strict=True))
 
@@ -217,11 +217,11 @@ def test_an_earlier_calibration_knows_no_field() -> None:
 @pytest.mark.parametrize("words", ["<image> a", "<image> <image>", "a", "<video>"])
 def test_a_template_of_texts_names_no_more_items_than_there_are(lab, host, tmp_path, words) -> None:
     model = Lab(host, speaking(lab("OpenGVLab/InternVL2-2B").folder, tmp_path / "model", None))
-    grammar = Grammar(model.host.ask(FindGrammar(("image",)), "asking").grammar)
+    grammar = Grammar(model.host.ask(FindGrammar(("image",)), "asking"))
     picture = {"type": "image_url", "image_url": {"url": URL}}
     turn = {"role": "user", "content": [picture, {"type": "text", "text": words}]}
     ours = answer(grammar, {"messages": [turn]})
-    (theirs,) = model.host.ask(CountTexts((ChatRequest([turn]).strip_media(),)), "counting").tokens
+    (theirs,) = model.host.ask(CountTexts((ChatRequest([turn]).strip_media(),)), "counting")
     assert ours == ("fits" if isinstance(theirs, int) else "no"), theirs
 
 

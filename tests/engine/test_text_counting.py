@@ -82,7 +82,7 @@ def test_an_item_that_the_template_drops_is_refused_as_vllm_does(speaks) -> None
     for role in ("system", "developer", "assistant", "function", "critic"):
         request = ChatRequest([{"role": role, "content": [image]}, user]).strip_media()
         assert counting.tokens(request) == drops.format(role)
-        (why,) = model.host.ask(CountTexts((request,)), "counting").tokens
+        (why,) = model.host.ask(CountTexts((request,)), "counting")
         assert str(why).startswith("Failed to apply prompt replacement for mm_items['image']")
     both = ChatRequest([user, {**user, "name": "n"}]).strip_media()
     assert "roles must alternate" in str(counting.tokens(both))
@@ -91,7 +91,7 @@ def test_an_item_that_the_template_drops_is_refused_as_vllm_does(speaks) -> None
 
 def counted(model: Lab, request: ChatRequest) -> int | None:
     """Count by vLLM; None where it refuses."""
-    (tokens,) = model.host.ask(CountTexts((request,)), "counting").tokens
+    (tokens,) = model.host.ask(CountTexts((request,)), "counting")
     return tokens if isinstance(tokens, int) else None
 
 

@@ -110,14 +110,14 @@ def test_texts_are_rendered_by_the_server_s_template_and_its_defaults(qwen: Lab)
                 **more,
             }
             qwen.host.ask(OpenModel(str(qwen.folder), engine_args=given), "opening")
-            found += qwen.host.ask(CountTexts((asked,)), "counting").tokens
+            found += qwen.host.ask(CountTexts((asked,)), "counting")
             bound = qwen.host.ask(BoundTexts(("image",)), "bounding")
             assert some(bound.max_tokens(asked.measure_context(), {})) >= found[-1]
         for drops in (False, True):
             given = {"chat_template": TEMPLATE, "exclude_tools_when_tool_choice_none": drops}
             qwen.host.ask(OpenModel(str(qwen.folder), engine_args=given), "opening")
             with_tools = ChatRequest(asked.messages, tools)
-            none, counted_some = qwen.host.ask(CountTexts((asked, with_tools)), "counting").tokens
+            none, counted_some = qwen.host.ask(CountTexts((asked, with_tools)), "counting")
             assert (none == counted_some) is drops
     finally:
         forget(qwen.host)
@@ -192,7 +192,7 @@ def test_a_chat_repeats_the_median_request_of_one_image(qwen: Lab, tmp_path: Pat
     assert (chat.request, chat.assumed) == ("requests.jsonl:3", False)
     system, user = asked[2]["messages"]
     third = ChatRequest([system, user, answer, user, answer, user]).strip_media()
-    (counted,) = qwen.host.ask(CountTexts((third,)), "counting").tokens
+    (counted,) = qwen.host.ask(CountTexts((third,)), "counting")
     assert chat.first_tokens + 2 * chat.turn_tokens == counted
     assert texts.chat(found.prompts, "video", 1024) == ChatText.of_reserve(1024)
 
@@ -235,7 +235,7 @@ def test_the_bound_is_never_below_what_vllm_counts(lab: Callable[[str], Lab], na
         messages.append({"role": "user", "content": parts})
         fields = {"tools": given_tools} if given_tools else {}
         request = ChatRequest(messages, fields).strip_media()
-        (tokens,) = model.host.ask(CountTexts((request,)), "counting").tokens
+        (tokens,) = model.host.ask(CountTexts((request,)), "counting")
         # The words of a placeholder, or turns that the template refuses.
         if isinstance(tokens, str):
             return
@@ -259,7 +259,7 @@ def test_an_added_token_of_one_letter_leaves_a_bound(lab, host: Any, tmp_path: P
     picture = {"type": "image_url", "image_url": {"url": "x"}}
     words = {"type": "text", "text": "a\n\n\nb\n"}
     asked = [ChatRequest.of_user([words, *[picture] * n]).strip_media() for n in (0, 1, 2)]
-    counted = model.host.ask(CountTexts(tuple(asked)), "counting").tokens
+    counted = model.host.ask(CountTexts(tuple(asked)), "counting")
     for request, tokens in zip(asked, counted, strict=True):
         most = bound.max_tokens(request.measure_context(), request.items())
         assert isinstance(tokens, int), tokens

@@ -84,9 +84,7 @@ def constants() -> dict[str, Any]:
         "extensions": targets.EXTENSIONS,
         "namespaces": targets.NAMESPACES,
         "write_only": sorted(targets.WRITE_ONLY),
-        "flashinfer": [
-            name for names in Products().simulated_functions().values() for name in names
-        ],
+        "flashinfer": list(Products().simulated_functions()),
         "flash_attention": [name for name in vars(attention) if not name.startswith("__")],
         "support": [name for name in dir(vllm._custom_ops) if "supports" in name],
         "runner_phases": sorted(runner.RUNNER_PHASES.values()),

@@ -12,7 +12,7 @@ import yaml
 pytest.importorskip("torch")
 
 from mmcalib.child.rehearsal.device import NoFakeImplementation
-from mmcalib.child.rehearsal.patches.flashinfer import ALTERNATIVES_HINT, StubPackages
+from mmcalib.child.rehearsal.patches.flashinfer import ALTERNATIVES_HINT, StubModule, StubPackages
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.engine.messages import Rehearse
 from mmcalib.errors import EngineError
@@ -226,7 +226,7 @@ def test_a_method_that_this_vllm_lacks_is_answered_with_what_works(h100, method:
 def test_a_product_that_nobody_described_is_refused_by_its_name() -> None:
     ledger: Any = SimpleNamespace(module="model.layers.0.mlp")
     packages = StubPackages(("flashinfer",), {}, ledger, ALTERNATIVES_HINT)
-    product = packages.refusing_stub("flashinfer.gemm.mm_bf16")
+    product = StubModule("flashinfer.gemm.mm_bf16", packages)
     with pytest.raises(NoFakeImplementation) as caught:
         product(1, 2)
     assert str(caught.value) == (

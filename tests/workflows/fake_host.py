@@ -19,7 +19,6 @@ from mmcalib.engine.messages import (
     File,
     Measure,
     Measured,
-    TextCounts,
 )
 from mmcalib.errors import VllmRefused
 from tests.builders import BOUND, area_cap
@@ -97,10 +96,10 @@ class FakeHost:
                 kept = _thinned(shape, video.get("num_frames", FRAMES))
                 yield Measured(index, self.cost(kept, request.setting.mm_processor_kwargs))
 
-    def count_texts(self, request: CountTexts) -> TextCounts:
+    def count_texts(self, request: CountTexts) -> tuple[int, ...]:
         self.texts += len(request.requests)
         found = [request.measure_context() for request in request.requests]
-        return TextCounts(tuple([(one.text_bytes - 5 * one.messages) // 4 for one in found]))
+        return tuple((one.text_bytes - 5 * one.messages) // 4 for one in found)
 
     def count(self, request: CountEmbeds) -> EmbedCounts:
         """Count as the processor would; `Miscounting` does not."""

@@ -131,11 +131,7 @@ def start_worker(machine: ImaginaryMachine, config: Any) -> Iterator[StartedWork
             machine.machine.gpu = machine.gpu.with_nccl()
         worker = gpu_worker(config)
         worker.init_device()
-        # vLLM collects what a model builds and drops (GLM-OCR: a vision tower) once it is built.
-        # Earlier it would be by chance, and rarely in a process as large as vLLM's own.
-        gc.disable()
         worker.load_model()
-        gc.enable()
         platform.fit_block_size(config)
         # Allocated between vLLM's first and last memory snapshot.
         machine.machine.other_bytes += non_torch_allowance(machine.gpu) + machine.beside_bytes

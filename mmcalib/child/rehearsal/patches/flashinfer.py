@@ -301,69 +301,45 @@ class Products:
         (dtype,) = (one for one in (*others, *named.values()) if isinstance(one, torch.dtype))
         return a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=dtype)
 
-    def simulated_functions(self) -> Simulated:
+    def simulated_functions(self) -> Mapping[str, Any]:
+        """Return the simulated functions and classes; several of FlashInfer's modules have each."""
         kinds = ("mm_fp4", "mm_mxfp8", "bmm_fp8")
-        products = {kind: partial(self.multiply, kind) for kind in kinds}
-        experts = dict.fromkeys(_TRTLLM_EXPERTS, trtllm_moe)
         paged = ("BatchPrefillWithPaged", "BatchPrefillWithRagged", "BatchDecodeWithPaged")
-        wrappers = {f"{kind}KVCacheWrapper": PagedAttention for kind in paged}
         return {
-            "flashinfer": {
-                **products,
-                **wrappers,
-                "get_seq_lens": get_seq_lens,
-                "fp4_quantize": partial(_quantize_to_fp4, 16),
-                "nvfp4_quantize": partial(_quantize_to_fp4, 16),
-                "mxfp4_quantize": partial(_quantize_to_fp4, 32),
-                "mxfp8_quantize": mxfp8_quantize,
-                "block_scale_interleave": block_scale_interleave,
-                "nvfp4_block_scale_interleave": block_scale_interleave,
-                **experts,
-            },
-            "flashinfer.fused_moe": {"cutlass_fused_moe": cutlass_fused_moe, **experts},
-            "flashinfer.fused_moe.core": {
-                "_maybe_get_cached_w3_w1_permute_indices": _cached_rows,
-                "get_w2_permute_indices_with_cache": _cached_rows,
-                "get_reorder_rows_for_gated_act_gemm_row_indices": _rows_in_order,
-            },
-            "flashinfer.quantization.fp4_quantization": {
-                "block_scale_interleave": block_scale_interleave
-            },
-            "flashinfer.gemm": {
-                **products,
-                "fp8_blockscale_gemm_sm90": fp8_blockscale_gemm_sm90,
-                "prepare_bf16_fp4_weights": prepare_bf16_fp4_weights,
-                "mm_bf16_fp4": mm_bf16_fp4,
-            },
-            "flashinfer.decode": {
-                **wrappers,
-                "fast_decode_plan": PagedAttention.plan,
-                "trtllm_batch_decode_with_kv_cache": run_into,
-                "xqa_batch_decode_with_kv_cache": run_into,
-            },
-            "flashinfer.prefill": {**wrappers, "trtllm_batch_context_with_kv_cache": run_into},
-            "flashinfer.utils": {
-                "get_device_sm_count": get_device_sm_count,
-                "get_shuffle_matrix_a_row_indices": _rows_in_order,
-                "get_trtllm_gen_multi_ctas_kv_counter_bytes": (
-                    get_trtllm_gen_multi_ctas_kv_counter_bytes
-                ),
-            },
-            "flashinfer.sampling": {
-                "top_k_top_p_sampling_from_logits": top_k_top_p_sampling_from_logits,
-                "top_p_sampling_from_probs": sampling_from_probs,
-                "top_k_sampling_from_probs": sampling_from_probs,
-            },
-            "flashinfer.norm": {
-                "gemma_rmsnorm": run_into,
-                "gemma_fused_add_rmsnorm": lambda *args: None,
-            },
-            "flashinfer.gdn_prefill": {"chunk_gated_delta_rule": chunk_gated_delta_rule},
-            "flashinfer.jit.core": {"check_cuda_arch": lambda: None},
+            **{kind: partial(self.multiply, kind) for kind in kinds},
+            "fp8_blockscale_gemm_sm90": fp8_blockscale_gemm_sm90,
+            "prepare_bf16_fp4_weights": prepare_bf16_fp4_weights,
+            "mm_bf16_fp4": mm_bf16_fp4,
+            "fp4_quantize": partial(_quantize_to_fp4, 16),
+            "nvfp4_quantize": partial(_quantize_to_fp4, 16),
+            "mxfp4_quantize": partial(_quantize_to_fp4, 32),
+            "mxfp8_quantize": mxfp8_quantize,
+            "block_scale_interleave": block_scale_interleave,
+            "nvfp4_block_scale_interleave": block_scale_interleave,
+            **dict.fromkeys(_TRTLLM_EXPERTS, trtllm_moe),
+            "cutlass_fused_moe": cutlass_fused_moe,
+            "_maybe_get_cached_w3_w1_permute_indices": _cached_rows,
+            "get_w2_permute_indices_with_cache": _cached_rows,
+            "get_reorder_rows_for_gated_act_gemm_row_indices": _rows_in_order,
+            "get_shuffle_matrix_a_row_indices": _rows_in_order,
+            **{f"{kind}KVCacheWrapper": PagedAttention for kind in paged},
+            "get_seq_lens": get_seq_lens,
+            "fast_decode_plan": PagedAttention.plan,
+            "trtllm_batch_decode_with_kv_cache": run_into,
+            "xqa_batch_decode_with_kv_cache": run_into,
+            "trtllm_batch_context_with_kv_cache": run_into,
+            "get_device_sm_count": get_device_sm_count,
+            "get_trtllm_gen_multi_ctas_kv_counter_bytes": (
+                get_trtllm_gen_multi_ctas_kv_counter_bytes
+            ),
+            "top_k_top_p_sampling_from_logits": top_k_top_p_sampling_from_logits,
+            "top_p_sampling_from_probs": sampling_from_probs,
+            "top_k_sampling_from_probs": sampling_from_probs,
+            "gemma_rmsnorm": run_into,
+            "gemma_fused_add_rmsnorm": lambda *args: None,
+            "chunk_gated_delta_rule": chunk_gated_delta_rule,
+            "check_cuda_arch": lambda: None,
         }
-
-
-Simulated = Mapping[str, Mapping[str, Any]]
 
 
 class _StubClass(type):
@@ -376,50 +352,42 @@ class _StubClass(type):
         return Enum(cls.__name__, {name: text}, type=str)[name]  # type: ignore[index] # it is one
 
 
-class _StubModule(types.ModuleType):
-    """A module whose public names are empty classes, or functions that raise when called."""
+class StubModule(types.ModuleType):
+    """A module, or a function that raises NoFakeImplementation with its name when it is called.
+
+    Its public names are empty classes, or such modules again.
+    """
 
     def __init__(self, name: str, packages: StubPackages) -> None:
         super().__init__(name)
-        self.__dict__["_packages"] = packages
+        self.__dict__.update(packages.simulated, _packages=packages)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        full = f"{self.__name__}.{name}"
-        if any(own == full or own.startswith(f"{full}.") for own in self._packages.simulated):
-            return importlib.import_module(full)
         if name[0].isupper():
             stub: Any = _StubClass(name, (), {"__init__": lambda self, *args, **kwargs: None})
         else:
-            stub = self._packages.refusing_stub(full)
+            stub = importlib.import_module(f"{self.__name__}.{name}")
         setattr(self, name, stub)
         return stub
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """A function may have the name of a module."""
-        return self._packages.refusing_stub(self.__name__)(*args, **kwargs)
+        packages = self._packages
+        raise NoFakeImplementation(self.__name__, packages.ledger.module, packages.way_out)
 
 
 class StubPackages:
     """Finds stub modules for these packages before the real ones, first in `sys.meta_path`.
 
-    `way_out` names options that avoid the package.
+    Each has all `simulated` functions. `way_out` names options that avoid the package.
     """
 
     def __init__(
-        self, names: Sequence[str], described: Simulated, ledger: Ledger, way_out: str
+        self, names: Sequence[str], simulated: Mapping[str, Any], ledger: Ledger, way_out: str
     ) -> None:
-        self.simulated = described
-        self._names, self._ledger, self._way_out = frozenset(names), ledger, way_out
-
-    def refusing_stub(self, name: str) -> Callable[..., Any]:
-        """Return a function that raises NoFakeImplementation with its name."""
-
-        def refuse(*args: Any, **kwargs: Any) -> Any:
-            raise NoFakeImplementation(name, self._ledger.module, self._way_out)
-
-        return refuse
+        self.simulated, self.ledger, self.way_out = simulated, ledger, way_out
+        self._names = frozenset(names)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: Any = None
@@ -429,10 +397,9 @@ class StubPackages:
         return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return _StubModule(spec.name, self)
+        return StubModule(spec.name, self)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        module.__dict__.update(self.simulated.get(module.__name__, {}))
         # The lowest that vLLM 0.16 to 0.22 samples with (v1/sample/ops/topk_topp_sampler.py).
         module.__dict__.setdefault("__version__", "0.2.3")
 
@@ -443,8 +410,8 @@ ALTERNATIVES_HINT = "try another --linear-backend, --moe-backend or --attention-
 
 def install_flashinfer(machine: ImaginaryMachine) -> None:
     """Replace FlashInfer; call it before vLLM looks for the package."""
-    described = machine.products.simulated_functions()
-    sys.meta_path.insert(0, StubPackages(_PACKAGES, described, machine.ledger, ALTERNATIVES_HINT))
+    simulated = machine.products.simulated_functions()
+    sys.meta_path.insert(0, StubPackages(_PACKAGES, simulated, machine.ledger, ALTERNATIVES_HINT))
 
 
 def install_humming(machine: ImaginaryMachine) -> None:
@@ -510,8 +477,7 @@ def install_deep_gemm(machine: ImaginaryMachine) -> None:
             _ALIGNMENT_ROWS
         )
         described["set_mk_alignment_for_contiguous_layout"] = do_nothing
-    packages = {"deep_gemm": described}
-    sys.meta_path.insert(0, StubPackages(("deep_gemm",), packages, machine.ledger, _WAY_OUT))
+    sys.meta_path.insert(0, StubPackages(("deep_gemm",), described, machine.ledger, _WAY_OUT))
 
 
 def align_scales(sf: torch.Tensor) -> torch.Tensor:

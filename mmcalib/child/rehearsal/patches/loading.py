@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.metadata
 import itertools
@@ -53,6 +54,22 @@ def install_loading(machine: ImaginaryMachine) -> None:
         return not quantized_layers or is_quantized(prefix, quantized_layers, *args, **kwargs)
 
     is_quantized = replace(targets.GPTQ_LAYER, is_layer_gptq_quantized)
+
+    def load_model(*args: Any, **kwargs: Any) -> Any:
+        """Leave it to vLLM to collect what a model builds and drops (GLM-OCR: a vision tower).
+
+        It does once the model is built. Earlier it would be by chance, and rarely in a process as
+        large as vLLM's own.
+        """
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return load(*args, **kwargs)
+        finally:
+            if was_enabled:
+                gc.enable()
+
+    load = replace(targets.LOAD_MODEL, load_model)
 
 
 @cache
