@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -132,10 +131,8 @@ class PromptCensus:
     """
 
     def __init__(self, counts: Iterable[PromptCount] = ()) -> None:
-        # A signature's code -> its index in `_counts` and `_origins`.
-        self._places: dict[SignatureCode, int] = {}
-        self._counts = array("Q")
-        self._origins: list[str] = []
+        # A signature's code -> its count, and the origin of its exemplar.
+        self._seen: dict[SignatureCode, tuple[int, str]] = {}
         # Exemplars that have more than an origin.
         self._kept: dict[SignatureCode, Prompt] = {}
         self._whole = TopSignatures()
@@ -165,8 +162,8 @@ class PromptCensus:
 
     def signatures(self) -> Iterator[PromptCount]:
         """Yield the distinct signatures in a fixed order."""
-        for code in sorted(self._places):
-            count = self._counts[self._places[code]]
+        for code in sorted(self._seen):
+            count, _ = self._seen[code]
             yield PromptCount(decode_signature(code), count, self._exemplar(code))
 
     def items_covering(self, modalities: Sequence[Modality], share: float) -> dict[Modality, int]:
@@ -195,18 +192,16 @@ class PromptCensus:
     ) -> None:
         modalities = [shape.modality for shape in shapes]
         self._carrying[tuple(map(modalities.count, MODALITIES))] += count
-        place = self._places.get(code)
-        if place is None:
-            place = self._places[code] = len(self._counts)
-            self._counts.append(count)
-            self._origins.append(exemplar.origin)
+        if code not in self._seen:
+            self._seen[code] = count, exemplar.origin
             for displaced in self._whole.offer(code):
                 self._keep(displaced, self._exemplar(displaced))
         else:
-            self._counts[place] += count
-            if exemplar.origin > self._origins[place]:
+            before, origin = self._seen[code]
+            self._seen[code] = before + count, origin
+            if exemplar.origin > origin:
                 return
-            if exemplar.origin == self._origins[place]:
+            if exemplar.origin == origin:
                 exemplar = min(self._exemplar(code), self._cut(code, exemplar), key=_exemplar_order)
         self._keep(code, exemplar)
 
@@ -216,11 +211,11 @@ class PromptCensus:
         return exemplar if is_whole else Prompt(exemplar.origin)
 
     def _exemplar(self, code: SignatureCode) -> Prompt:
-        return self._kept.get(code) or Prompt(self._origins[self._places[code]])
+        return self._kept.get(code) or Prompt(self._seen[code][1])
 
     def _keep(self, code: SignatureCode, exemplar: Prompt) -> None:
         exemplar = self._cut(code, exemplar)
-        self._origins[self._places[code]] = exemplar.origin
+        self._seen[code] = self._seen[code][0], exemplar.origin
         if exemplar != Prompt(exemplar.origin):
             self._kept[code] = exemplar
         else:
