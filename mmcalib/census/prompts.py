@@ -133,7 +133,7 @@ class PromptCensus:
     def __init__(self, counts: Iterable[PromptCount] = ()) -> None:
         # A signature's code -> its count, and the origin of its exemplar.
         self._seen: dict[SignatureCode, tuple[int, str]] = {}
-        # Exemplars that have more than an origin.
+        # The exemplars that are kept whole.
         self._kept: dict[SignatureCode, Prompt] = {}
         self._whole = TopSignatures()
         # Number of items of each modality in a prompt -> number of such prompts.
@@ -163,8 +163,9 @@ class PromptCensus:
     def signatures(self) -> Iterator[PromptCount]:
         """Yield the distinct signatures in a fixed order."""
         for code in sorted(self._seen):
-            count, _ = self._seen[code]
-            yield PromptCount(decode_signature(code), count, self._exemplar(code))
+            count, origin = self._seen[code]
+            exemplar = self._kept.get(code) or Prompt(origin)
+            yield PromptCount(decode_signature(code), count, exemplar)
 
     def items_covering(self, modalities: Sequence[Modality], share: float) -> dict[Modality, int]:
         """Return the items per modality that admit at least `share` of the prompts.
@@ -193,33 +194,21 @@ class PromptCensus:
         modalities = [shape.modality for shape in shapes]
         self._carrying[tuple(map(modalities.count, MODALITIES))] += count
         if code not in self._seen:
-            self._seen[code] = count, exemplar.origin
             for displaced in self._whole.offer(code):
-                self._keep(displaced, self._exemplar(displaced))
-        else:
-            before, origin = self._seen[code]
-            self._seen[code] = before + count, origin
-            if exemplar.origin > origin:
-                return
-            if exemplar.origin == origin:
-                exemplar = min(self._exemplar(code), self._cut(code, exemplar), key=_exemplar_order)
-        self._keep(code, exemplar)
-
-    def _cut(self, code: SignatureCode, exemplar: Prompt) -> Prompt:
-        """Return the exemplar, reduced to its origin unless its signature is kept whole."""
-        is_whole = code in self._whole or not exemplar.request.messages
-        return exemplar if is_whole else Prompt(exemplar.origin)
-
-    def _exemplar(self, code: SignatureCode) -> Prompt:
-        return self._kept.get(code) or Prompt(self._seen[code][1])
-
-    def _keep(self, code: SignatureCode, exemplar: Prompt) -> None:
-        exemplar = self._cut(code, exemplar)
-        self._seen[code] = self._seen[code][0], exemplar.origin
-        if exemplar != Prompt(exemplar.origin):
+                self._kept.pop(displaced, None)
+        before, origin = self._seen.get(code, (0, exemplar.origin))
+        self._seen[code] = before + count, min(origin, exemplar.origin)
+        if code in self._whole and _is_first(exemplar, self._kept.get(code)):
             self._kept[code] = exemplar
-        else:
-            self._kept.pop(code, None)
+
+
+def _is_first(prompt: Prompt, known: Prompt | None) -> bool:
+    """True if the prompt is a signature's exemplar rather than the one `known` so far."""
+    if known is None:
+        return True
+    if prompt.origin != known.origin:
+        return prompt.origin < known.origin
+    return _exemplar_order(prompt) < _exemplar_order(known)
 
 
 def _exemplar_order(prompt: Prompt) -> tuple[tuple[str, ...], str, str]:
