@@ -20,7 +20,7 @@ from mmcalib.gate.admission import Gate
 from mmcalib.media.probe import examine_whole
 from mmcalib.media.sniff import MEDIA_EXTENSIONS, extension_of
 from mmcalib.results.check import CheckedItem
-from mmcalib.storage.location import MEMBER_MARK, Location
+from mmcalib.storage.location import Location
 from mmcalib.storage.tables import names_cell
 
 # `.ts` and `.mts` files are more often TypeScript than transport streams.
@@ -75,8 +75,8 @@ class _Gate:
         """Check a source's items; skip non-media, except `named`, cells, and media names."""
         for item in source.items():
             seen = self._examine(item)
-            extension = extension_of(item.path.partition(MEMBER_MARK)[0])
-            says_media = item.path == named or extension in _SAY_MEDIA or names_cell(item.path)
+            by_name = extension_of(item.path) in _SAY_MEDIA or names_cell(item.path)
+            says_media = item.path == named or by_name
             if isinstance(seen, Skipped) and seen.no_media and not says_media:
                 yield seen
             else:

@@ -153,7 +153,7 @@ def find_first_equal(items: Sequence[Item], progress: Progress) -> list[int]:
 def _digests(items: Sequence[Item], pool: LocalPool) -> list[str]:
     """Hash files here, but archives' members in the pool, which limits time and memory."""
     packed = [ProbeTask(item) for item in items if not Location.of(item.path).is_file]
-    lines = iter([one.line for one in pool.result(pool.submit(packed))] if packed else ())
+    lines = iter([one.line for one in pool.submit(packed)()] if packed else ())
     all_lines = (digest(i) if Location.of(i.path).is_file else next(lines) for i in items)
     return ["" if line.startswith("[") else line for line in all_lines]
 

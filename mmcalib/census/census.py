@@ -140,8 +140,6 @@ class Census:
 
     def counts(self, modality: Modality) -> ShapeCounts:
         """Return the distinct shapes of one modality with their counts, sorted by shape."""
-        if self._recent:
-            self._fold()
         if modality not in self._whole:
             table = self._rows(modality)
             first, rows = merge_equal(table.shapes.columns, table.rows, self._paths)

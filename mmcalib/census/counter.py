@@ -6,12 +6,12 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from mmcalib.census.accesses import Accesses, AccessLog, find_first_equal
 from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.census import Census
-from mmcalib.census.executor import Executor, ProbeTask
+from mmcalib.census.executor import Executor, ProbeResult, ProbeTask
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.corpus.chat import Prompt, Source
 from mmcalib.domain.items import Item, Skipped, decode_line, drop_data, loaded_bytes
@@ -35,11 +35,11 @@ T = TypeVar("T")
 
 
 class _Batch(NamedTuple):
-    """Cached lines, the orders for the others, and their ticket at the executor, if any."""
+    """Cached lines, the orders for the others, and what waits for their results, if any."""
 
     known: list[str | None]
     missing: Sequence[ProbeTask]
-    ticket: Any | None
+    wait: Callable[[], list[ProbeResult]] | None
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Prober:
         for tag, items in batches:
             under_way.append((tag, self._begin(items)))
             while under_way and (
-                under_way[0][1].ticket is None or len(under_way) > self.executor.chunks_ahead
+                under_way[0][1].wait is None or len(under_way) > self.executor.chunks_ahead
             ):
                 tag, batch = under_way.popleft()
                 yield tag, self._end(batch)
@@ -83,7 +83,7 @@ class Prober:
         return _Batch(known, missing, self.executor.submit(missing) if missing else None)
 
     def _end(self, batch: _Batch) -> list[str]:
-        results = self.executor.result(batch.ticket) if batch.missing else []
+        results = batch.wait() if batch.wait else []
         self._ask_cache(lambda cache: cache.store(zip(batch.missing, results, strict=True)))
         lines = (result.line for result in results)
         return [next(lines) if line is None else line for line in batch.known]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from mmcalib.domain.items import Item, ProbedMedia
 
@@ -47,24 +47,19 @@ class ProbeResult(NamedTuple):
     version: str = ""
 
 
-def count_fitting(items: int, took_s: float, chunk_s: float) -> int:
-    """Return how many items take `chunk_s`, given that `items` took `took_s`; at least one."""
-    return max(1, int(items * chunk_s / max(took_s, 1e-6)))
-
-
 class Executor(Protocol):
-    """Probes items in chunks. Submit several chunks before you ask for the first result."""
+    """Probes items in chunks. Submit several chunks before you wait for the first."""
 
     chunks_ahead: int
-    """Number of chunks to submit before asking for the first result."""
+    """Number of chunks to submit before waiting for the first."""
     chunk_items: int
-    """Items per chunk: a short wait, but long compared with sending. Changes with their speed."""
+    """Items per chunk: a short wait, but long compared with sending. May change."""
 
-    def submit(self, orders: Sequence[ProbeTask]) -> Any:
-        """Submit a chunk, and return its ticket. Raises MmcalibError if no worker can take it."""
+    def submit(self, orders: Sequence[ProbeTask]) -> Callable[[], list[ProbeResult]]:
+        """Submit a chunk. Return what waits for its results, one per order, in order.
 
-    def result(self, ticket: Any) -> list[ProbeResult]:
-        """Wait for a chunk, and return one result per order, in order."""
+        Both raise MmcalibError if no worker can take it.
+        """
 
     def close(self) -> None:
         """Stop everything that was started. Safe to call twice."""

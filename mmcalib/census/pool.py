@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 
-from mmcalib.census.executor import TIMEOUT_S, ProbeFunction, ProbeResult, ProbeTask, count_fitting
+from mmcalib.census.executor import TIMEOUT_S, ProbeFunction, ProbeResult, ProbeTask
 from mmcalib.domain.items import Skipped, encode_line
 from mmcalib.errors import MmcalibError
 from mmcalib.processes import Closing, Worker, WorkerFailed
@@ -50,12 +50,8 @@ class LocalPool(Closing):
         self._threads = ThreadPoolExecutor(worker_count)
         self.chunks_ahead, self.chunk_items = 2 * worker_count, _FIRST_CHUNK
 
-    def submit(self, orders: Sequence[ProbeTask]) -> Future[list[ProbeResult]]:
-        return self._threads.submit(copy_context().run, self._probe, orders)
-
-    def result(self, ticket: Future[list[ProbeResult]]) -> list[ProbeResult]:
-        """Raises MmcalibError if the workers cannot probe any item."""
-        return ticket.result()
+    def submit(self, orders: Sequence[ProbeTask]) -> Callable[[], list[ProbeResult]]:
+        return self._threads.submit(copy_context().run, self._probe, orders).result
 
     def close(self) -> None:
         self._closed = True
@@ -91,8 +87,8 @@ class LocalPool(Closing):
         finally:
             if len(answers) < len(orders):
                 self._workers.pop(threading.get_ident()).close()
-        fitting = count_fitting(len(orders), time.monotonic() - began_s, _CHUNK_S)
-        self.chunk_items = min(fitting, 2 * self.chunk_items, _LARGEST_CHUNK)
+        fitting = int(len(orders) * _CHUNK_S / max(time.monotonic() - began_s, 1e-6))
+        self.chunk_items = max(1, min(fitting, 2 * self.chunk_items, _LARGEST_CHUNK))
         return answers, ""
 
     def _start_worker(self) -> Worker:

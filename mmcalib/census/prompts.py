@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import struct
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from dataclasses import field as dataclasses_field
+from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice
+from typing import Any
 
+from mmcalib.census.census import shape_order
 from mmcalib.corpus.chat import Prompt
 from mmcalib.domain.items import RequestText, download_mib
 from mmcalib.domain.knobs import covering_count
 from mmcalib.domain.shapes import (
     MODALITIES,
-    SHAPES,
     AudioShape,
     EncodedItem,
     ImageShape,
     Modality,
     Shape,
     VideoShape,
+    from_row,
     weight,
 )
 
@@ -35,7 +33,7 @@ class PromptSignature:
 
     shapes: tuple[Shape, ...]
     text_chars: int
-    asked: RequestText = dataclasses_field(default_factory=RequestText)
+    asked: RequestText = field(default_factory=RequestText)
 
     def items(self, modality: Modality) -> int:
         return sum(shape.modality == modality for shape in self.shapes)
@@ -45,68 +43,25 @@ class PromptSignature:
         return all(self.items(modality) <= most for modality, most in counts.items())
 
 
-# A shape's numbers begin with its modality's place (from 1, as in `shape_order`); a zero ends them.
-_KINDS = tuple(SHAPES[modality] for modality in MODALITIES)
-_PLACES = {kind: place for place, kind in enumerate(_KINDS, 1)}
-_FIELDS = {kind: [(field.name, field.type == "float") for field in fields(kind)] for kind in _KINDS}
+# A signature as numbers alone, which sort as it does and take less memory: rows of `shape_order`,
+# characters, and the text's `sort_key`.
+SignatureCode = tuple[Any, ...]
 
-# As a whole number, the bits of a positive float sort as it does.
-_FLOAT = struct.Struct(">d")
-# Marks a number of at least 255 bytes, whose length takes four bytes.
-_LONG = 0xFF
+_row = lru_cache(maxsize=1 << 16)(shape_order)
 
 
-def encode_signature(shapes: Iterable[Shape], text_chars: int, asked: RequestText) -> bytes:
-    """Encode a signature in about ten bytes per shape plus twenty, for shapes in any order.
-
-    Codes sort by `shape_order`, characters and `sort_key`. Numbers must not be negative.
-    """
-    messages, text_bytes, tool_bytes, answer_tokens, *rest = asked.sort_key
-    numbers = 0, text_chars, messages, text_bytes, tool_bytes, answer_tokens + 1, *rest
-    return b"".join((*sorted(map(_shape_code, shapes)), *map(_encode_int, numbers)))
+def encode_signature(shapes: Iterable[Shape], text_chars: int, asked: RequestText) -> SignatureCode:
+    """Encode a signature, for shapes in any order."""
+    return tuple(sorted(map(_row, shapes))), text_chars, *asked.sort_key
 
 
-def decode_signature(code: bytes) -> PromptSignature:
+def decode_signature(code: SignatureCode) -> PromptSignature:
     """Reverse `encode_signature`; the shapes are sorted."""
-    shapes, numbers = list[Shape](), _decode_ints(code)
-    while place := next(numbers):
-        shapes.append(_make_shape(place, *islice(numbers, len(_FIELDS[_KINDS[place - 1]]))))
-    text_chars, messages, text_bytes, tool_bytes, answer, plain, least, given, tokens = numbers
-    answer_tokens, more = answer - 1 if answer else None, (bool(plain), least, bool(given), tokens)
-    asked = RequestText(messages, text_bytes, tool_bytes, answer_tokens, *more)
-    return PromptSignature(tuple(shapes), text_chars, asked)
-
-
-@lru_cache(maxsize=1 << 16)
-def _shape_code(shape: Shape) -> bytes:
-    code, kind = _encode_int(_PLACES[type(shape)]), type(shape)
-    for name, is_float in _FIELDS[kind]:
-        value = getattr(shape, name)
-        code += _encode_int(int.from_bytes(_FLOAT.pack(value)) if is_float else value)
-    return code
-
-
-@lru_cache(maxsize=1 << 16)
-def _make_shape(place: int, *numbers: int) -> Shape:
-    kind = _KINDS[place - 1]
-    pairs = zip(numbers, _FIELDS[kind], strict=True)
-    return kind(*(_FLOAT.unpack(n.to_bytes(8))[0] if is_float else n for n, (_, is_float) in pairs))
-
-
-def _encode_int(number: int) -> bytes:
-    length = (number.bit_length() + 7) // 8
-    start = bytes((length,)) if length < _LONG else bytes((_LONG,)) + length.to_bytes(4)
-    return start + number.to_bytes(length)
-
-
-def _decode_ints(code: bytes) -> Iterator[int]:
-    at = 0
-    while at < len(code):
-        length, at = code[at], at + 1
-        if length == _LONG:
-            length, at = int.from_bytes(code[at : at + 4]), at + 4
-        yield int.from_bytes(code[at : at + length])
-        at += length
+    rows, text_chars, messages, text_bytes, tool_bytes, answer, *rest = code
+    shapes = tuple(from_row(MODALITIES[place], numbers) for place, *numbers in rows)
+    answer_tokens = None if answer < 0 else answer
+    asked = RequestText(messages, text_bytes, tool_bytes, answer_tokens, *rest)
+    return PromptSignature(shapes, text_chars, asked)
 
 
 # The most prompts that a replay admits.
@@ -123,22 +78,20 @@ _RANKS: tuple[Callable[[PromptSignature], float], ...] = (
 )
 
 # A weight, a digest that breaks ties regardless of order, and the signature's code.
-_Entry = tuple[float, bytes, bytes]
+_Entry = tuple[float, bytes, SignatureCode]
 
 
 @dataclass(slots=True)
 class TopSignatures:
     """The top `SIGNATURES_PER_WEIGHT` signatures (codes) by each of several weights."""
 
-    _heaps: tuple[list[_Entry], ...] = dataclasses_field(
-        default_factory=lambda: tuple([] for _ in _RANKS)
-    )
-    _uses: dict[bytes, int] = dataclasses_field(default_factory=dict)
+    _heaps: tuple[list[_Entry], ...] = field(default_factory=lambda: tuple([] for _ in _RANKS))
+    _uses: dict[SignatureCode, int] = field(default_factory=dict)
 
-    def __contains__(self, code: bytes) -> bool:
+    def __contains__(self, code: SignatureCode) -> bool:
         return code in self._uses
 
-    def offer(self, code: bytes) -> list[bytes]:
+    def offer(self, code: SignatureCode) -> list[SignatureCode]:
         """Offer a new signature, and return those that it displaces."""
         signature = decode_signature(code)
         digest = hashlib.blake2b(repr(signature).encode(), digest_size=16).digest()
@@ -174,16 +127,14 @@ class PromptCensus:
     """The exact histogram of prompts, independent of their order.
 
     Keeps whole prompts for replay: those of the heaviest signatures, and random ones. Others keep
-    only their origin, so that a signature takes about 250 bytes.
+    only their origin, so that a signature takes about 400 bytes.
     """
 
     def __init__(self, counts: Iterable[PromptCount] = ()) -> None:
-        # A signature's code -> its index in `_counts` and `_origins`.
-        self._places: dict[bytes, int] = {}
-        self._counts = array("Q")
-        self._origins: list[str] = []
-        # Exemplars that have more than an origin.
-        self._kept: dict[bytes, Prompt] = {}
+        # A signature's code -> its count, and the origin of its exemplar.
+        self._seen: dict[SignatureCode, tuple[int, str]] = {}
+        # The exemplars that are kept whole.
+        self._kept: dict[SignatureCode, Prompt] = {}
         self._whole = TopSignatures()
         # Number of items of each modality in a prompt -> number of such prompts.
         self._carrying: Counter[tuple[int, ...]] = Counter()
@@ -211,9 +162,10 @@ class PromptCensus:
 
     def signatures(self) -> Iterator[PromptCount]:
         """Yield the distinct signatures in a fixed order."""
-        for code in sorted(self._places):
-            count = self._counts[self._places[code]]
-            yield PromptCount(decode_signature(code), count, self._exemplar(code))
+        for code in sorted(self._seen):
+            count, origin = self._seen[code]
+            exemplar = self._kept.get(code) or Prompt(origin)
+            yield PromptCount(decode_signature(code), count, exemplar)
 
     def items_covering(self, modalities: Sequence[Modality], share: float) -> dict[Modality, int]:
         """Return the items per modality that admit at least `share` of the prompts.
@@ -236,39 +188,27 @@ class PromptCensus:
             covered += prompts
         return dict(zip(modalities, most, strict=True))
 
-    def _count(self, shapes: Sequence[Shape], code: bytes, count: int, exemplar: Prompt) -> None:
+    def _count(
+        self, shapes: Sequence[Shape], code: SignatureCode, count: int, exemplar: Prompt
+    ) -> None:
         modalities = [shape.modality for shape in shapes]
         self._carrying[tuple(map(modalities.count, MODALITIES))] += count
-        place = self._places.get(code)
-        if place is None:
-            place = self._places[code] = len(self._counts)
-            self._counts.append(count)
-            self._origins.append(exemplar.origin)
+        if code not in self._seen:
             for displaced in self._whole.offer(code):
-                self._keep(displaced, self._exemplar(displaced))
-        else:
-            self._counts[place] += count
-            if exemplar.origin > self._origins[place]:
-                return
-            if exemplar.origin == self._origins[place]:
-                exemplar = min(self._exemplar(code), self._cut(code, exemplar), key=_exemplar_order)
-        self._keep(code, exemplar)
-
-    def _cut(self, code: bytes, exemplar: Prompt) -> Prompt:
-        """Return the exemplar, reduced to its origin unless its signature is kept whole."""
-        is_whole = code in self._whole or not exemplar.request.messages
-        return exemplar if is_whole else Prompt(exemplar.origin)
-
-    def _exemplar(self, code: bytes) -> Prompt:
-        return self._kept.get(code) or Prompt(self._origins[self._places[code]])
-
-    def _keep(self, code: bytes, exemplar: Prompt) -> None:
-        exemplar = self._cut(code, exemplar)
-        self._origins[self._places[code]] = exemplar.origin
-        if exemplar != Prompt(exemplar.origin):
+                self._kept.pop(displaced, None)
+        before, origin = self._seen.get(code, (0, exemplar.origin))
+        self._seen[code] = before + count, min(origin, exemplar.origin)
+        if code in self._whole and _is_first(exemplar, self._kept.get(code)):
             self._kept[code] = exemplar
-        else:
-            self._kept.pop(code, None)
+
+
+def _is_first(prompt: Prompt, known: Prompt | None) -> bool:
+    """True if the prompt is a signature's exemplar rather than the one `known` so far."""
+    if known is None:
+        return True
+    if prompt.origin != known.origin:
+        return prompt.origin < known.origin
+    return _exemplar_order(prompt) < _exemplar_order(known)
 
 
 def _exemplar_order(prompt: Prompt) -> tuple[tuple[str, ...], str, str]:

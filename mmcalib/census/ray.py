@@ -3,63 +3,46 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import math
 import os
 import socket
 import subprocess
 import sys
-import time
 import warnings
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
-from mmcalib.census.executor import TIMEOUT_S, ProbeFunction, ProbeResult, ProbeTask, count_fitting
+from mmcalib.census.executor import TIMEOUT_S, ProbeFunction, ProbeResult, ProbeTask
 from mmcalib.census.pool import LocalPool
-from mmcalib.errors import CorpusError, MmcalibError, UsageError
+from mmcalib.errors import CorpusError, MmcalibError
 from mmcalib.processes import SAFE, Closing, safe_environment
 from mmcalib.storage.location import Location, allow_hosts, allowed_hosts
-
-
-class PoolOptions(NamedTuple):
-    """Options of a worker's pool, and the hosts that it may read from."""
-
-    look: ProbeFunction
-    timeout_s: float
-    hosts: frozenset[str] = frozenset()
-
-
-class ChunkResult(NamedTuple):
-    """A task's answers, and its time in seconds. `node` cannot see the `unseen` files."""
-
-    answers: list[ProbeResult]
-    node: str
-    seconds: float
-    unseen: Sequence[str]
+from mmcalib.storage.remote import import_optional
 
 
 @lru_cache(maxsize=1)
-def _pool(options: PoolOptions) -> LocalPool:
+def _pool(look: ProbeFunction, timeout_s: float) -> LocalPool:
     """Return the pool of this process of Ray, which stays from task to task."""
-    return LocalPool(options.look, workers=1, timeout_s=options.timeout_s)
+    return LocalPool(look, workers=1, timeout_s=timeout_s)
 
 
-def probe_chunk(orders: list[ProbeTask], options: PoolOptions) -> ChunkResult:
-    """Probe a chunk. This is the Ray task. Raises MmcalibError."""
-    began_s, pool = time.monotonic(), _pool(options)
-    with allow_hosts(options.hosts):
-        answers = pool.result(pool.submit(orders))
-    seconds = time.monotonic() - began_s
+def probe_chunk(
+    orders: list[ProbeTask], look: ProbeFunction, timeout_s: float, hosts: frozenset[str]
+) -> tuple[list[ProbeResult], str, list[str]]:
+    """Probe a chunk, and name this node and the files that it cannot see. This is the Ray task.
+    Raises MmcalibError.
+    """
+    with allow_hosts(hosts):
+        answers = _pool(look, timeout_s).submit(orders)()
     unseen = [
         _file(order)
         for order, answer in zip(orders, answers, strict=True)
         if order.version != "" and not answer.version and not os.path.lexists(_file(order))
     ]
-    return ChunkResult(answers, socket.gethostname(), seconds, unseen)
+    return answers, socket.gethostname(), unseen
 
 
 def _file(order: ProbeTask) -> str:
@@ -75,8 +58,7 @@ _SILENT = "no Ray cluster answers"
 _TOKEN = "the cluster needs a token: set RAY_AUTH_MODE=token"  # noqa: S105
 
 # Long compared with a task's overhead of milliseconds, short because its end fills the cache.
-_CHUNK_S = 0.5
-_LARGEST_CHUNK = 256
+_CHUNK_ITEMS = 64
 
 # Ray's minimum for a cluster that mmcalib starts; chunks need a tenth of it.
 _STORE_BYTES = 80 << 20
@@ -86,46 +68,37 @@ class RayExecutor(Closing):
     """Runs chunks as Ray tasks, which Ray repeats elsewhere if it loses a worker or node.
 
     The first chunk connects: to the Ray already initialised in this process (which stays so), else
-    `address`, `RAY_ADDRESS`, this machine's `ray start`, or a new local cluster. `workers` limits
-    the chunks per node (default: one per CPU). Items time out and fail as in `LocalPool`. Nodes
-    must be able to import `look`.
+    `RAY_ADDRESS`, this machine's `ray start`, or a new local cluster. `workers` limits the chunks
+    per node (default: one per CPU). Items time out and fail as in `LocalPool`. Nodes must be able
+    to import `look`.
     """
 
     def __init__(
-        self,
-        look: ProbeFunction,
-        *,
-        address: str | None = None,
-        workers: int | None = None,
-        timeout_s: float = TIMEOUT_S,
+        self, look: ProbeFunction, *, workers: int | None = None, timeout_s: float = TIMEOUT_S
     ) -> None:
-        if importlib.util.find_spec("ray") is None:
-            raise UsageError(
-                "the Ray executor needs Ray, which is not installed",
-                hint="pip install 'mmcalib[ray]'",
-            )
-        self._options = PoolOptions(look, timeout_s, allowed_hosts())
-        self._address, self._workers = address, workers
-        self._ray: ModuleType | None = None
+        # mmcalib also runs without a network, so Ray must not send statistics unless you set this.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        self._ray = import_optional("ray", "ray")
+        self._options = look, timeout_s, allowed_hosts()
+        self._workers = workers
         self._task: Any = None
         self._ours = False
         self._under_way: set[Any] = set()
-        self.chunks_ahead = 0
-        self.chunk_items = _LARGEST_CHUNK
+        self.chunks_ahead, self.chunk_items = 0, _CHUNK_ITEMS
 
-    def submit(self, orders: Sequence[ProbeTask]) -> Any:
+    def submit(self, orders: Sequence[ProbeTask]) -> Callable[[], list[ProbeResult]]:
         """Raises MmcalibError if no cluster can be reached."""
         if self._task is None:
             self._connect()
-        reference = self._task.remote(list(orders), self._options)
+        reference = self._task.remote(list(orders), *self._options)
         self._under_way.add(reference)
-        return reference
+        return partial(self._result, reference)
 
-    def result(self, ticket: Any) -> list[ProbeResult]:
+    def _result(self, reference: Any) -> list[ProbeResult]:
         """Raises MmcalibError if the task failed, CorpusError if a node cannot see the files."""
-        assert self._ray is not None
+        answers: list[ProbeResult]
         try:
-            done: ChunkResult = self._ray.get(ticket)
+            answers, node, unseen = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
             in_the_task = isinstance(error, self._ray.exceptions.RayTaskError)
             if in_the_task and isinstance(error.cause, MmcalibError):
@@ -136,39 +109,30 @@ class RayExecutor(Closing):
                 if in_the_task
                 else "run it again when the cluster is healthy: finished items are cached",
             ) from error
-        self._under_way.discard(ticket)
-        for path in done.unseen:
+        self._under_way.discard(reference)
+        for path in unseen:
             if os.path.lexists(path):
                 raise CorpusError(
-                    f"Ray node {done.node} cannot see {path}",
+                    f"Ray node {node} cannot see {path}",
                     hint="mount the corpus on every node at the same path, or use --executor local",
                 )
-        fitting = count_fitting(len(done.answers), done.seconds, _CHUNK_S)
-        self.chunk_items = min(fitting, _LARGEST_CHUNK)
-        return done.answers
+        return answers
 
     def close(self) -> None:
         """If others initialised Ray, nodes keep idle processes until that Ray ends."""
-        if self._ray is None:
-            return
-        ray, self._ray, self._task = self._ray, None, None
         if self._ours:
-            ray.shutdown()
-            return
+            self._ours = False
+            self._ray.shutdown()
+            self._under_way.clear()
         for reference in self._under_way:
             with contextlib.suppress(Exception):  # the task or its node may have ended
-                ray.cancel(reference, force=True)
+                self._ray.cancel(reference, force=True)
         self._under_way.clear()
 
     def _connect(self) -> None:
-        # mmcalib also runs without a network, so Ray must not send statistics unless you set this.
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        import ray
-
-        self._ray = ray
-        if not ray.is_initialized():
+        if not self._ray.is_initialized():
             self._ours = True
-            _initialise(ray, self._address or os.environ.get("RAY_ADDRESS") or "")
+            _initialise(self._ray, os.environ.get("RAY_ADDRESS") or "")
         alive = (node["Resources"] for node in self._ray.nodes() if node["Alive"])
         cpus = [number for one in alive if (number := int(one.get("CPU", 0)))]
         if not cpus:
@@ -184,7 +148,7 @@ class RayExecutor(Closing):
             # mmcalib runs from a checkout: put it before the node's own path. The "/" keeps an
             # unset path from becoming an empty entry, which Python reads as the working folder.
             environment["PYTHONPATH"] = f"{root}:/${{PYTHONPATH}}"
-        self._task = ray.remote(probe_chunk).options(
+        self._task = self._ray.remote(probe_chunk).options(
             name="mmcalib",
             num_cpus=share,
             max_retries=-1,
@@ -193,7 +157,7 @@ class RayExecutor(Closing):
         )
 
 
-def _initialise(ray: ModuleType, address: str) -> None:
+def _initialise(ray: Any, address: str) -> None:
     """Connect without Ray's output, and without its minutes of waiting for a silent cluster."""
     if not address:
         # With "auto", Ray finds the cluster's token itself. But without the check it would also

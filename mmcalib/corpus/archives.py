@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import IO, Literal, cast
 
 from mmcalib.corpus.chat import PART_OF, ChatRequest, Prompt, Source, text_part, url_part
-from mmcalib.corpus.tables import MOST_SENT_BYTES, ParquetSource, guess_modality
+from mmcalib.corpus.tables import MOST_SENT_BYTES, TEXT_COLUMNS, ParquetSource, guess_modality
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.errors import MmcalibError
 from mmcalib.media.failure import error_reason
@@ -61,11 +61,11 @@ class SubprocessSource:
             while isinstance(message := reader.receive(self._silence_s), list):
                 yield from message
             if not message:
-                _IDLE.append((self._memory_bytes, reader))
+                _IDLE.setdefault(self._memory_bytes, reader)
         except WorkerFailed as error:
             message = f"the decoder {error}"
         finally:
-            if (self._memory_bytes, reader) not in _IDLE:
+            if _IDLE.get(self._memory_bytes) is not reader:
                 reader.close()
         if isinstance(message, MmcalibError):
             raise message
@@ -73,24 +73,22 @@ class SubprocessSource:
             yield Skipped(self.path, message)
 
 
-# Idle processes with their limits: a thousand tables need only one, which reads them in turn.
-_IDLE: list[tuple[int, Worker]] = []
+# An idle process for each limit: a thousand tables need only one, which reads them in turn.
+_IDLE: dict[int, Worker] = {}
 
 
 def _take_reader(memory_bytes: int) -> Worker:
     """Return an idle reader, or start one."""
-    for limit, reader in [one for one in _IDLE if one[0] == memory_bytes]:
-        _IDLE.remove((limit, reader))
-        if reader.exit_code() is None:
-            return reader
+    reader = _IDLE.pop(memory_bytes, None)
+    if reader is not None and reader.exit_code() is not None:
         reader.close()
-    return Worker("mmcalib.corpus.reader", memory_bytes, send_s=SILENCE_S)
+        reader = None
+    return reader or Worker("mmcalib.corpus.reader", memory_bytes, send_s=SILENCE_S)
 
 
 def stop_readers() -> None:
     while _IDLE:
-        _, reader = _IDLE.pop()
-        reader.close()
+        _IDLE.popitem()[1].close()
 
 
 _KINDS: Mapping[str, str] = {
@@ -99,10 +97,9 @@ _KINDS: Mapping[str, str] = {
 }
 
 # Extensions that webdataset/autodecode.py (1.0) decodes as text. A sample without them takes its
-# text from the first of these JSON fields.
+# text from the first of `TEXT_COLUMNS` in its JSON.
 _TEXT_EXTENSIONS = ("txt", "text", "caption", "transcript")
 _JSON_EXTENSIONS = ("json", "jsn")
-_TEXT_FIELDS = ("prompt", "question", "text", "caption")
 # As in `tar_file_iterator`, webdataset/tariterators.py (1.0).
 _META_NAME = re.compile(r"__[^/]*__($|/)")
 # No context fits more text than this.
@@ -282,7 +279,7 @@ def _text_of_json(file: _File) -> str:
         data = json.loads(file.head) if file.ending in _JSON_EXTENSIONS else None
     except (ValueError, RecursionError):
         return ""
-    values = [data[name] for name in _TEXT_FIELDS if name in data] if isinstance(data, dict) else []
+    values = [data[name] for name in TEXT_COLUMNS if name in data] if isinstance(data, dict) else []
     words = next((text for text in values if isinstance(text, str)), "")
     # A lone surrogate cannot be encoded as UTF-8.
     return words.encode(errors="replace").decode().strip()

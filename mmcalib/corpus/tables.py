@@ -26,7 +26,7 @@ from mmcalib.storage.tables import Cell, Query, batch_rows, open_dataset, open_t
 from mmcalib.text import MISSING, NO_FILE, one_line
 
 # A table with a string column of one of these names is a table of prompts.
-TEXT_COLUMNS = frozenset(("prompt", "question", "text", "caption", "query", "instruction"))
+TEXT_COLUMNS = ("prompt", "question", "text", "caption", "query", "instruction")
 
 # Items do not carry the bytes of larger media: they are read again when needed.
 MOST_SENT_BYTES = 1 << 24

@@ -62,10 +62,10 @@ def _decode_missing(requests: Sequence[_Request], timeout_s: float, is_decoded: 
     more = (str(_folder().path), "known" if is_decoded else "")
     decode = FunctionRef("mmcalib.media.decode", "decode_for_vllm", more)
     with LocalPool(decode, timeout_s=timeout_s) as pool:
-        tickets = [pool.submit([ProbeTask(item)]) for item, *_ in missing]
+        waits = [pool.submit([ProbeTask(item)]) for item, *_ in missing]
         try:
-            for one, ticket in zip(missing, tickets, strict=True):
-                (answer,) = pool.result(ticket)
+            for one, wait in zip(missing, waits, strict=True):
+                (answer,) = wait()
                 if answer.line.startswith("/"):
                     _prepared[one] = answer.line
                 else:

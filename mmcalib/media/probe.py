@@ -100,7 +100,7 @@ def _kind(head: bytes, item: Item) -> tuple[Kind, bool]:
         return kind, True
     if item.declared and (kind != "text" or item.declared != "video"):
         return _BY_DECLARATION[item.declared], False
-    return KIND_OF_EXTENSION.get(extension_of(item.path.partition(MEMBER_MARK)[0]), kind), False
+    return KIND_OF_EXTENSION.get(extension_of(item.path), kind), False
 
 
 def _add_size(file: EncodedItem, size_bytes: int, item: Item) -> EncodedItem:

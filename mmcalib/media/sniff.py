@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Final, Literal
 
+from mmcalib.storage.location import MEMBER_MARK
+
 Kind = Literal["empty", "image", "container", "audio", "frames", "text", "unknown"]
 
 # A clip that a client sent as frames: the `data:` URL itself, which only vLLM reads.
@@ -177,5 +179,5 @@ MEDIA_EXTENSIONS: Final = IMAGE_EXTENSIONS | VIDEO_EXTENSIONS | AUDIO_EXTENSIONS
 
 
 def extension_of(path: str) -> str:
-    """Return a name's extension in lowercase, without the dot; empty if it has none."""
-    return PurePosixPath(path).suffix.lower().removeprefix(".")
+    """Return the extension of an item's name in lowercase, without the dot; empty if none."""
+    return PurePosixPath(path.partition(MEMBER_MARK)[0]).suffix.lower().removeprefix(".")

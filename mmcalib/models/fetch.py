@@ -6,7 +6,6 @@ import os
 import resource
 import sys
 from multiprocessing.connection import Connection
-from typing import NamedTuple
 
 from mmcalib.files import is_within
 from mmcalib.processes import serve_parent
@@ -26,14 +25,6 @@ _PATH_ARGUMENTS = {
     **dict.fromkeys(("os.link", "os.symlink"), (1,)),
     "os.rename": (0, 1),
 }
-
-
-class FetchRequest(NamedTuple):
-    """A model to fetch into `cache`, the hub's cache folder."""
-
-    model: str
-    endpoint: str
-    cache: str
 
 
 def restrict_writes(folders: list[str], files: list[str]) -> None:
@@ -66,20 +57,20 @@ def restrict_writes(folders: list[str], files: list[str]) -> None:
 
 
 def serve(pipe: Connection) -> None:
-    """Answer one `FetchRequest` with the folder, or with why it failed."""
+    """Fetch one model into the hub's cache; answer with its folder, or with why that failed."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, MOST_FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
-    order: FetchRequest = pipe.recv()
-    own = f"models--{order.model.replace('/', '--')}"
+    model, endpoint, cache = pipe.recv()
+    own = f"models--{model.replace('/', '--')}"
     try:
         import huggingface_hub
 
-        folders = [os.path.join(order.cache, own), os.path.join(order.cache, ".locks", own)]
-        restrict_writes(folders, [os.path.join(order.cache, "CACHEDIR.TAG")])
+        folders = [os.path.join(cache, own), os.path.join(cache, ".locks", own)]
+        restrict_writes(folders, [os.path.join(cache, "CACHEDIR.TAG")])
         folder = huggingface_hub.snapshot_download(
-            order.model,
-            endpoint=order.endpoint,
-            cache_dir=order.cache,
+            model,
+            endpoint=endpoint,
+            cache_dir=cache,
             allow_patterns=list(SMALL_FILES),
             etag_timeout=REACH_TIMEOUT_S,
         )

@@ -22,7 +22,7 @@ import platformdirs
 from mmcalib.errors import ModelError
 from mmcalib.models.catalogue import assume_build, find_model, suggest_model
 from mmcalib.models.checkpoint import checkpoint_files, materialise
-from mmcalib.models.fetch import REACH_TIMEOUT_S, FetchRequest
+from mmcalib.models.fetch import REACH_TIMEOUT_S
 from mmcalib.processes import STDERR, Worker, WorkerFailed, safe_environment
 from mmcalib.text import one_line
 
@@ -65,7 +65,7 @@ class HuggingFaceHub:
         env = safe_environment(os.environ, sys.path) | own
         # The client's progress goes to stderr.
         with Worker("mmcalib.models.fetch", send_s=1, env=env, output=STDERR) as client:
-            client.send(FetchRequest(model_id, self.endpoint, self._cache))
+            client.send((model_id, self.endpoint, self._cache))
             try:
                 folder, why = client.receive(FETCH_TIMEOUT_S)
             except WorkerFailed as error:

@@ -64,9 +64,9 @@ def _unwritable(path: Path, error: OSError) -> OutputError:
 MAX_COPIED_BYTES = 1 << 32
 
 
-# The module that opens a scheme, imported on demand. Other schemes are archives if the path has a
-# member, else fsspec's file systems.
-_OPENERS = {"parquet": "tables", "hf-dataset": "tables"}
+# The schemes of cells of tables. Others are archives if the path has a member, else fsspec's file
+# systems.
+CELL_SCHEMES = ("parquet", "hf-dataset")
 
 
 def open_item(item: Item) -> Opened:
@@ -79,9 +79,9 @@ def open_item(item: Item) -> Opened:
     if location.is_file:
         file = cast("BinaryIO", open(item.path, "rb"))  # noqa: SIM115 - closed by `Opened`
         return Opened(file, os.fstat(file.fileno()).st_size, item.path)
-    other = "remote" if location.archive is None else "archive"
-    module = f"mmcalib.storage.{_OPENERS.get(location.scheme or '', other)}"
-    opened: Opened = importlib.import_module(module).open_item(item, location)
+    opener = "remote" if location.archive is None else "archive"
+    opener = "tables" if location.scheme in CELL_SCHEMES else opener
+    opened: Opened = importlib.import_module(f"mmcalib.storage.{opener}").open_item(item, location)
     return opened
 
 

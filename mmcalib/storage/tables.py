@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from mmcalib.domain.items import Item
 from mmcalib.errors import UsageError
-from mmcalib.storage.access import open_whole
+from mmcalib.storage.access import CELL_SCHEMES, open_whole
 from mmcalib.storage.location import MEMBER_MARK, Location, Opened, member_name
 from mmcalib.storage.remote import import_optional, translate_errors
 from mmcalib.text import MIB, one_line
@@ -55,9 +55,6 @@ class Cell:
         if not isinstance(value, bytes):
             raise ValueError("the table changed after it was read")
         return value
-
-
-CELL_SCHEMES = ("parquet", "hf-dataset")
 
 
 def names_cell(path: str) -> bool:

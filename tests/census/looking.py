@@ -1,6 +1,6 @@
 """Looking at media in this process, as the workers do."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mmcalib.census.counter import Prober
 from mmcalib.census.executor import ProbeFunction, ProbeResult, ProbeTask
@@ -21,11 +21,8 @@ class Inline(Closing):
     def __init__(self, look: ProbeFunction) -> None:
         self._look = look
 
-    def submit(self, orders: Sequence[ProbeTask]) -> Sequence[ProbeTask]:
-        return orders
-
-    def result(self, ticket: Sequence[ProbeTask]) -> list[ProbeResult]:
-        return [probe_task(order, self._look) for order in ticket]
+    def submit(self, orders: Sequence[ProbeTask]) -> Callable[[], list[ProbeResult]]:
+        return lambda: [probe_task(order, self._look) for order in orders]
 
     def close(self) -> None: ...
 

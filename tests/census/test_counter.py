@@ -1,5 +1,5 @@
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from PIL import Image
 
 from mmcalib.census.counter import CorpusCount, Prober
 from mmcalib.census.counter import count_corpus as take_with
-from mmcalib.census.executor import ProbeTask
+from mmcalib.census.executor import ProbeResult, ProbeTask
 from mmcalib.corpus.chat import Prompt
 from mmcalib.corpus.folder import FolderSource
 from mmcalib.corpus.requests import Reading, RequestsSource
@@ -148,7 +148,7 @@ class Carried:
 @pytest.mark.parametrize(("size_bytes", "together"), [(1, 6), (6 << 20, 3), (20 << 20, 1)])
 def test_few_large_items_are_under_way_at_once(size_bytes: int, together: int) -> None:
     class Noting(Inline):
-        def submit(self, orders: Sequence[ProbeTask]) -> Sequence[ProbeTask]:
+        def submit(self, orders: Sequence[ProbeTask]) -> Callable[[], list[ProbeResult]]:
             sizes.append(len(orders))
             return super().submit(orders)
 

@@ -25,7 +25,7 @@ def orders(folder: Path, *names: str) -> list[ProbeTask]:
 
 
 def seen(pool: Executor, chunk: list[ProbeTask]) -> list[ProbedMedia]:
-    answers = pool.result(pool.submit(chunk))
+    answers = pool.submit(chunk)()
     return [decode_line(o.item.path, a.line) for o, a in zip(chunk, answers, strict=True)]
 
 
@@ -36,18 +36,18 @@ def reasons(found: list[ProbedMedia]) -> list[str]:
 def test_the_same_as_in_this_process(tmp_path: Path) -> None:
     chunks = [orders(tmp_path, *(f"{part}{n}" for n in range(part, 30))) for part in range(9)]
     with LocalPool(behave, workers=3) as pool:
-        tickets = [pool.submit(chunk) for chunk in chunks]
-        answers = [pool.result(ticket) for ticket in tickets]
+        waits = [pool.submit(chunk) for chunk in chunks]
+        answers = [wait() for wait in waits]
     inline = Inline(behave)
-    assert answers == [inline.result(inline.submit(chunk)) for chunk in chunks]
+    assert answers == [inline.submit(chunk)() for chunk in chunks]
 
 
 def test_results_may_be_asked_for_in_any_order(tmp_path: Path) -> None:
     chunks = [orders(tmp_path, *("a" * (part + 1) for _ in range(3))) for part in range(9)]
     with LocalPool(behave, workers=2) as pool:
-        tickets = [pool.submit(chunk) for chunk in chunks]
-        for part, ticket in reversed(list(enumerate(tickets))):
-            assert {a.line for a in pool.result(ticket)} == {f'["image",{part + 1},1]'}
+        waits = [pool.submit(chunk) for chunk in chunks]
+        for part, wait in reversed(list(enumerate(waits))):
+            assert {a.line for a in wait()} == {f'["image",{part + 1},1]'}
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,13 @@ def test_who_is_killed_by_others_is_asked_again(tmp_path: Path) -> None:
 
 def test_who_is_stopped_is_asked_again(tmp_path: Path) -> None:
     with LocalPool(behave, workers=1, timeout_s=2) as pool:
-        ticket = pool.submit(orders(tmp_path, "a", "stop-once", "b"))
-        assert reasons([decode_line("", one.line) for one in pool.result(ticket)]) == ["", "", ""]
+        wait = pool.submit(orders(tmp_path, "a", "stop-once", "b"))
+        assert reasons([decode_line("", one.line) for one in wait()]) == ["", "", ""]
 
 
 def test_what_a_look_says_in_words_is_the_line(tmp_path: Path) -> None:
     with LocalPool(behave, workers=1) as pool:
-        (answer,) = pool.result(pool.submit(orders(tmp_path, "say")))
+        (answer,) = pool.submit(orders(tmp_path, "say"))()
     assert answer.line == "said of say"
 
 
@@ -103,7 +103,7 @@ def test_what_ends_everything_is_raised(tmp_path: Path) -> None:
 def test_a_file_that_keeps_changing_is_skipped(tmp_path: Path) -> None:
     with LocalPool(behave, workers=1) as pool:
         chunk = orders(tmp_path, "a", "grow")
-        answers = pool.result(pool.submit(chunk))
+        answers = pool.submit(chunk)()
     assert "changed while being read" in answers[1].line
     assert not answers[1].version
     assert answers[0].version == item_version(chunk[0].item)
@@ -112,7 +112,7 @@ def test_a_file_that_keeps_changing_is_skipped(tmp_path: Path) -> None:
 def test_a_file_that_changed_once_is_read_again(tmp_path: Path) -> None:
     stale = [order._replace(version="1:1") for order in orders(tmp_path, "a")]
     with LocalPool(behave, workers=1) as pool:
-        (answer,) = pool.result(pool.submit(stale))
+        (answer,) = pool.submit(stale)()
     assert answer.version == item_version(stale[0].item)
 
 
@@ -141,5 +141,5 @@ def test_chunks_are_as_long_as_items_are_quick(tmp_path: Path) -> None:
 def test_versions_are_answered_where_they_were_asked_for(tmp_path: Path) -> None:
     asked = orders(tmp_path, "a")
     with LocalPool(behave, workers=1) as pool:
-        answers = pool.result(pool.submit([*asked, asked[0]._replace(version=None)]))
+        answers = pool.submit([*asked, asked[0]._replace(version=None)])()
     assert [answer.version for answer in answers] == [item_version(asked[0].item), ""]

@@ -10,6 +10,7 @@ from mmcalib.census.prompts import (
     PromptCensus,
     PromptCount,
     PromptSignature,
+    SignatureCode,
     decode_signature,
     encode_signature,
 )
@@ -119,7 +120,7 @@ SIGNATURES = st.builds(
 )
 
 
-def code(signature: PromptSignature) -> bytes:
+def code(signature: PromptSignature) -> SignatureCode:
     return encode_signature(signature.shapes, signature.text_chars, signature.asked)
 
 

@@ -53,6 +53,7 @@ def cluster() -> Iterator[Cluster]:
         head = {**NODE, "include_dashboard": False}
         cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
         cluster.add_node(**NODE)
+        patch.setenv("RAY_ADDRESS", cluster.address)
         yield cluster
         cluster.shutdown()
         shutil.rmtree(notes)
@@ -67,8 +68,8 @@ def orders(folder: Path, *names: str) -> list[ProbeTask]:
 
 def answered(executor: Executor, chunks: Sequence[Sequence[ProbeTask]]) -> list[list[ProbeResult]]:
     with closing(executor):
-        tickets = [executor.submit(chunk) for chunk in chunks]
-        return [executor.result(ticket) for ticket in tickets]
+        waits = [executor.submit(chunk) for chunk in chunks]
+        return [wait() for wait in waits]
 
 
 def slow_chunks(folder: Path) -> list[list[ProbeTask]]:
@@ -116,7 +117,7 @@ def soon(what: Callable[[], bool], within_s: float = 60) -> bool:
 def joined(executor: RayExecutor, folder: Path) -> str:
     """The address of the cluster that the executor uses."""
     with executor:
-        executor.result(executor.submit(orders(folder, "a")))
+        executor.submit(orders(folder, "a"))()
         found: str = ray.get_runtime_context().gcs_address
         return found
 
@@ -152,7 +153,7 @@ def test_decoders_that_misbehave_cost_the_same(cluster, tmp_path: Path) -> None:
     near = answered(LocalPool(behave, workers=1, timeout_s=1), [chunk])
     (tmp_path / "once.seen").unlink()
     chunk = orders(tmp_path, *names)
-    far = answered(RayExecutor(behave, address=cluster.address, timeout_s=1), [chunk])
+    far = answered(RayExecutor(behave, timeout_s=1), [chunk])
     assert [answer.line for answer in far[0]] == [answer.line for answer in near[0]]
 
 
@@ -161,23 +162,23 @@ def test_bytes_that_only_the_source_has_travel_along(cluster) -> None:
         "zip://a.jpg::/nowhere.zip", "image", ByteSource("1:1", 1 << 20, data=b"x" * (1 << 20))
     )
     chunk = [ProbeTask(item, version=item_version(item))]
-    seen = answered(RayExecutor(held_bytes, address=cluster.address), [chunk])
+    seen = answered(RayExecutor(held_bytes), [chunk])
     assert seen[0][0].line == f'["image",{1 << 20},1]'
 
 
 def test_a_lost_node_changes_no_answer(cluster, tmp_path: Path) -> None:
     node = cluster.add_node(**NODE)
     chunks = slow_chunks(tmp_path)
-    with RayExecutor(behave, address=cluster.address) as executor:
-        tickets = [executor.submit(chunk) for chunk in chunks]
+    with RayExecutor(behave) as executor:
+        waits = [executor.submit(chunk) for chunk in chunks]
         assert soon(lambda: len(looking()) == 3)
         cluster.remove_node(node, allow_graceful=False)
-        seen = [executor.result(ticket) for ticket in tickets]
+        seen = [wait() for wait in waits]
     assert seen == widths(chunks)
 
 
 def test_nothing_is_left_on_a_cluster_that_goes_on(cluster, tmp_path: Path) -> None:
-    with RayExecutor(behave, address=cluster.address, timeout_s=600) as executor:
+    with RayExecutor(behave, timeout_s=600) as executor:
         for name in ("hang1", "hang2", "hang3"):
             executor.submit(orders(tmp_path, name))
         assert soon(lambda: len(looking()) == 2)
@@ -185,10 +186,11 @@ def test_nothing_is_left_on_a_cluster_that_goes_on(cluster, tmp_path: Path) -> N
     assert not ray.is_initialized()
 
 
-def test_ray_that_was_initialised_before_stays_so(cluster, tmp_path: Path) -> None:
+def test_ray_that_was_initialised_before_stays_so(cluster, tmp_path: Path, monkeypatch) -> None:
     ray.init(cluster.address, log_to_driver=False)
+    monkeypatch.setenv("RAY_ADDRESS", "elsewhere:1")
     try:
-        with RayExecutor(behave, address="elsewhere:1", timeout_s=600) as executor:
+        with RayExecutor(behave, timeout_s=600) as executor:
             executor.submit(orders(tmp_path, "hang"))
             assert soon(lambda: len(looking()) == 1)
         assert soon(lambda: not looking())
@@ -207,12 +209,12 @@ def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
     script = (
         "from tests.census.test_ray import *\n"
         f"chunk = orders(Path({str(tmp_path)!r}), 'hang')\n"
-        "answered(RayExecutor(behave, address='local', timeout_s=600), [chunk])"
+        "answered(RayExecutor(behave, timeout_s=600), [chunk])"
     )
     name, value = mark.split("=")
     run = subprocess.Popen(
         [sys.executable, "-c", script],
-        env={**os.environ, name: value, "RAY_AUTH_MODE": "disabled"},
+        env={**os.environ, name: value, "RAY_ADDRESS": "local", "RAY_AUTH_MODE": "disabled"},
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -226,7 +228,7 @@ def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
 
 def test_what_ends_everything_is_raised_as_it_was(cluster, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a package is missing") as raised:
-        answered(RayExecutor(behave, address=cluster.address), [orders(tmp_path, "a", "missing")])
+        answered(RayExecutor(behave), [orders(tmp_path, "a", "missing")])
     assert raised.value.hint == "pip install it"
 
 
@@ -237,11 +239,11 @@ def test_a_node_without_the_files_is_named(cluster, tmp_path: Path) -> None:
     try:
         here_alone = Item(f"/proc/self/fd/{folder}/here")
         unseen = ProbeTask(here_alone, version=item_version(here_alone))
-        with RayExecutor(probe, address=cluster.address) as executor:
-            (answer,) = executor.result(executor.submit([gone]))
+        with RayExecutor(probe) as executor:
+            (answer,) = executor.submit([gone])()
             assert answer == ProbeResult('["skipped", "no such file"]')
             with pytest.raises(CorpusError, match="cannot see /proc/self/fd"):
-                executor.result(executor.submit([gone, unseen]))
+                executor.submit([gone, unseen])()
     finally:
         os.close(folder)
 
@@ -253,7 +255,7 @@ def test_nodes_that_cannot_import_the_look_are_one_error(cluster, tmp_path, monk
 
     look: ProbeFunction = only_here.look
     with pytest.raises(MmcalibError, match="No module named 'only_here'") as raised:
-        answered(RayExecutor(look, address=cluster.address), [orders(tmp_path, "a")])
+        answered(RayExecutor(look), [orders(tmp_path, "a")])
     assert "\n" not in raised.value.message
     assert raised.value.hint == "pip install the same mmcalib on every node"
 

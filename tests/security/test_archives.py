@@ -225,7 +225,7 @@ def test_many_tables_are_read_by_one_process(tmp_path: Path) -> None:
         assert isinstance(found, Item)
     assert len(archives._IDLE) == 1
     archives.stop_readers()
-    assert archives._IDLE == []
+    assert archives._IDLE == {}
 
 
 def test_a_reader_that_is_left_early_is_ended(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_reader_that_is_left_early_is_ended(tmp_path: Path) -> None:
     assert isinstance(items, Generator)
     next(items)
     items.close()
-    assert archives._IDLE == []
+    assert archives._IDLE == {}
 
 
 @pytest.mark.slow

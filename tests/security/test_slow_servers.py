@@ -107,7 +107,7 @@ def test_more_than_was_asked_for_costs_a_worker_s_share() -> None:
         server(more_than_the_range) as bad,
         LocalPool(PROBE, workers=1, memory_bytes=MEBI << 8) as pool,
     ):
-        (answer,) = pool.result(pool.submit([ProbeTask(Item(f"{bad.url}/a.png"))]))
+        (answer,) = pool.submit([ProbeTask(Item(f"{bad.url}/a.png"))])()
     assert isinstance(decode_line("a.png", answer.line), Skipped)
 
 

@@ -43,12 +43,12 @@ def children(pid: int) -> list[int]:
 def test_a_stopped_worker_is_replaced_and_its_items_are_looked_at_again(tmp_path: Path) -> None:
     with LocalPool(behave, workers=1, timeout_s=1.0) as pool:
         first = pool.submit([ProbeTask(Item(str(tmp_path / "a.png")))])
-        assert [answer.line for answer in pool.result(first)] == ['["image",5,1]']
+        assert [answer.line for answer in first()] == ['["image",5,1]']
         (pid,) = (worker.pid for worker in pool._workers.values())
         os.kill(pid, signal.SIGSTOP)
         began = time.monotonic()
-        ticket = pool.submit([ProbeTask(Item(str(tmp_path / f"{n}.png"))) for n in range(300)])
-        answers = pool.result(ticket)
+        wait = pool.submit([ProbeTask(Item(str(tmp_path / f"{n}.png"))) for n in range(300)])
+        answers = wait()
         assert time.monotonic() - began < 30
         assert not is_alive(pid)
     assert len(answers) == 300
@@ -112,8 +112,8 @@ def order(name):
     source = ByteSource("1:1", 1 << 23, data=bytes(1 << 23))
     return ProbeTask(Item(f"/m/{name}", byte_source=source))
 with LocalPool(behave, workers=1, timeout_s=1.0) as pool:
-    tickets = [pool.submit([order(f"hang{n}.png"), order(f"ok{n}.png")]) for n in range(2)]
-    print(sum("skipped" in answer.line for ticket in tickets for answer in pool.result(ticket)))
+    waits = [pool.submit([order(f"hang{n}.png"), order(f"ok{n}.png")]) for n in range(2)]
+    print(sum("skipped" in answer.line for wait in waits for answer in wait()))
 """
 
 SILENT = """

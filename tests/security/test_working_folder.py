@@ -108,6 +108,6 @@ def test_an_empty_entry_of_the_path_is_not_the_working_folder(data_set: Path, mo
     assert found["PYTHONPATH"].split(os.pathsep) == [str(ROOT), str(data_set / "lib")]
     item = Item(str(data_set / "0.png"))
     with LocalPool(FunctionRef("mmcalib.media.probe", "probe"), workers=1) as pool:
-        (answer,) = pool.result(pool.submit([ProbeTask(item)]))
+        (answer,) = pool.submit([ProbeTask(item)])()
     assert decode_line(item.path, answer.line) == ImageShape(640, 480)
     assert not (data_set.parent / "marks").exists()

@@ -151,11 +151,11 @@ def pictures(items: Sequence[Item]) -> dict[Item, str]:
     with LocalPool(
         _THUMBNAIL, workers=workers, timeout_s=_PATIENCE_S, memory_bytes=_MEMORY_BYTES
     ) as pool:
-        tickets = [pool.submit([ProbeTask(item)]) for item in drawn]
-        for item, ticket in zip(drawn, tickets, strict=True):
+        waits = [pool.submit([ProbeTask(item)]) for item in drawn]
+        for item, wait in zip(drawn, waits, strict=True):
             if time.monotonic() > until_s:
                 break
-            (answer,) = pool.result(ticket)
+            (answer,) = wait()
             if answer.line.startswith(_PICTURE):
                 found[item] = answer.line
     return found
