@@ -6,9 +6,12 @@ import gc
 import importlib
 import io
 import pickle
+import sys
 import traceback
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mmcalib.child.failures import refusal_error, root_cause
 from mmcalib.engine import messages as m
@@ -41,13 +44,26 @@ def probe_environment() -> m.EnvironmentReport:
 
 
 class OwnPickler(pickle.Pickler):
-    """Raises TypeError for a value of another package, which the parent would have to import."""
+    """Sends numbers, texts, and tuples of other packages as plain ones. Raises TypeError for their
+    other values, for which the parent would have to import them.
+    """
 
     def reducer_override(self, value: object) -> Any:
         kind = value if isinstance(value, type) else type(value)
-        if not kind.__module__.startswith("mmcalib."):
-            raise TypeError(f"a {kind.__module__}.{kind.__qualname__} is in an answer")
-        return NotImplemented
+        if kind.__module__.partition(".")[0] in {"mmcalib", *sys.stdlib_module_names}:
+            return NotImplemented
+        match value:
+            case np.generic():
+                return type(value.item()), (value.item(),)
+            case str():
+                return str, (str.__str__(value),)
+            case int():
+                return int, (int(value),)
+            case float():
+                return float, (float(value),)
+            case tuple():
+                return tuple, ([*value],)
+        raise TypeError(f"a {kind.__module__}.{kind.__qualname__} is in an answer")
 
 
 class Service:
