@@ -68,3 +68,10 @@ def expect(kind: type[Found], value: object) -> Found:
     """Return the value, which must be of this kind."""
     assert isinstance(value, kind), value
     return value
+
+
+def left_of_request(found: Any, *names: str) -> int:
+    """The requested bytes less these figures, all of which must be known."""
+    parts = [getattr(found, f"{name}_bytes") for name in ("requested", *names)]
+    assert None not in parts
+    return int(parts[0] - sum(parts[1:]))

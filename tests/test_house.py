@@ -58,10 +58,10 @@ SHORT = {
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
     "modules": 228,
-    "product lines": 47_520,
+    "product lines": 47_260,
     "test files": 183,
-    "test lines": 38_490,
-    "benchmark lines": 7_172,
+    "test lines": 38_488,
+    "benchmark lines": 7_164,
     "words of docs": 19_473,
     "words of CHANGELOG": 300,
     "lines of README": 120,

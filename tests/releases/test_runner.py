@@ -3,7 +3,6 @@
 import ast
 import importlib.util
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +17,7 @@ from mmcalib.releases.runner import (
     record_graph_bytes,
     to_budget,
 )
+from tests.builders import left_of_request
 
 METHOD = "profile_cudagraph_memory"
 
@@ -104,26 +104,13 @@ OF_0_32 = {
 }
 
 
-def total(parts: Sequence[int | None]) -> int:
-    """All must be known."""
-    known = [part for part in parts if part is not None]
-    assert len(known) == len(parts)
-    return sum(known)
-
-
 @pytest.mark.parametrize(
     ("attributes", "outside", "runner"), [(OF_0_26, 150 * MIB, "V2"), (OF_0_32, None, "V1")]
 )
 def test_the_parts_add_up_to_the_kv_cache_in_either_release(attributes, outside, runner) -> None:
     found = read_worker_memory(worker(**attributes), subtracts_graphs=True)
-    parts = (
-        found.weights_bytes,
-        found.beside_bytes,
-        found.activation_peak_bytes,
-        found.cudagraph_bytes,
-    )
-    assert found.requested_bytes is not None
-    assert found.kv_cache_bytes == found.requested_bytes - total(parts)
+    parts = "weights", "beside", "activation_peak", "cudagraph"
+    assert found.kv_cache_bytes == left_of_request(found, *parts)
     assert (found.activation_peak_bytes, found.non_torch_bytes) == (2000 * MIB, outside)
     assert (found.runner, found.kv_cache_tokens) == (runner, 16_000)
     assert found.free_before_bytes == 23_500 * MIB

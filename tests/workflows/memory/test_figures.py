@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,29 +14,16 @@ from mmcalib.models import gpus
 from mmcalib.models.cut import Depths
 from mmcalib.prediction.rehearse import memory_figures
 from mmcalib.proof.prove import Started, measured_memory
+from tests.builders import left_of_request
 from tests.workflows.rehearsals import GIB, rehearsed
 
 L4 = gpus.find_gpu("L4")
 
 
-def total(parts: Sequence[int | None]) -> int:
-    """All must be known."""
-    known = [part for part in parts if part is not None]
-    assert len(known) == len(parts)
-    return sum(known)
-
-
 def test_the_entry_adds_up_and_labels_what_is_not_rehearsed() -> None:
     found = memory_figures(rehearsed(), L4)
-    parts = (
-        found.weights_bytes,
-        found.buffers_bytes,
-        found.activation_peak_bytes,
-        found.non_torch_bytes,
-        found.cudagraph_bytes,
-    )
-    assert found.requested_bytes is not None
-    assert found.kv_cache_bytes == found.requested_bytes - total(parts)
+    parts = "weights", "buffers", "activation_peak", "non_torch", "cudagraph"
+    assert found.kv_cache_bytes == left_of_request(found, *parts)
     assert found.label == "rehearsed"
     assert found.labels["cudagraph_bytes"] == found.labels["non_torch_bytes"] == "assumed"
     assert (found.gpu, found.phases["encoder"]) == ("L4", 2 * GIB)
