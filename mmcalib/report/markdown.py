@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from mmcalib import text
 from mmcalib.report import rows
@@ -26,16 +26,27 @@ def environment(package: str, **options: Any) -> Environment:
     return made
 
 
-def markdown(calibration: CalibrationDocument, serve_with: str) -> str:
-    """Render from the calibration alone. File names stay text: table cells are escaped."""
+def _template(name: str) -> Template:
+    """A template of Markdown. File names stay text: table cells are escaped."""
     # Markdown: `cell` escapes.
     made = environment("mmcalib.report", autoescape=False, keep_trailing_newline=True)
     made.filters["cell"] = cell
     # Words of mmcalib's own keep their underscores.
     made.filters["text"] = lambda value: cell(value).replace("\\_", "_")
     made.filters["code"] = lambda value: _without_backticks(str(value)).replace("|", "\\|")
+    made.filters["fenced"] = _without_backticks
+    return made.get_template(name)
+
+
+def _without_backticks(line: str) -> str:
+    """Text that cannot end its code block."""
+    return printable(line).replace("`", "'")
+
+
+def markdown(calibration: CalibrationDocument, serve_with: str) -> str:
+    """Render from the calibration alone."""
     points = calibration.frontier
-    return made.get_template("report.md.j2").render(
+    return _template("report.md.j2").render(
         c=calibration,
         words=rows,
         kv=any(point.kv_cache_bytes is not None for point in points),
@@ -47,11 +58,6 @@ def markdown(calibration: CalibrationDocument, serve_with: str) -> str:
     )
 
 
-def _without_backticks(line: str) -> str:
-    """Text that cannot end its code block."""
-    return printable(line).replace("`", "'")
-
-
 MOST_LINES: Final = 30
 _SETTINGS: Final = 11
 
@@ -59,45 +65,28 @@ _SETTINGS: Final = 11
 def issue(calibration: CalibrationDocument) -> str:
     """At most `MOST_LINES` lines, without file names of the data."""
     shown, _ = redacted(calibration)
-    tool, config = shown.tool, shown.engine_config
-    gpu = rows.gpus_of(shown.memory.calibrated) or "no --gpu"
-    items = ", ".join(f"{m.items:,} {cell(name)}" for name, m in shown.corpus.modalities.items())
-    head = [
-        f"- mmcalib {tool['mmcalib']}, vLLM {tool['vllm']}, transformers {tool['transformers']}, "
-        f"torch {tool['torch']}, Python {tool['python']}",
-        f"- {cell(shown.model.id)} ({shown.model.source}), {cell(shown.model.architecture)}",
-        f"- {cell(gpu)}; {items} items, {shown.corpus.prompts:,} requests",
-        f"- Verdict: {rows.verdict_of(shown)}",
-    ]
-    entries = (yaml_key(key, value) for key, value in config.items() if value is not None)
+    entries = (yaml_key(*item) for item in shown.engine_config.items() if item[1] is not None)
     # JSON is YAML too.
     settings = [f"{name}: {json.dumps(value)}" for name, value in entries]
-    more = len(settings) - _SETTINGS
-    block = [f"# {with_environment(shown.server.environment, SERVE)}", *settings[:_SETTINGS]]
     compared = rows.columns(shown)
-    reserved = (rows.reserved_rows(compared)[0], *rows.memory_rows(compared))
-    lines = [
-        *map(printable, head),
-        "",
-        "```yaml",
-        *map(_without_backticks, block),
-        *([f"# and {more} more"] if more > 0 else []),
-        "```",
-        "",
-        # The figures that a maintainer needs first.
-        f"| | {' | '.join(one.name for one in compared)} |",
-        f"|---|{'--:|' * len(compared)}",
-        *(f"| {' | '.join(map(cell, cells))} |" for *cells, _ in reserved),
-    ]
+    page = _template("issue.md.j2").render(
+        c=shown,
+        words=rows,
+        serve=with_environment(shown.server.environment, SERVE),
+        settings=settings[:_SETTINGS],
+        more=len(settings) - _SETTINGS,
+        compared=compared,
+        reserved=(rows.reserved_rows(compared)[0], *rows.memory_rows(compared)),
+    )
     checks = [
         f"- {rows.MARKS[check.status]} {cell(text.one_line(rows.check_line(check)))}"
         for check in rows.worst_first(shown.checks)
         if check.status in ("fail", "warn")
     ]
-    most = MOST_LINES - len(lines) - 1
+    most = MOST_LINES - page.count("\n") - 1
     if len(checks) > most:
         checks[most - 1 :] = [f"- and {len(checks[most - 1 :])} more"]
-    return "\n".join([*lines, *([""] if checks else []), *checks]) + "\n"
+    return "\n".join([page, *checks, ""]) if checks else page
 
 
 _NOTHING: Final = "—"
