@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -138,20 +138,6 @@ def _rejected(calibration: CalibrationDocument) -> Headline:
     )
 
 
-def facts(calibration: CalibrationDocument) -> Iterator[str]:
-    """Yield the facts below the title: corpus, GPU, version, date."""
-    corpus = calibration.corpus
-    yield f"{text.number(corpus.items)} items"
-    if corpus.prompts:
-        yield f"{text.number(corpus.prompts)} requests"
-    if corpus.skipped:
-        yield f"{text.number(corpus.skipped)} skipped"
-    if calibration.memory.calibrated.gpu:
-        yield calibration.memory.calibrated.gpu
-    yield f"vLLM {calibration.tool['vllm']}"
-    yield calibration.created_at.replace("T", " ")[:16]
-
-
 @dataclass(frozen=True)
 class Report:
     """A calibration and how to show it. `serve_with` is the command that serves the configuration;
@@ -191,15 +177,6 @@ class Report:
         return redacted(self.calibration)
 
 
-_LABELS: Final = {
-    "measured": "vLLM did it here",
-    "rehearsed": "vLLM's startup code ran on a simulated GPU",
-    "computed": "follows from measured values by vLLM's own rule",
-    "assumed": "a default that you did not override",
-    "given": "you set it",
-}
-
-
 def html(report: Report) -> str:
     """One page with figures and pictures of the costliest items."""
     made = environment(
@@ -218,7 +195,6 @@ def html(report: Report) -> str:
     return made.get_template("report.html.j2").render(
         c=shown,
         words=rows,
-        facts=list(facts(shown)),
         headlines=(_kv_cache(shown), _worst_item(shown), _rejected(shown)),
         serve=report.command,
         yaml=escape("".join(settings)),
@@ -236,7 +212,6 @@ def html(report: Report) -> str:
         settings=group_evidence(shown.evidence),
         verdict=rows.verdict_of(shown),
         checks=rows.worst_first(shown.checks),
-        labels=_LABELS,
     )
 
 
