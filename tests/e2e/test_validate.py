@@ -42,8 +42,8 @@ def judge(host: EngineHost, engine_cache: Path, tmp_path: Path, monkeypatch) -> 
         config = tmp_path / "c.yaml"
         config.write_text(f"model: {model}\n{text}" if model else text)
         written = read_configuration(config, flags, beside)
-        job = ValidateJob(written, proof=ProofOptions(validate="budget"), **asked)
-        return judge_file(job, host, Silent())
+        proof = ProofOptions(validate="budget")
+        return judge_file(ValidateJob(written, host, tmp_path, Silent(), proof=proof, **asked))
 
     return validation
 

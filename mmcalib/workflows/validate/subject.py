@@ -47,24 +47,19 @@ from mmcalib.workflows.corpus import LoadedCorpus
 
 @dataclass(frozen=True, slots=True)
 class ValidateJob:
-    """A configuration as written, the media to serve, and how to prove it."""
+    """A configuration as written, the media to serve, how to prove it, and the engine process,
+    scratch folder and progress that all stages of a validation use.
+    """
 
     written: WrittenConfiguration
+    host: EngineHost
+    scratch: Path
+    progress: Progress
     data: Sequence[Path] = ()
     requests: Sequence[Path] = ()
     allowed_root: Path | None = None
     gpu: Gpu | None = None
     proof: ProofOptions = field(default_factory=ProofOptions)
-
-
-@dataclass(frozen=True, slots=True)
-class ValidateSession:
-    """The job, engine process, scratch folder and progress that all stages of a validation use."""
-
-    job: ValidateJob
-    host: EngineHost
-    scratch: Path
-    progress: Progress
 
 
 def parse_config(
@@ -164,10 +159,10 @@ def _ask_budget(asks: BudgetSource, args: Mapping[str, Any], *, whole: bool) -> 
 
 @contextlib.contextmanager
 def rehearse_config(
-    session: ValidateSession, engine_args: Mapping[str, Any], resolved: ResolvedModel
+    job: ValidateJob, engine_args: Mapping[str, Any], resolved: ResolvedModel
 ) -> Iterator[ConfigMemory | None]:
     """Rehearse the configuration and vLLM's defaults on the job's GPU; None without a GPU."""
-    gpu, progress = session.job.gpu, session.progress
+    gpu, progress = job.gpu, job.progress
     if gpu is None:
         yield None
         return
@@ -184,17 +179,17 @@ def rehearse_config(
 
 
 def open_config(
-    session: ValidateSession,
+    job: ValidateJob,
     engine_args: Mapping[str, Any],
     resolved: ResolvedModel,
     memory: ConfigMemory | None,
 ) -> tuple[ValidatedConfig | None, list[Check]]:
     """Return the configuration (None if rejected) and failed checks. Raises ModelError."""
     context, loading = opening.configured_context(engine_args), opening.loading_args(engine_args)
-    host, so = session.host, ": there is nothing to validate"
+    host, so = job.host, ": there is nothing to validate"
     try:
         opened = opening.open_model(
-            host, resolved, session.progress, loading, context_tokens=context, so=so
+            host, resolved, job.progress, loading, context_tokens=context, so=so
         )
     except VllmRefused as error:
         return None, [rejected_configuration_check(error.reason, error.hint)]
@@ -202,7 +197,7 @@ def open_config(
         opened = replace(opened, chunks_mm_input=False)
     opened = with_gpu_defaults(opened, memory.calibrated if memory else None)
     asks = BudgetSource(host, opened, resolved.path, Policy(), given=loading)
-    with session.progress.step("computing the encoder budget"):
+    with job.progress.step("computing the encoder budget"):
         args, budget, checks = _budget_with_room(asks, dict(engine_args))
         unhinted = {**args, values.LIMIT: values.plain_counts(args.get(values.LIMIT) or {})}
         plain = _ask_budget(asks, unhinted, whole=not opened.chunks_mm_input)
@@ -221,9 +216,9 @@ def open_config(
         resolved=resolved,
         budgets=asks,
         default_budget=default,
-        progress=session.progress,
+        progress=job.progress,
         memory=memory,
-        written=session.job.written,
+        written=job.written,
     )
     return subject, checks
 

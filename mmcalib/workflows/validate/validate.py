@@ -16,7 +16,7 @@ from mmcalib.checks.file import unreadable_file_check
 from mmcalib.checks.reserve import no_gpu
 from mmcalib.configs.opening import FoundConfiguration, find_configuration
 from mmcalib.configs.read import read_configuration
-from mmcalib.engine.host import CachingHost, EngineHost
+from mmcalib.engine.host import CachingHost
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.files import Scratch
 from mmcalib.models.gpus import Gpu, resolve_gpu
@@ -35,7 +35,6 @@ from mmcalib.workflows.validate.findings import add_synthetic_media, examine_con
 from mmcalib.workflows.validate.subject import (
     ValidatedConfig,
     ValidateJob,
-    ValidateSession,
     checks_in_bytes,
     open_config,
     parse_config,
@@ -46,12 +45,12 @@ Items = Literal["none", "corpus", "made up"]
 
 
 def try_config(
-    session: ValidateSession, subject: ValidatedConfig, before: Sequence[Check]
+    job: ValidateJob, subject: ValidatedConfig, before: Sequence[Check]
 ) -> tuple[ValidatedConfig, Proof, Items]:
     """Start the engine and replay, up to the job's depth, unless vLLM rejects the file. Return the
     subject with the costs of the items that it was tried with, the proof, and what items these are.
     """
-    depth = session.job.proof.validate
+    depth = job.proof.validate
     items: Items = "none" if subject.corpus is None else "corpus"
     refused = any(c.id in (CONFIG_PARSING, ITEM_BATCH) and c.status == "fail" for c in before)
     if refused or depth == "budget":
@@ -60,14 +59,14 @@ def try_config(
     source = None
     if depth == "replay" and subject.opened.starts_engines:
         if subject.corpus is None:
-            subject = add_synthetic_media(subject, session.scratch / "media")
+            subject = add_synthetic_media(subject, job.scratch / "media")
             items = "none" if subject.corpus is None else "made up"
         if subject.corpus is not None:
             source = ReplaySource(subject.corpus.prompts, files_of(subject.corpus))
-    path, budget_s = Path(subject.resolved.path), session.job.proof.startup_budget_s
-    launch = Launch(subject, subject.opened, path, session.scratch, budget_s, session.job.gpu)
+    path, budget_s = Path(subject.resolved.path), job.proof.startup_budget_s
+    launch = Launch(subject, subject.opened, path, job.scratch, budget_s, job.gpu)
     remedy = "change the option that vLLM names"
-    return subject, prove(session.host, launch, source, session.progress, remedy=remedy), items
+    return subject, prove(job.host, launch, source, job.progress, remedy=remedy), items
 
 
 def merge_checks(before: Sequence[Check], subject: ValidatedConfig, proof: Proof) -> list[Check]:
@@ -163,14 +162,7 @@ def validate(
         raise UsageError(
             "nothing to validate: no file and no flags", hint="mmcalib validate engine.yaml"
         )
-    job = ValidateJob(
-        written,
-        data=tuple(map(Path, data)),
-        requests=tuple(map(Path, requests)),
-        allowed_root=Path(allowed_local_media_path) if allowed_local_media_path else None,
-        gpu=resolve_gpu(gpu) if isinstance(gpu, str) else gpu,
-        proof=proof,
-    )
+    device = resolve_gpu(gpu) if isinstance(gpu, str) else gpu
     for option, path in [*(("data", p) for p in data), *(("requests", p) for p in requests)]:
         if not os.path.exists(path):
             hint = f"ls {os.path.dirname(path) or '.'}"
@@ -179,37 +171,47 @@ def validate(
     with (
         allow_hosts(allowed_media_domains),
         CachingHost(on_note=progress.note, on_log=progress.log) as host,
+        Scratch() as scratch,
     ):
-        return validate_with(job, host, progress)
+        job = ValidateJob(
+            written,
+            host,
+            scratch.path,
+            progress,
+            data=tuple(map(Path, data)),
+            requests=tuple(map(Path, requests)),
+            allowed_root=Path(allowed_local_media_path) if allowed_local_media_path else None,
+            gpu=device,
+            proof=proof,
+        )
+        return validate_with(job)
 
 
-def validate_with(job: ValidateJob, host: EngineHost, progress: Progress) -> Validation:
-    """Validate a job in a running engine process; an engine that it starts stays in there."""
-    with Scratch() as scratch:
-        session = ValidateSession(job, host, scratch.path, progress)
-        if broken := job.written.broken:
-            return build_document(job, None, [unreadable_file_check(broken)])
-        found = find_configuration(job.written, progress)
-        with progress.step("reading the configuration"):
-            parsed, before = parse_config(host, job.written, scratch.path)
-        if parsed is None:
-            return build_document(job, found, before)
-        root, resolved = job.allowed_root, found.resolved
-        read = partial(read_corpus, job.data, job.requests, allowed_root=root, progress=progress)
-        corpus = read() if job.data or job.requests else None
-        args = {name: value for name, value in parsed.engine_args.items() if name != "model"}
-        for note in resolved.notes[:1]:
-            progress.note(note)
-        with rehearse_config(session, args, resolved) as memory:
-            subject, refused = open_config(session, args, resolved, memory)
-            before += refused
-            if subject is None:
-                return build_document(job, found, before, args)
-            if corpus is not None and corpus.is_sound_only_for(subject.opened.modalities):
-                corpus = read(sound=True)
-            subject = replace(subject, corpus=corpus)
-            subject, findings, taken = examine_config(subject, parsed.values)
-            before += findings
-            subject, proof, items = try_config(session, subject, before)
-            document = build_document(job, found, merge_checks(before, subject, proof), args)
-            return add_figures(document, subject, proof, items, taken)
+def validate_with(job: ValidateJob) -> Validation:
+    """Validate in the job's engine process; an engine that it starts stays in there."""
+    if broken := job.written.broken:
+        return build_document(job, None, [unreadable_file_check(broken)])
+    found = find_configuration(job.written, job.progress)
+    with job.progress.step("reading the configuration"):
+        parsed, before = parse_config(job.host, job.written, job.scratch)
+    if parsed is None:
+        return build_document(job, found, before)
+    root, progress = job.allowed_root, job.progress
+    read = partial(read_corpus, job.data, job.requests, allowed_root=root, progress=progress)
+    corpus = read() if job.data or job.requests else None
+    args = {name: value for name, value in parsed.engine_args.items() if name != "model"}
+    for note in found.resolved.notes[:1]:
+        job.progress.note(note)
+    with rehearse_config(job, args, found.resolved) as memory:
+        subject, refused = open_config(job, args, found.resolved, memory)
+        before += refused
+        if subject is None:
+            return build_document(job, found, before, args)
+        if corpus is not None and corpus.is_sound_only_for(subject.opened.modalities):
+            corpus = read(sound=True)
+        subject = replace(subject, corpus=corpus)
+        subject, findings, taken = examine_config(subject, parsed.values)
+        before += findings
+        subject, proof, items = try_config(job, subject, before)
+        document = build_document(job, found, merge_checks(before, subject, proof), args)
+        return add_figures(document, subject, proof, items, taken)

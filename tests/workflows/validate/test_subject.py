@@ -101,7 +101,8 @@ def test_what_is_not_yaml_is_a_finding(tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("model: [\n")
     written = read_configuration(config, ("--port", "1"), "m")
-    found = validate_with(ValidateJob(written, gpu=gpus.find_gpu("L4")), NOBODY, Silent())
+    job = ValidateJob(written, NOBODY, tmp_path, Silent(), gpu=gpus.find_gpu("L4"))
+    found = validate_with(job)
     assert (found.verdict, found.model, found.gpu) == ("fail", "m", "L4")
     assert found.flags == ["--port", "1"]
     (check,) = found.checks
