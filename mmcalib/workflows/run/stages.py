@@ -85,14 +85,14 @@ def derive(session: Session, served: Prepared) -> Derived:
     budgets = BudgetSource(host, opened, path, job.policy, files=files, given=session.given)
     reserve, texts = job.policy.text_reserve_tokens, served.texts
     serving, judge = None, MemoryJudge()
-    if session.prediction is not None and session.serving is not None:
-        prediction, process, default = session.prediction, session.serving, session.default_args
+    if session.prediction is not None and session.server is not None:
+        prediction, server, default = session.prediction, session.server, session.default_args
         # The process starts up while text is counted.
-        process.submit(process.rehearsals.start_simulated_gpu)
+        server.run_after(server.rehearsals.start_simulated_gpu)
         answers = min(reserve, opened.max_model_len)
         requests = make_trace(corpus, texts.split, answer_tokens=answers, most=MOST_IN_A_RUN)
         cut = cut_checkpoint(Path(served.resolved.path), session.scratch / "served")
-        serving = BackgroundTraffic(prediction, process, requests, cut)
+        serving = BackgroundTraffic(prediction, server, requests, cut)
         judge = predict.RehearsalJudge(
             prediction,
             default,
@@ -101,7 +101,7 @@ def derive(session: Session, served: Prepared) -> Derived:
             given={*session.given, *job.policy.given_values},
             reserves=not (job.policy.allow_under_reserve or job.options.pin_kv_cache),
         )
-        if process.own_process:
+        if server is not prediction:
             serving.start(default)
     decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, judge, texts)
     for remedy in decision.remedies:

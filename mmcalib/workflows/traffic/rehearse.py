@@ -182,20 +182,13 @@ MOST_IN_A_RUN: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class ServingProcess:
-    """The process of `rehearsals`; `submit` runs work there, or in `own_process`."""
-
-    rehearsals: Rehearsals
-    submit: Callable[[Callable[[], Any]], Future[Any]]
-    own_process: bool
-
-
-@dataclass(frozen=True, slots=True)
 class BackgroundTraffic:
-    """Serves the requests `trace`, once per configuration, with the model at `model_path`."""
+    """Serves the requests `trace`, once per configuration, with the model at `model_path`, in the
+    thread and process of `server`: `prediction` or another one.
+    """
 
     prediction: MemoryPrediction
-    process: ServingProcess
+    server: MemoryPrediction
     trace: Trace
     model_path: Path
     _begun: dict[str, Future[Traffic | None]] = field(init=False, default_factory=dict)
@@ -204,7 +197,7 @@ class BackgroundTraffic:
         """Start serving; None if vLLM would not start. Call after `prediction.start(args)`."""
         key = arguments_key(args)
         if key not in self._begun:
-            self._begun[key] = self.process.submit(lambda: self._serve(args))
+            self._begun[key] = self.server.run_after(lambda: self._serve(args))
         return self._begun[key]
 
     def wait_for_figures(
@@ -222,8 +215,8 @@ class BackgroundTraffic:
             raise started
         if started is None or started.kv_blocks is None:
             return None
-        rehearsals = self.process.rehearsals
-        return serve_trace(rehearsals, self.model_path, args, started, self.trace, Arrivals())
+        own = self.server.rehearsals
+        return serve_trace(own, self.model_path, args, started, self.trace, Arrivals())
 
 
 def finish_serving(

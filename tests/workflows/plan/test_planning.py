@@ -57,7 +57,7 @@ def searched(at: Trials) -> SearchResult:
 
 
 def bench(args: Mapping[str, Any], goal: Goal | None = None, **how: Any) -> Trials:
-    found = Trials(MemoryPrediction(GPU, DeepStack(**how)), args, goal or Goal())
+    found = Trials(MemoryPrediction(GPU, DeepStack(**how)), args, goal or Goal())  # type: ignore[arg-type]
     found.rehearse(())
     return found
 
@@ -155,7 +155,7 @@ HINTED: Mapping[str, Any] = {"count": 2, "width": 512, "height": 512}
 
 def served(image: Any, goal: Goal | None = None, **args: Any) -> Trials:
     limits = {"limit_mm_per_prompt": {"image": image, "video": 0}}
-    at = Trials(MemoryPrediction(L4, Qwen7B()), {"model": "/m", **limits, **args}, goal or Goal())
+    at = Trials(MemoryPrediction(L4, Qwen7B()), {"model": "/m", **limits, **args}, goal or Goal())  # type: ignore[arg-type]
     at.rehearse(())
     return at
 
@@ -241,7 +241,7 @@ class SharedCap:
 
 def test_a_cap_of_images_that_turns_videos_away_is_passed_over() -> None:
     args = {"model": "/m", "limit_mm_per_prompt": {"image": 1, "video": 1}}
-    with MemoryPrediction(GPU, SharedCap()) as prediction:
+    with MemoryPrediction(GPU, SharedCap()) as prediction:  # type: ignore[arg-type]
         at = Trials(prediction, args, Goal("kv_tokens", 200_000))
         found = searched(replace(at, knobs=(AREA,)))
     assert not found.outcome.reached
@@ -290,7 +290,7 @@ def test_no_plan_exceeds_the_sequences_that_the_log_allows(tmp_path: Path) -> No
     (fix,) = stated_remedies(found.log)
     assert fix.changes == {"max_num_seqs": 108}
     assert stated_remedies(found.log, parse_kept(["max_num_seqs"])) == ()
-    at = Trials(MemoryPrediction(GPU, DeepStack()), ROOMY, Goal(), required=(fix,))
+    at = Trials(MemoryPrediction(GPU, DeepStack()), ROOMY, Goal(), required=(fix,))  # type: ignore[arg-type]
     assert at.args(())["max_num_seqs"] == 108
 
 

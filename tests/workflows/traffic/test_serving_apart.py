@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.domain.traffic import Trace
 from mmcalib.models.gpus import find_gpu
 from mmcalib.prediction.rehearse import MemoryPrediction
-from mmcalib.workflows.traffic.rehearse import BackgroundTraffic, ServingProcess
+from mmcalib.workflows.traffic.rehearse import BackgroundTraffic
 from tests.workflows.rehearsals import rehearsed
 
 SOON_S = 60
@@ -53,15 +52,10 @@ def server() -> Server:
 @pytest.fixture
 def serving(startup: Startup, server: Server) -> Iterator[BackgroundTraffic]:
     with (
-        MemoryPrediction(find_gpu("L4"), startup) as prediction,
-        ThreadPoolExecutor(max_workers=1) as thread,
+        MemoryPrediction(find_gpu("L4"), startup) as prediction,  # type: ignore[arg-type]
+        MemoryPrediction(find_gpu("L4"), server) as thread,  # type: ignore[arg-type]
     ):
-        yield BackgroundTraffic(
-            prediction,
-            ServingProcess(server, thread.submit, own_process=True),  # type: ignore[arg-type]
-            Trace((), ()),
-            Path("/cut"),
-        )
+        yield BackgroundTraffic(prediction, thread, Trace((), ()), Path("/cut"))
         startup.may.set()
 
 
