@@ -33,7 +33,7 @@ from mmcalib.limits.policy import Policy
 from mmcalib.models.cut import cut_checkpoint
 from mmcalib.prediction import predict, worst_steps
 from mmcalib.prediction.rehearse import Predicted
-from mmcalib.prediction.worst_steps import RehearseAll, predicted_shortfall
+from mmcalib.prediction.worst_steps import RehearseAll, find_shortfall
 from mmcalib.proof.prove import (
     Launch,
     Proof,
@@ -267,7 +267,8 @@ def _reserve_checks(
     predicted: Predicted, decision: Decision, policy: Policy, ask: RehearseAll, accesses: Accesses
 ) -> list[Check]:
     """Check the reserve in bytes, with options that pass, and retention; needs a rehearsal."""
-    short, remedies = predicted_shortfall(predicted, decision), []
+    after, allowed = predicted.calibrated, policy.allow_under_reserve
+    short, remedies = find_shortfall(decision, after, predicted.steps), []
     if short is None:
         return []
     # Only what the user has set stands against these: `decide` applies all others.
@@ -277,7 +278,6 @@ def _reserve_checks(
         batch = values.pop("max_num_batched_tokens", None)
         own = f"--max-num-batched-tokens {batch} " if batch else ""
         remedies.append(f"{own}{'-- ' if values else ''}{format_flags(values)}".strip())
-    after, allowed = predicted.calibrated, policy.allow_under_reserve
     reserved = reserve.reserved_bytes_check(short, after, decision, remedies, allowed=allowed)
     retention = worst_steps.check_retention(predicted, decision, accesses)
     return [check for check in (reserved, retention) if check is not None]

@@ -16,7 +16,7 @@ from mmcalib.logs.starts import Failure, OutOfMemory, Phase, StartupLog, last_fa
 from mmcalib.models import gpus
 from mmcalib.models.gpus import describe_gpu
 from mmcalib.prediction.rehearse import MemoryPrediction, Predicted
-from mmcalib.prediction.worst_steps import predicted_shortfall
+from mmcalib.prediction.worst_steps import find_shortfall
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 from mmcalib.remedies.log import stated_remedies
@@ -75,7 +75,7 @@ def test_a_configuration_is_judged_as_run_and_validate_do() -> None:
     assert "under-reserved by 0.46 GiB: the language model's step" in found.check.detail
     after = at.rehearse(())
     same = Predicted(GPU, None, after, steps={"image": after})
-    assert found.shortfall == predicted_shortfall(same, found.configuration)
+    assert found.shortfall == find_shortfall(found.configuration, after, same.steps)
     theirs = reserved_check(same, found.configuration)
     assert found.check.detail == theirs.detail
     assert judge(bench(ROOMY)).check.status == "pass"
