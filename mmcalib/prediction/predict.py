@@ -100,7 +100,7 @@ class RehearsalJudge(MemoryJudge):
     prediction: MemoryPrediction
     default: EngineArgs
     concurrency: float | None
-    serve: Callable[[EngineArgs, RehearsedMemory | None], TrafficFigures | None]
+    serve: Callable[[EngineArgs], TrafficFigures | None]
     given: Collection[str] = ()
     reserves: bool = True
 
@@ -263,10 +263,10 @@ class RehearsalJudge(MemoryJudge):
         return find_shortfall(decision, after, steps)
 
     def _serve(self, args: EngineArgs) -> TrafficFigures | None:
-        started = self.prediction.attempt(args)
+        self.prediction.attempt(args)
         with self.prediction.progress.step(f"simulating requests on {self.prediction.gpu.name}"):
             try:
-                return self.serve(args, started)
+                return self.serve(args)
             except MmcalibError:
                 return None
 

@@ -154,7 +154,7 @@ def test_memory_outside_the_default_share_is_tried_before_a_model_is_refused() -
 def test_remedies_that_are_not_enough_alone_are_tried_together() -> None:
     decision = decide(corpus([ImageShape(280, 280)]))
     with MemoryPrediction(gpus.find_gpu("L4"), Pretended(4.0, image=4.0), {"model": "p"}) as at:  # type: ignore[arg-type]
-        judge = RehearsalJudge(at, {}, None, lambda *_: None, reserves=False)
+        judge = RehearsalJudge(at, {}, None, lambda _: None, reserves=False)
         found = [one.changes for one in judge.remedies(decision)]
         kept = replace(judge, given={UTILIZATION, "max_num_batched_tokens"}, concurrency=128)
         assert list(kept.remedies(decision)) == []
@@ -165,7 +165,7 @@ def test_what_load_would_take_of_the_reserve_is_left_by_a_lower_utilization() ->
     decision = decide(corpus([ImageShape(280, 280)]))
     loads = [SimpleNamespace(margin_bytes=n << 20, requested_bytes=20 * GIB) for n in (999, 50)]
     with prediction()[0] as at:
-        judge = RehearsalJudge(at, {}, None, lambda args, _: cast(Any, loads[bool(args)]))
+        judge = RehearsalJudge(at, {}, None, lambda args: cast(Any, loads[bool(args)]))
         changes = getattr(judge.keep_reserve(decision), "changes", None)
         assert changes == {UTILIZATION: 0.904}, "100 of 22,528 MiB less"
         assert replace(judge, given={UTILIZATION}).keep_reserve(decision) is None

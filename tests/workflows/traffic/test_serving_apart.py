@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
-from mmcalib.domain.traffic import Trace
+from mmcalib.domain.traffic import Trace, Traffic
 from mmcalib.models.gpus import find_gpu
 from mmcalib.prediction.rehearse import MemoryPrediction
-from mmcalib.workflows.traffic.rehearse import BackgroundTraffic
+from mmcalib.workflows.traffic.rehearse import BackgroundTraffic, traffic_figures
 from tests.workflows.rehearsals import rehearsed
 
 SOON_S = 60
+TRACE, SERVED = Trace((), ()), Traffic((), None, (), 500, 4096, 0, 0, None, 2.0)
 
 
 class Startup:
@@ -34,9 +35,9 @@ class Server:
     def __init__(self) -> None:
         self.served: list[Mapping[str, Any]] = []
 
-    def serve(self, engine_args: Mapping[str, Any], requests: object, arrivals: object) -> str:
+    def serve(self, engine_args: Mapping[str, Any], requests: object, arrivals: object) -> Traffic:
         self.served.append(engine_args)
-        return "traffic"
+        return SERVED
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def serving(startup: Startup, server: Server) -> Iterator[BackgroundTraffic]:
         MemoryPrediction(find_gpu("L4"), startup) as prediction,  # type: ignore[arg-type]
         MemoryPrediction(find_gpu("L4"), server) as thread,  # type: ignore[arg-type]
     ):
-        yield BackgroundTraffic(prediction, thread, Trace((), ()), Path("/cut"))
+        yield BackgroundTraffic(prediction, thread, TRACE, Path("/cut"))
         startup.may.set()
 
 
@@ -65,7 +66,7 @@ def test_it_waits_for_the_rehearsal_and_for_nothing_after_it(serving, startup, s
     assert not asked.done()
     assert server.served == []
     startup.may.set()
-    assert asked.result(SOON_S) == "traffic"
+    assert asked.result(SOON_S) == traffic_figures(SERVED, TRACE, rehearsed(kv_blocks=500))
     (args,) = server.served
     assert args["num_gpu_blocks_override"] == 500
     assert args["model"] == "/cut"
