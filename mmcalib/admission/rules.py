@@ -147,8 +147,8 @@ class ProvenRule:
     exact: bool
 
 
-# vLLM's cost of a shape, or its words if it rejects the shape.
-Made = Cost | str
+# vLLM's cost of a probe or of the corpus' item, or its words if it rejects the shape.
+Made = Cost | ItemCost | str
 Observed = Mapping[Shape, Made]
 
 
@@ -195,14 +195,15 @@ class _Seeker:
         if area is None:
             return self._ceiling()
         costs = list(self._all_costs(self.observe(probe_images(area))))
-        around = max((c.tokens - c.embeds for _, c in costs if isinstance(c, Cost)), default=0)
+        around = max((c.tokens - c.embeds for _, c in costs if not isinstance(c, str)), default=0)
         rules = (replace(area, around_tokens=around, least_edge_px=n) for n in (0, area.factor_px))
         return next(filter(None, (_prove(rule, costs, exact=True) for rule in rules)), None)
 
     def _ceiling(self) -> ProvenRule | None:
         """Prove a rule for one size, or for layouts whose largest is vLLM's own and a probe's."""
         probes = self.observe(probe_layouts())
-        sizes = {(c.tokens, c.embeds) for _, c in self._all_costs(probes) if isinstance(c, Cost)}
+        costs = [c for _, c in self._all_costs(probes) if not isinstance(c, str)]
+        sizes = {(cost.tokens, cost.embeds) for cost in costs}
         most = max((embeds for _, embeds in sizes), default=0)
         largest = self.decision.plain.max_tokens_per_item.get("image", 0)
         one_size = len(sizes) == 1
@@ -211,8 +212,8 @@ class _Seeker:
         for side_px, aspect in DOMAINS:
             corners = probe_corners(side_px, aspect)
             edge = self.observe(corners)
-            costs = [edge.get(s) for s in corners]
-            if all(isinstance(cost, Cost) and cost.embeds <= most for cost in costs):
+            found = [edge.get(s) for s in corners]
+            if all(isinstance(cost, Cost) and cost.embeds <= most for cost in found):
                 rule = bounds.Ceiling(max(tokens for tokens, _ in sizes), most, side_px, aspect)
                 return _prove(rule, self._all_costs({**probes, **edge}), exact=False)
         return None
@@ -291,9 +292,7 @@ class _Seeker:
         ignored = {mismatch.shape for mismatch in table.mismatches} | set(probes)
         for one in table.columns_of(self.modality):
             if one.shape not in ignored:
-                seconds = one.process_s
-                cost = Cost(one.tokens, one.embeds, one.tensor_bytes, 0.0, seconds, one.sampled)
-                yield one.shape, cost
+                yield one.shape, one
         for refusal in table.refusals:
             mine = refusal.shape.modality == self.modality and refusal.by == "vllm"
             if mine and refusal.shape not in ignored:

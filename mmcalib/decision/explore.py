@@ -88,13 +88,11 @@ class BudgetSource:
 
     def budget_of(self, args: Mapping[str, Any], *, build_dummy: bool = False) -> Budget:
         """Return the budget of these arguments. Raises EngineError if vLLM rejects them."""
-        usable = without_gpu_args({**self.given, **args}, self.opened.device)
-        request = ComputeBudget({"model": self.model_path, **usable}, build_dummy)
         # The server's defaults, which may differ from those of this machine.
-        serving = self.opened.serve_defaults.items()
-        for name, value in (("max_model_len", self.opened.max_model_len), *serving):
-            request.engine_args.setdefault(name, value)
-        return self.host.ask(request, "computing the encoder budget")
+        defaults = {**self.opened.serve_defaults, "max_model_len": self.opened.max_model_len}
+        usable = without_gpu_args({**self.given, **args}, self.opened.device)
+        full = {**defaults, "model": self.model_path, **usable}
+        return self.host.ask(ComputeBudget(full, build_dummy), "computing the encoder budget")
 
 
 def explore(

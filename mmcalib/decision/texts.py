@@ -74,10 +74,9 @@ class Texts:
         cls, host: EngineHost, modalities: Collection[Modality], again: ReadTexts | None = None
     ) -> Texts:
         """Make it with the bound of the host's open model."""
-        try:
+        bound = TextBound()
+        with suppress(VllmMoved, VllmRefused):
             bound = host.ask(BoundTexts(tuple(modalities)), "reading the chat template")
-        except (VllmMoved, VllmRefused):
-            bound = TextBound()
         return cls(host, bound, again)
 
     def find_counting(self, modalities: Collection[Modality]) -> None:

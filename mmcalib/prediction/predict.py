@@ -22,7 +22,7 @@ from mmcalib.prediction.worst_steps import (
     RehearseAll,
     encoder_steps,
     find_remedies,
-    predicted_shortfall,
+    find_shortfall,
     rehearse_worst_steps,
     worst_step_configs,
 )
@@ -100,7 +100,7 @@ class RehearsalJudge(MemoryJudge):
     prediction: MemoryPrediction
     default: EngineArgs
     concurrency: float | None
-    serve: Callable[[EngineArgs, RehearsedMemory | None], TrafficFigures | None]
+    serve: Callable[[EngineArgs], TrafficFigures | None]
     given: Collection[str] = ()
     reserves: bool = True
 
@@ -260,14 +260,13 @@ class RehearsalJudge(MemoryJudge):
             return None
         after = self._attempt(decision)
         steps = rehearse_worst_steps(decision, self.prediction.rehearse_all)
-        found = Predicted(self.prediction.gpu, None, after, steps=steps)
-        return predicted_shortfall(found, decision)
+        return find_shortfall(decision, after, steps)
 
     def _serve(self, args: EngineArgs) -> TrafficFigures | None:
-        started = self.prediction.attempt(args)
+        self.prediction.attempt(args)
         with self.prediction.progress.step(f"simulating requests on {self.prediction.gpu.name}"):
             try:
-                return self.serve(args, started)
+                return self.serve(args)
             except MmcalibError:
                 return None
 
@@ -293,7 +292,7 @@ def find_default_problem(
     plain = decision.plain if decision.setting == table.setting else budget
     judged = JudgedConfig(dict(default), decision.counts, budget, plain, decision.adequacy, table)
     steps, (loaded,) = rehearse_worst_steps(judged, ask), ask([default], encoder_steps(judged))
-    short = predicted_shortfall(Predicted(predicted.gpu, None, loaded, steps=steps), judged)
+    short = find_shortfall(judged, loaded, steps)
     if short is None or short.holds:
         return ""
     return f"run out of memory under load: {gib(short.nbytes - short.outside_bytes)} are missing"
@@ -370,7 +369,7 @@ def fix_kv_cache(
     predicted: Predicted, decision: JudgedConfig, ask: RehearseAll
 ) -> PinnedPool | None:
     """Rehearse a fixed KV cache, smaller by the shortfall of serving; None if unknown."""
-    short = predicted_shortfall(predicted, decision)
+    short = find_shortfall(decision, predicted.calibrated, predicted.steps)
     spared = short.nbytes if short is not None and not short.passes else 0
     pool = fix_kv_cache_size(predicted.calibrated, spared) if predicted.calibrated else None
     if pool is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.memory import Budget, EncoderStep, RehearsedMemory
@@ -78,18 +78,12 @@ def with_gpu_defaults(opened: ModelInfo, rehearsed: RehearsedMemory | None) -> M
     return replace(opened, serve_defaults=defaults)
 
 
-class Rehearser(Protocol):
-    """The part of `Rehearsals` that a prediction uses."""
-
-    def rehearse(self, engine_args: EngineArgs, steps: Steps = ()) -> RehearsedMemory: ...
-
-
 @dataclass(slots=True)
 class MemoryPrediction(Closing):
     """Rehearses over `base`, in a thread. `failure` is the first error, if no `fatal` one."""
 
     gpu: Gpu
-    rehearsals: Rehearser
+    rehearsals: Rehearsals
     base: EngineArgs = field(default_factory=dict)
     fatal: tuple[type[MmcalibError], ...] = ()
     progress: Progress = field(default_factory=Silent)

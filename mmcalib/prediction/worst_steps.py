@@ -124,9 +124,20 @@ def encoder_steps(decision: JudgedConfig) -> tuple[EncoderStep, ...]:
 
 
 def find_shortfall(
-    decision: JudgedConfig, calibrated: RehearsedMemory, steps: Mapping[Modality, RehearsedMemory]
-) -> demand.Shortfall:
-    """Compare the costliest demand with the reserve; `calibrated` has peaks of `encoder_steps`."""
+    decision: JudgedConfig,
+    calibrated: RehearsedMemory | None,
+    steps: Mapping[Modality, RehearsedMemory],
+) -> demand.Shortfall | None:
+    """Compare the costliest demand with the reserve; `calibrated` has peaks of `encoder_steps`.
+    None if a part is unrehearsed or nothing needs memory.
+    """
+    served = [m for m, _ in worst_step_configs(decision)]
+    if calibrated is None or any(m not in steps for m in served):
+        return None
+    # Embeddings from clients have no steps but need memory.
+    needs_memory = decision.budget.encoder_cache_size or calibrated.prefills
+    if not calibrated.phases or not needs_memory:
+        return None
     return demand.Shortfall(
         reserved_bytes=calibrated.activation_peak_bytes + calibrated.spare_bytes,
         worst=max(list_demands(decision, calibrated, steps), key=lambda one: one.nbytes),
@@ -136,18 +147,6 @@ def find_shortfall(
         total_bytes=calibrated.total_bytes,
         kv_cache_bytes=max(0, calibrated.kv_cache_bytes),
     )
-
-
-def predicted_shortfall(predicted: Predicted, decision: JudgedConfig) -> demand.Shortfall | None:
-    """The shortfall of the reserve; None if a part is unrehearsed or nothing needs memory."""
-    after = predicted.calibrated
-    served = [m for m, _ in worst_step_configs(decision)]
-    if after is None or any(m not in predicted.steps for m in served):
-        return None
-    # Embeddings from clients have no steps but need memory.
-    if not after.phases or not (decision.budget.encoder_cache_size or after.prefills):
-        return None
-    return find_shortfall(decision, after, predicted.steps)
 
 
 def list_demands(
@@ -278,11 +277,8 @@ def _rehearse_with(
     if first is None or first.kv_cache_tokens is None or first.budget is None:
         return None
     steps = rehearse_worst_steps(altered, ask)
-    if any(modality not in steps for modality, _ in worst_step_configs(altered)):
-        return None
-    # A rehearsal does not look for the largest clip.
-    budget = replace(first.budget, largest_clip=decision.budget.largest_clip)
-    return budget, find_shortfall(replace(altered, budget=budget), first, steps), first
+    short = find_shortfall(replace(altered, budget=first.budget), first, steps)
+    return None if short is None else (first.budget, short, first)
 
 
 def _expected(budget: Budget, values: demand.Values) -> Budget:

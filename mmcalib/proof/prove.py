@@ -169,7 +169,7 @@ def measured_memory(started: Started | None, *, own: bool) -> Memory:
     """The measured memory. Without `own`, only the weights apply to the configuration."""
     if started is None:
         return Memory(note="no engine was started")
-    figures = started.figures
+    figures, gpu = started.figures, started.figures.gpu if own else None
     cut = started.depths != started.true_depths
     scaled: Label = "computed" if cut else "measured"
     notes = ["weights and KV bytes scaled up from fewer layers"] if cut else []
@@ -180,23 +180,19 @@ def measured_memory(started: Started | None, *, own: bool) -> Memory:
     if peak is not None:
         labels["activation_peak_bytes"] = "measured"
         notes.append(f"activation peak of {figures.device} kernels")
-    found: dict[str, Any] = {
-        "weights_bytes": figures.weights_full_bytes,
-        "kv_bytes_per_token": figures.kv_full_bytes_per_token,
-        "activation_peak_bytes": peak,
-        "label": "measured" if peak is not None else scaled,
-        "labels": labels,
-        "note": "; ".join(notes),
-    }
-    gpu = figures.gpu
-    if not own or gpu is None:
-        return Memory(**found)
-    beside, most = gpu.beside_bytes, gpu.max_concurrency
+    buffers_bytes, most = None, gpu.max_concurrency if gpu else None
+    if gpu and gpu.beside_bytes is not None:
+        buffers_bytes = gpu.beside_bytes - (gpu.non_torch_bytes or 0)
     return Memory.from_value(
         gpu,
-        buffers_bytes=None if beside is None else beside - (gpu.non_torch_bytes or 0),
+        weights_bytes=figures.weights_full_bytes,
+        buffers_bytes=buffers_bytes,
+        kv_bytes_per_token=figures.kv_full_bytes_per_token,
+        activation_peak_bytes=peak,
         max_concurrency=None if most is None else round(most, 2),
-        **found,
+        label="measured" if peak is not None else scaled,
+        labels=labels,
+        note="; ".join(notes),
     )
 
 

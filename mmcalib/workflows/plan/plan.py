@@ -399,7 +399,7 @@ class Trials:
         config = JudgedConfig(args, counts, budget, plain=budget, adequacy=adequacy)
         steps = worst_steps.rehearse_worst_steps(config, prediction.rehearse_all)
         predicted = Predicted(prediction.gpu, None, memory, steps=steps, failure=prediction.failure)
-        return config, predicted, worst_steps.predicted_shortfall(predicted, config)
+        return config, predicted, worst_steps.find_shortfall(config, memory, steps)
 
     def reserve(self, remedies: r.Remedies) -> Iterator[r.Remedy]:
         """Yield engine values that make the reserve hold, or leave the log's shortfall free."""

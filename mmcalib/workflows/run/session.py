@@ -55,7 +55,6 @@ from mmcalib.proof.prove import Proof
 from mmcalib.results.memory import EncoderBudget
 from mmcalib.text import flag, one_line
 from mmcalib.workflows.corpus import LoadedCorpus, read_corpus
-from mmcalib.workflows.traffic.rehearse import ServingProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +243,9 @@ def check_unstarted_flags(
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A job's processes; `given` are the user's arguments. `fit` fails if no limits fit the GPU."""
+    """A job's processes; `server` serves requests, in the process of `prediction` or another one.
+    `given` are the user's arguments. `fit` fails if no limits fit the GPU.
+    """
 
     job: Job
     host: EngineHost
@@ -252,7 +253,7 @@ class Session:
     scratch: Path
     progress: Progress
     given: Mapping[str, Any] = field(default_factory=dict)
-    serving: ServingProcess | None = None
+    server: MemoryPrediction | None = None
     yours: GivenConfiguration | None = None
     fit: Future[None] | None = None
 
@@ -325,18 +326,16 @@ def open_session(
     """Begin a session; with a GPU, vLLM's defaults are rehearsed in the background."""
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(Scratch()).path
-        rehearsals = prediction = serving = None
+        rehearsals = prediction = server = None
         if job.gpu is not None:
             rehearsals = stack.enter_context(Rehearsals(job.gpu, on_log=progress.log))
             base = {"model": resolved.path}
             prediction = MemoryPrediction(job.gpu, rehearsals, base, progress=progress)
-            stack.enter_context(prediction)
-            serving = ServingProcess(rehearsals, prediction.run_after, own_process=False)
+            server = stack.enter_context(prediction)
             # A second process is worth it if no engine starts and there is more than one core.
             if job.options.validate in ("none", "budget") and len(os.sched_getaffinity(0)) > 1:
                 own = stack.enter_context(Rehearsals(job.gpu, on_log=progress.log))
-                thread = stack.enter_context(MemoryPrediction(job.gpu, own))
-                serving = ServingProcess(own, thread.run_after, own_process=True)
+                server = stack.enter_context(MemoryPrediction(job.gpu, own))
         host = shared.host_of(resolved.path, progress)
         if job.engine_args:
             opening.reject_unknown_arguments(job.engine_args, opening.list_options(host).engine)
@@ -348,7 +347,7 @@ def open_session(
             job = replace(job, policy=yours.fill_policy(job.policy))
             # A configuration without limits equals the default, which the report compares anyway.
             yours = yours if yours.derived_names or yours.written.source else None
-        session = Session(job, host, prediction, scratch, progress, given, serving, yours)
+        session = Session(job, host, prediction, scratch, progress, given, server, yours)
         if prediction is not None:
             policy, default = job.policy, session.default_args
             least = {**default, **policy.given_values}

@@ -33,7 +33,7 @@ from mmcalib.limits.policy import Policy
 from mmcalib.models.cut import cut_checkpoint
 from mmcalib.prediction import predict, worst_steps
 from mmcalib.prediction.rehearse import Predicted
-from mmcalib.prediction.worst_steps import RehearseAll, predicted_shortfall
+from mmcalib.prediction.worst_steps import RehearseAll, find_shortfall
 from mmcalib.proof.prove import (
     Launch,
     Proof,
@@ -85,14 +85,14 @@ def derive(session: Session, served: Prepared) -> Derived:
     budgets = BudgetSource(host, opened, path, job.policy, files=files, given=session.given)
     reserve, texts = job.policy.text_reserve_tokens, served.texts
     serving, judge = None, MemoryJudge()
-    if session.prediction is not None and session.serving is not None:
-        prediction, process, default = session.prediction, session.serving, session.default_args
+    if session.prediction is not None and session.server is not None:
+        prediction, server, default = session.prediction, session.server, session.default_args
         # The process starts up while text is counted.
-        process.submit(process.rehearsals.start_simulated_gpu)
+        server.run_after(server.rehearsals.start_simulated_gpu)
         answers = min(reserve, opened.max_model_len)
         requests = make_trace(corpus, texts.split, answer_tokens=answers, most=MOST_IN_A_RUN)
         cut = cut_checkpoint(Path(served.resolved.path), session.scratch / "served")
-        serving = BackgroundTraffic(prediction, process, requests, cut)
+        serving = BackgroundTraffic(prediction, server, requests, cut)
         judge = predict.RehearsalJudge(
             prediction,
             default,
@@ -101,7 +101,7 @@ def derive(session: Session, served: Prepared) -> Derived:
             given={*session.given, *job.policy.given_values},
             reserves=not (job.policy.allow_under_reserve or job.options.pin_kv_cache),
         )
-        if process.own_process:
+        if server is not prediction:
             serving.start(default)
     decision = decide(corpus.census, corpus.prompts, sample, budgets, progress, judge, texts)
     for remedy in decision.remedies:
@@ -267,7 +267,8 @@ def _reserve_checks(
     predicted: Predicted, decision: Decision, policy: Policy, ask: RehearseAll, accesses: Accesses
 ) -> list[Check]:
     """Check the reserve in bytes, with options that pass, and retention; needs a rehearsal."""
-    short, remedies = predicted_shortfall(predicted, decision), []
+    after, allowed = predicted.calibrated, policy.allow_under_reserve
+    short, remedies = find_shortfall(decision, after, predicted.steps), []
     if short is None:
         return []
     # Only what the user has set stands against these: `decide` applies all others.
@@ -277,7 +278,6 @@ def _reserve_checks(
         batch = values.pop("max_num_batched_tokens", None)
         own = f"--max-num-batched-tokens {batch} " if batch else ""
         remedies.append(f"{own}{'-- ' if values else ''}{format_flags(values)}".strip())
-    after, allowed = predicted.calibrated, policy.allow_under_reserve
     reserved = reserve.reserved_bytes_check(short, after, decision, remedies, allowed=allowed)
     retention = worst_steps.check_retention(predicted, decision, accesses)
     return [check for check in (reserved, retention) if check is not None]

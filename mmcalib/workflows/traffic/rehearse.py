@@ -182,48 +182,37 @@ MOST_IN_A_RUN: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class ServingProcess:
-    """The process of `rehearsals`; `submit` runs work there, or in `own_process`."""
-
-    rehearsals: Rehearsals
-    submit: Callable[[Callable[[], Any]], Future[Any]]
-    own_process: bool
-
-
-@dataclass(frozen=True, slots=True)
 class BackgroundTraffic:
-    """Serves the requests `trace`, once per configuration, with the model at `model_path`."""
+    """Serves the requests `trace`, once per configuration, with the model at `model_path`, in the
+    thread and process of `server`: `prediction` or another one.
+    """
 
     prediction: MemoryPrediction
-    process: ServingProcess
+    server: MemoryPrediction
     trace: Trace
     model_path: Path
-    _begun: dict[str, Future[Traffic | None]] = field(init=False, default_factory=dict)
+    _begun: dict[str, Future[TrafficFigures | None]] = field(init=False, default_factory=dict)
 
-    def start(self, args: EngineArgs) -> Future[Traffic | None]:
+    def start(self, args: EngineArgs) -> Future[TrafficFigures | None]:
         """Start serving; None if vLLM would not start. Call after `prediction.start(args)`."""
         key = arguments_key(args)
         if key not in self._begun:
-            self._begun[key] = self.process.submit(lambda: self._serve(args))
+            self._begun[key] = self.server.run_after(lambda: self._serve(args))
         return self._begun[key]
 
-    def wait_for_figures(
-        self, args: EngineArgs, started: RehearsedMemory | None
-    ) -> TrafficFigures | None:
+    def wait_for_figures(self, args: EngineArgs) -> TrafficFigures | None:
         """Wait for the figures, None if vLLM would not start. Raises MmcalibError if that fails."""
-        served = self.start(args).result()
-        if served is None or started is None:
-            return None
-        return traffic_figures(served, self.trace, started)
+        return self.start(args).result()
 
-    def _serve(self, args: EngineArgs) -> Traffic | None:
+    def _serve(self, args: EngineArgs) -> TrafficFigures | None:
         started = self.prediction.find_result(args)
         if isinstance(started, MmcalibError):
             raise started
         if started is None or started.kv_blocks is None:
             return None
-        rehearsals = self.process.rehearsals
-        return serve_trace(rehearsals, self.model_path, args, started, self.trace, Arrivals())
+        own, trace = self.server.rehearsals, self.trace
+        served = serve_trace(own, self.model_path, args, started, trace, Arrivals())
+        return traffic_figures(served, trace, started)
 
 
 def finish_serving(
@@ -241,7 +230,7 @@ def finish_serving(
         return None, []
     served, default, problem = None, None, "vLLM would not start"
     try:
-        served = serving.wait_for_figures(args, after)
+        served = serving.wait_for_figures(args)
     except MmcalibError as error:
         problem = error.message
     if served is None:
@@ -249,7 +238,7 @@ def finish_serving(
     problem = "its startup could not be rehearsed"
     try:
         if before is not None:
-            default = serving.wait_for_figures(default_args, before)
+            default = serving.wait_for_figures(default_args)
             problem = "" if default else f"vLLM would not start: {before.problem}"
     except MmcalibError as error:
         problem = error.message

@@ -136,7 +136,8 @@ class ValidatedConfig(JudgedConfig):
     @property
     def shortfall(self) -> Shortfall | None:
         """The costliest step against the reserve, or None if it was not rehearsed."""
-        return worst_steps.predicted_shortfall(self.memory, self) if self.memory else None
+        memory = self.memory
+        return worst_steps.find_shortfall(self, memory.calibrated, memory.steps) if memory else None
 
     def accepts(self, args: Mapping[str, Any]) -> Budget | None:
         """Return vLLM's budget of these arguments with its dummies, or None if it rejects them."""

@@ -40,7 +40,7 @@ class Refusing:
 
 def judged(rehearsals: Refusing, model: str) -> None:
     resolved = ResolvedModel(id=model, path="p", source="bundled", notes=())
-    with MemoryPrediction(L4, rehearsals, {"model": "p"}) as prediction:
+    with MemoryPrediction(L4, rehearsals, {"model": "p"}) as prediction:  # type: ignore[arg-type]
         refuse_unusable(prediction, {**GIVEN}, {**GIVEN}, FLAGS, resolved)
 
 

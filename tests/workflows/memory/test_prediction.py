@@ -39,7 +39,7 @@ class Refusing:
 
 def prediction(**how: Any) -> tuple[MemoryPrediction, Refusing]:
     process = Refusing()
-    return MemoryPrediction(gpus.find_gpu("L4"), process, {"model": "/m"}, **how), process
+    return MemoryPrediction(gpus.find_gpu("L4"), process, {"model": "/m"}, **how), process  # type: ignore[arg-type]
 
 
 def test_the_same_is_rehearsed_once_and_more_steps_are_not_the_same() -> None:
@@ -110,7 +110,7 @@ CONTEXT = {"max_model_len": 32_768}
 
 
 def judged(gpu: Pretended) -> None:
-    with MemoryPrediction(gpus.find_gpu("L4"), gpu, {"model": "p"}) as prediction:
+    with MemoryPrediction(gpus.find_gpu("L4"), gpu, {"model": "p"}) as prediction:  # type: ignore[arg-type]
         reject_too_small(prediction, {}, {**CONTEXT, UTILIZATION: 0.92}, "a/b")
 
 
@@ -122,7 +122,7 @@ def test_what_starts_is_asked_once_and_without_its_media() -> None:
 
 def test_a_default_that_starts_needs_no_further_rehearsal() -> None:
     gpu = Pretended(4.5)
-    with MemoryPrediction(gpus.find_gpu("L4"), gpu, {"model": "p"}) as prediction:
+    with MemoryPrediction(gpus.find_gpu("L4"), gpu, {"model": "p"}) as prediction:  # type: ignore[arg-type]
         prediction.rehearse(CONTEXT)
         reject_too_small(prediction, CONTEXT, CONTEXT, "a/b")
     assert gpu.asked == [{"model": "p", **CONTEXT}]
@@ -145,7 +145,7 @@ def test_memory_outside_the_default_share_is_tried_before_a_model_is_refused() -
             self.left = 4.5 if engine_args.get("gpu_memory_utilization") == 0.95 else 4.0
             return super().rehearse(engine_args, steps)
 
-    with MemoryPrediction(gpus.find_gpu("L4"), Roomier(4.0), {"model": "p"}) as prediction:
+    with MemoryPrediction(gpus.find_gpu("L4"), Roomier(4.0), {"model": "p"}) as prediction:  # type: ignore[arg-type]
         reject_too_small(prediction, {}, CONTEXT, "a/b")
         with pytest.raises(VerdictError, match=r"4\.00 GiB for the KV cache"):
             reject_too_small(prediction, {}, {**CONTEXT, UTILIZATION: 0.92}, "a/b")
@@ -153,8 +153,8 @@ def test_memory_outside_the_default_share_is_tried_before_a_model_is_refused() -
 
 def test_remedies_that_are_not_enough_alone_are_tried_together() -> None:
     decision = decide(corpus([ImageShape(280, 280)]))
-    with MemoryPrediction(gpus.find_gpu("L4"), Pretended(4.0, image=4.0), {"model": "p"}) as at:
-        judge = RehearsalJudge(at, {}, None, lambda *_: None, reserves=False)
+    with MemoryPrediction(gpus.find_gpu("L4"), Pretended(4.0, image=4.0), {"model": "p"}) as at:  # type: ignore[arg-type]
+        judge = RehearsalJudge(at, {}, None, lambda _: None, reserves=False)
         found = [one.changes for one in judge.remedies(decision)]
         kept = replace(judge, given={UTILIZATION, "max_num_batched_tokens"}, concurrency=128)
         assert list(kept.remedies(decision)) == []
@@ -165,7 +165,7 @@ def test_what_load_would_take_of_the_reserve_is_left_by_a_lower_utilization() ->
     decision = decide(corpus([ImageShape(280, 280)]))
     loads = [SimpleNamespace(margin_bytes=n << 20, requested_bytes=20 * GIB) for n in (999, 50)]
     with prediction()[0] as at:
-        judge = RehearsalJudge(at, {}, None, lambda args, _: cast(Any, loads[bool(args)]))
+        judge = RehearsalJudge(at, {}, None, lambda args: cast(Any, loads[bool(args)]))
         changes = getattr(judge.keep_reserve(decision), "changes", None)
         assert changes == {UTILIZATION: 0.904}, "100 of 22,528 MiB less"
         assert replace(judge, given={UTILIZATION}).keep_reserve(decision) is None

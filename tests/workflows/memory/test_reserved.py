@@ -69,7 +69,7 @@ def config_of(
 
 
 def shortfall(at: Predicted, config: JudgedConfig) -> Any:
-    return worst_steps.predicted_shortfall(at, config)
+    return worst_steps.find_shortfall(config, at.calibrated, at.steps)
 
 
 def reserved_check(at: Predicted, config: JudgedConfig, remedies: Sequence[str] = ()) -> Any:

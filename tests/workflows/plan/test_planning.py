@@ -16,7 +16,7 @@ from mmcalib.logs.starts import Failure, OutOfMemory, Phase, StartupLog, last_fa
 from mmcalib.models import gpus
 from mmcalib.models.gpus import describe_gpu
 from mmcalib.prediction.rehearse import MemoryPrediction, Predicted
-from mmcalib.prediction.worst_steps import predicted_shortfall
+from mmcalib.prediction.worst_steps import find_shortfall
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 from mmcalib.remedies.log import stated_remedies
@@ -57,7 +57,7 @@ def searched(at: Trials) -> SearchResult:
 
 
 def bench(args: Mapping[str, Any], goal: Goal | None = None, **how: Any) -> Trials:
-    found = Trials(MemoryPrediction(GPU, DeepStack(**how)), args, goal or Goal())
+    found = Trials(MemoryPrediction(GPU, DeepStack(**how)), args, goal or Goal())  # type: ignore[arg-type]
     found.rehearse(())
     return found
 
@@ -75,7 +75,7 @@ def test_a_configuration_is_judged_as_run_and_validate_do() -> None:
     assert "under-reserved by 0.46 GiB: the language model's step" in found.check.detail
     after = at.rehearse(())
     same = Predicted(GPU, None, after, steps={"image": after})
-    assert found.shortfall == predicted_shortfall(same, found.configuration)
+    assert found.shortfall == find_shortfall(found.configuration, after, same.steps)
     theirs = reserved_check(same, found.configuration)
     assert found.check.detail == theirs.detail
     assert judge(bench(ROOMY)).check.status == "pass"
@@ -155,7 +155,7 @@ HINTED: Mapping[str, Any] = {"count": 2, "width": 512, "height": 512}
 
 def served(image: Any, goal: Goal | None = None, **args: Any) -> Trials:
     limits = {"limit_mm_per_prompt": {"image": image, "video": 0}}
-    at = Trials(MemoryPrediction(L4, Qwen7B()), {"model": "/m", **limits, **args}, goal or Goal())
+    at = Trials(MemoryPrediction(L4, Qwen7B()), {"model": "/m", **limits, **args}, goal or Goal())  # type: ignore[arg-type]
     at.rehearse(())
     return at
 
@@ -241,7 +241,7 @@ class SharedCap:
 
 def test_a_cap_of_images_that_turns_videos_away_is_passed_over() -> None:
     args = {"model": "/m", "limit_mm_per_prompt": {"image": 1, "video": 1}}
-    with MemoryPrediction(GPU, SharedCap()) as prediction:
+    with MemoryPrediction(GPU, SharedCap()) as prediction:  # type: ignore[arg-type]
         at = Trials(prediction, args, Goal("kv_tokens", 200_000))
         found = searched(replace(at, knobs=(AREA,)))
     assert not found.outcome.reached
@@ -290,7 +290,7 @@ def test_no_plan_exceeds_the_sequences_that_the_log_allows(tmp_path: Path) -> No
     (fix,) = stated_remedies(found.log)
     assert fix.changes == {"max_num_seqs": 108}
     assert stated_remedies(found.log, parse_kept(["max_num_seqs"])) == ()
-    at = Trials(MemoryPrediction(GPU, DeepStack()), ROOMY, Goal(), required=(fix,))
+    at = Trials(MemoryPrediction(GPU, DeepStack()), ROOMY, Goal(), required=(fix,))  # type: ignore[arg-type]
     assert at.args(())["max_num_seqs"] == 108
 
 

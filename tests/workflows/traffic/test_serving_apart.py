@@ -2,20 +2,20 @@
 
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mmcalib.domain.memory import EncoderStep, RehearsedMemory
-from mmcalib.domain.traffic import Trace
+from mmcalib.domain.traffic import Trace, Traffic
 from mmcalib.models.gpus import find_gpu
 from mmcalib.prediction.rehearse import MemoryPrediction
-from mmcalib.workflows.traffic.rehearse import BackgroundTraffic, ServingProcess
+from mmcalib.workflows.traffic.rehearse import BackgroundTraffic, traffic_figures
 from tests.workflows.rehearsals import rehearsed
 
 SOON_S = 60
+TRACE, SERVED = Trace((), ()), Traffic((), None, (), 500, 4096, 0, 0, None, 2.0)
 
 
 class Startup:
@@ -35,9 +35,9 @@ class Server:
     def __init__(self) -> None:
         self.served: list[Mapping[str, Any]] = []
 
-    def serve(self, engine_args: Mapping[str, Any], requests: object, arrivals: object) -> str:
+    def serve(self, engine_args: Mapping[str, Any], requests: object, arrivals: object) -> Traffic:
         self.served.append(engine_args)
-        return "traffic"
+        return SERVED
 
 
 @pytest.fixture
@@ -53,15 +53,10 @@ def server() -> Server:
 @pytest.fixture
 def serving(startup: Startup, server: Server) -> Iterator[BackgroundTraffic]:
     with (
-        MemoryPrediction(find_gpu("L4"), startup) as prediction,
-        ThreadPoolExecutor(max_workers=1) as thread,
+        MemoryPrediction(find_gpu("L4"), startup) as prediction,  # type: ignore[arg-type]
+        MemoryPrediction(find_gpu("L4"), server) as thread,  # type: ignore[arg-type]
     ):
-        yield BackgroundTraffic(
-            prediction,
-            ServingProcess(server, thread.submit, own_process=True),  # type: ignore[arg-type]
-            Trace((), ()),
-            Path("/cut"),
-        )
+        yield BackgroundTraffic(prediction, thread, TRACE, Path("/cut"))
         startup.may.set()
 
 
@@ -71,7 +66,7 @@ def test_it_waits_for_the_rehearsal_and_for_nothing_after_it(serving, startup, s
     assert not asked.done()
     assert server.served == []
     startup.may.set()
-    assert asked.result(SOON_S) == "traffic"
+    assert asked.result(SOON_S) == traffic_figures(SERVED, TRACE, rehearsed(kv_blocks=500))
     (args,) = server.served
     assert args["num_gpu_blocks_override"] == 500
     assert args["model"] == "/cut"
