@@ -78,10 +78,10 @@ class RequestLines:
                     self.find_item(one, origin, place, paths=paths)
                     for place, one in enumerate(request.media(), 1)
                 )
-            except (BadRequest, urls.Unresolved):
+            except BadRequest:
                 self.refused += self._how.as_sent
                 raise
-        except (BadRequest, urls.Unresolved) as error:
+        except BadRequest as error:
             if grammar and isinstance(error, UnknownPart):
                 error = grammar.classify_part(error)
             return Skipped(origin, one_line(str(error)))
@@ -113,7 +113,7 @@ class RequestLines:
     def find_item(
         self, medium: tuple[UrlType, str], origin: str, place: int, *, paths: bool = True
     ) -> Item:
-        """Find the file that a part names; a size is another at each `place`. Raises `Unresolved`,
+        """Find the file that a part names; a size is another at each `place`. Raises `BadRequest`,
         UsageError and OutputError.
         """
         if is_size(medium[1]):
@@ -208,7 +208,7 @@ class RequestsSource:
     def _items_of(self, lines: Iterable[_Line]) -> Iterator[Item]:
         for origin, request, _ in self._parse(lines):
             for place, medium in enumerate(request.media(), 1):
-                with suppress(urls.Unresolved):
+                with suppress(BadRequest):
                     yield self._reader.find_item(medium, origin, place)
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
