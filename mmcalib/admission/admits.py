@@ -16,7 +16,7 @@ from typing import Any
 from mmcalib.corpus import urls
 from mmcalib.corpus.chat import ChatRequest, Prompt
 from mmcalib.corpus.grammar import Grammar
-from mmcalib.corpus.lines import NOT_MODELLED, OFFLINE
+from mmcalib.corpus.lines import NOT_MODELLED, OFFLINE, BadRequest
 from mmcalib.corpus.requests import Reading, RequestLines
 from mmcalib.corpus.urls import REMOTE
 from mmcalib.domain.items import ByteSource, Item, Skipped, TextCounting
@@ -153,7 +153,7 @@ def item_at(name: str | os.PathLike[str]) -> Item | Skipped:
         if urls.is_inline(name):
             return _in_memory(urls.frames_in_data_url(name) or urls.decode_data_url(name)[0])
         remote = urls.remote_url(name)
-    except urls.Unresolved as error:
+    except BadRequest as error:
         return Skipped(IN_MEMORY, str(error))
     if Location.of(name).is_file:
         return Item(os.path.abspath(name))

@@ -319,7 +319,7 @@ def _agrees(rule: bounds.Rule, shape: Shape, cost: Made, *, exact: bool) -> bool
         return not isinstance(bound, bounds.Bound)
     if bound is None:
         return True
-    if isinstance(bound, bounds.ShapeRejection):
+    if isinstance(bound, bounds.ServerRefusal):
         return False
     if exact:
         return (bound.tokens, bound.embeds) == (cost.tokens, cost.embeds)

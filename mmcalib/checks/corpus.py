@@ -9,7 +9,7 @@ from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, RemedyStyle, Status, yaml_line
 from mmcalib.checks.facts import CheckFacts
 from mmcalib.domain.shapes import MODALITIES, UNKNOWN_CONTENT, EncodedItem
-from mmcalib.gate.admission import ServerRefusal
+from mmcalib.gate.bounds import ServerRefusal
 from mmcalib.gate.fit import Fit
 from mmcalib.limits.policy import FIT, TEXT_RESERVE_TOKENS
 from mmcalib.limits.values import LIMIT

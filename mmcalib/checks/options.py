@@ -216,8 +216,9 @@ def check_processor_cache(facts: CheckFacts) -> Iterator[Check]:
         yield Check(name, "skip", reason)
     elif isinstance(cache, CappedCache):
         least = f"--ram-budget {PROCESSOR_CACHES * round_up_gib(cache.floor.nbytes):g}GiB or more"
-        remedy = "" if cache.gib else f"{least}, if the host has it"
-        yield Check(name, "pass" if cache.gib else "warn", cache_reason(cache), remedy)
+        size_gb = cache.mm_processor_cache_gb
+        remedy = "" if size_gb else f"{least}, if the host has it"
+        yield Check(name, "pass" if size_gb else "warn", cache_reason(cache), remedy)
     else:
         size, allowed_bytes = cache.size, facts.policy.ram_budget_bytes
         most = f"at most {gib(size.total_bytes)} of RAM in both processes of a server"
@@ -237,7 +238,7 @@ def cache_reason(cache: SizedCache | CappedCache) -> str:
 
 def _capped_reason(cache: CappedCache) -> str:
     most = f"the largest allowed request needs {describe_floor(cache.floor)}"
-    if cache.gib:
+    if cache.mm_processor_cache_gb:
         budgeted = cache.allowed_gib < PROCESSOR_CACHE_GIB
         at_most = "the RAM budget allows" if budgeted else "one request needs"
         return f"as large as {at_most}: without request order the best size is unknown; {most}"
@@ -256,7 +257,7 @@ def _sized_reason(cache: SizedCache) -> str:
     default = f"vLLM's {PROCESSOR_CACHE_GIB} GiB {share(curve.rate_at(PROCESSOR_CACHE_GIB * GIB))}"
     if size.floor_bytes > PROCESSOR_CACHE_GIB * GIB:
         default = f"vLLM's {PROCESSOR_CACHE_GIB} GiB cannot hold the largest allowed request"
-    most = f"an unlimited cache hits {share(curve.most_rate)}, {default}"
+    most = f"an unlimited cache hits {share(curve.rate_at(math.inf))}, {default}"
     why = f"expected hit rate {share(size.hit_rate)}; {items}, {most}"
     if not size.mm_processor_cache_gb:
         # Items do repeat, but no allowed size is safe or hits.

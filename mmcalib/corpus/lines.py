@@ -74,7 +74,7 @@ NOT_MODELLED = "is not modelled"
 
 
 class BadRequest(ValueError):  # noqa: N818 - a value in flight, turned into `Skipped`
-    """The line is not a usable chat request; the message names the place."""
+    """The line is not a usable chat request, or a URL in it names no file; the message says why."""
 
 
 class UnknownPart(BadRequest):

@@ -32,15 +32,6 @@ _MAX_NAMES = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
-class _Medium:
-    """The item that a part names, its URL for replays, and whether the file exists."""
-
-    item: Item
-    url: str
-    exists: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Reading:
     """How to read requests. Inline media become files in `scratch`.
 
@@ -83,21 +74,20 @@ class RequestLines:
                 doubt = grammar.find_doubt(request) if grammar else ""
                 doubt = self._doubt_uuids(request) or doubt
                 paths = request.row or not self._how.urls_only
-                media = [
-                    self.find_medium(one, origin, place, paths=paths)
+                items = tuple(
+                    self.find_item(one, origin, place, paths=paths)
                     for place, one in enumerate(request.media(), 1)
-                ]
-            except (BadRequest, urls.Unresolved):
+                )
+            except BadRequest:
                 self.refused += self._how.as_sent
                 raise
-        except (BadRequest, urls.Unresolved) as error:
+        except BadRequest as error:
             if grammar and isinstance(error, UnknownPart):
                 error = grammar.classify_part(error)
             return Skipped(origin, one_line(str(error)))
-        for one in media:
-            if not one.exists:
-                return Skipped(origin, one_line(f"missing file: {one.item.path}"))
-        items = tuple(one.item for one in media)
+        for item in items:
+            if not file_exists(item):
+                return Skipped(origin, one_line(f"missing file: {item.path}"))
         # A line may wrap the body; a row has none.
         size = 0 if request.row else len(line.strip())
         if size >= self._least_body_bytes:
@@ -105,7 +95,7 @@ class RequestLines:
             size = min(size, len(json.dumps(body)))
             if not self._how.as_sent:
                 self._least_body_bytes = max(self._least_body_bytes, size)
-        sent = request.replace_media(one.url for one in media)
+        sent = request.replace_media(url_of(item.path) for item in items)
         by_path = not request.row and any(urls.is_path(url) for _, url in request.media())
         return Prompt(origin, items, sent, doubt, size, by_path)
 
@@ -120,15 +110,15 @@ class RequestLines:
             hashes[uuid] = one if hashes.get(uuid, one) == one else 0
         return "" if known else "a uuid may name other media in vLLM's cache"
 
-    def find_medium(
+    def find_item(
         self, medium: tuple[UrlType, str], origin: str, place: int, *, paths: bool = True
-    ) -> _Medium:
-        """Find the file that a part names; a size is another at each `place`. Raises `Unresolved`,
+    ) -> Item:
+        """Find the file that a part names; a size is another at each `place`. Raises `BadRequest`,
         UsageError and OutputError.
         """
         if is_size(medium[1]):
             path = with_tag(medium[1], f"{origin}.{place}")
-            return _Medium(Item(path, MODALITY_OF[medium[0]]), path, True)
+            return Item(path, MODALITY_OF[medium[0]])
         try:
             # Inline data are too large to remember.
             return (self._find if urls.is_inline(medium[1]) else self._remember)(*medium, paths)
@@ -138,15 +128,14 @@ class RequestLines:
                 hint="--allowed-local-media-path DIR",
             ) from error
 
-    def _find(self, part_type: UrlType, url: str, paths: bool) -> _Medium:
+    def _find(self, part_type: UrlType, url: str, paths: bool) -> Item:
         if urls.is_inline(url):
             path = urls.write_inline_file(part_type, url, self._how.scratch)
         elif (remote := urls.remote_url(url, urls.SERVED_SCHEMES)) and is_allowed(remote):
             path = remote
         else:
             path = urls.local_path(url, self._folder, self._root, paths=paths)
-        item = Item(path, MODALITY_OF[part_type])
-        return _Medium(item, url_of(path), file_exists(item))
+        return Item(path, MODALITY_OF[part_type])
 
 
 def file_exists(item: Item) -> bool:
@@ -219,8 +208,8 @@ class RequestsSource:
     def _items_of(self, lines: Iterable[_Line]) -> Iterator[Item]:
         for origin, request, _ in self._parse(lines):
             for place, medium in enumerate(request.media(), 1):
-                with suppress(urls.Unresolved):
-                    yield self._reader.find_medium(medium, origin, place).item
+                with suppress(BadRequest):
+                    yield self._reader.find_item(medium, origin, place)
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
         """Yield every request. Raises CorpusError at the end if none was usable."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.request import url2pathname
 
 from mmcalib.corpus.chat import PART_OF, UrlType
+from mmcalib.corpus.lines import BadRequest
 from mmcalib.files import is_within
 from mmcalib.media.sniff import FRAMES
 from mmcalib.storage.access import write_copy
@@ -32,10 +33,6 @@ _UNSERVED = "vLLM does not load {}:// URLs, only http, https, file and data"
 _BARE_BASE64 = re.compile(r"[A-Za-z0-9+/]{300,}={0,2}")
 
 
-class Unresolved(ValueError):  # noqa: N818 - a value in flight, turned into `Skipped`
-    """The URL names no local file; the message gives the reason."""
-
-
 class OutsideRoot(ValueError):  # noqa: N818 - a value in flight, turned into UsageError
     """The file is outside the allowed root; the message is its path."""
 
@@ -48,26 +45,26 @@ def is_path(url: str) -> bool:
 def local_path(url: str, folder: str, root: str, *, paths: bool = True) -> str:
     """Return the path of a `file:` URL, or with `paths` of a path in `folder`, links resolved.
 
-    The file need not exist. Raises `Unresolved`, and `OutsideRoot` if not below `root`, resolved.
+    The file need not exist. Raises `BadRequest`, and `OutsideRoot` if not below `root`, resolved.
     """
     scheme = _SCHEME.match(url)
     if scheme and scheme[1].lower() == "file":
         path = file_url_path(url)
     elif scheme and url[scheme.end() :].startswith("//"):
         served = scheme[1].lower() in SERVED_SCHEMES
-        raise Unresolved(REMOTE if served else _UNSERVED.format(scheme[1]))
+        raise BadRequest(REMOTE if served else _UNSERVED.format(scheme[1]))
     elif _BARE_BASE64.fullmatch(url[:400]):
-        raise Unresolved("base64 without a header: put data:image/png;base64, before it")
+        raise BadRequest("base64 without a header: put data:image/png;base64, before it")
     elif not paths:
-        raise Unresolved("vLLM accepts no paths, only URLs: file:///, data: or https://")
+        raise BadRequest("vLLM accepts no paths, only URLs: file:///, data: or https://")
     else:
         path = url
     if not path or "\0" in path:
-        raise Unresolved("not a path")
+        raise BadRequest("not a path")
     try:
         resolved = _resolve(os.path.join(folder, path))
     except (OSError, ValueError) as error:
-        raise Unresolved(f"not a path: {error}") from error
+        raise BadRequest(f"not a path: {error}") from error
     if not is_within(resolved, root):
         raise OutsideRoot(resolved)
     return resolved
@@ -86,7 +83,7 @@ def _resolve(path: str) -> str:
 
 
 def file_url_path(url: str) -> str:
-    """Return the absolute path of a `file:` URL, as vLLM reads it. Raises `Unresolved`.
+    """Return the absolute path of a `file:` URL, as vLLM reads it. Raises `BadRequest`.
 
     vLLM drops everything after `#` or `?`, and treats a host as the path's first folder
     (`_load_file_url`, vllm/multimodal/media/connector.py, 0.32).
@@ -96,10 +93,10 @@ def file_url_path(url: str) -> str:
     try:
         parsed = parse_url(url)
     except ValueError as error:
-        raise Unresolved(f"not a URL: {error}") from error
+        raise BadRequest(f"not a URL: {error}") from error
     if parsed.netloc:
         host = f"vLLM reads {parsed.netloc} as a folder, so write file:///"
-        raise Unresolved(f"file URL with a host: {host}")
+        raise BadRequest(f"file URL with a host: {host}")
     return url2pathname(parsed.path or "")
 
 
@@ -109,31 +106,31 @@ def is_inline(url: str) -> bool:
 
 
 def remote_url(url: str, schemes: Sequence[str] = _REMOTE_SCHEMES) -> str | None:
-    """Return a remote URL with its scheme in lowercase; None for others. Raises `Unresolved`."""
+    """Return a remote URL with its scheme in lowercase; None for others. Raises `BadRequest`."""
     scheme = _SCHEME.match(url)
     if not scheme or scheme[1].lower() not in schemes or url[scheme.end() :][:2] != "//":
         return None
     if MEMBER_MARK in url:
-        raise Unresolved(f"remote URL contains {MEMBER_MARK}")
+        raise BadRequest(f"remote URL contains {MEMBER_MARK}")
     return scheme[0].lower() + url[scheme.end() :]
 
 
 def decode_data_url(url: str) -> tuple[bytes, str]:
-    """Decode a `data:` URL to bytes and an extension, as strictly as vLLM. Raises `Unresolved`."""
+    """Decode a `data:` URL to bytes and an extension, as strictly as vLLM. Raises `BadRequest`."""
     header, comma, payload = url[5:].partition(",")
     if not comma:
-        raise Unresolved("data URL has no comma")
+        raise BadRequest("data URL has no comma")
     if not header.endswith(";base64"):
-        raise Unresolved("data URL is not ;base64, which vLLM requires")
+        raise BadRequest("data URL is not ;base64, which vLLM requires")
     extension = mimetypes.guess_extension(header.partition(";")[0].strip().lower()) or ""
     try:
         data = decode_base64(payload)
     except ValueError as error:
         flaws = (why for mark, why in _BASE64_FLAWS.items() if re.search(mark, payload))
-        raise Unresolved(f"base64 {next(flaws, _DAMAGED)}") from error
+        raise BadRequest(f"base64 {next(flaws, _DAMAGED)}") from error
     if vector := _VECTOR_IMAGE.match(data):
         kind = "PDF" if vector[1] else "SVG"
-        raise Unresolved(f"vLLM does not read {kind}: convert it to PNG")
+        raise BadRequest(f"vLLM does not read {kind}: convert it to PNG")
     return data, extension
 
 
@@ -160,7 +157,7 @@ def frames_in_data_url(url: str) -> bytes | None:
 
 def write_inline_file(part_type: UrlType, url: str, folder: Path) -> str:
     """Write a `data:` URL's bytes to a file in `folder` named by their SHA-256; return its path.
-    Raises `Unresolved` and OutputError.
+    Raises `BadRequest` and OutputError.
     """
     if part_type == PART_OF["video"] and (frames := frames_in_data_url(url)):
         data, extension = frames, ".frames"

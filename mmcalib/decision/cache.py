@@ -27,7 +27,7 @@ from mmcalib.limits.processor_cache import (
 )
 from mmcalib.limits.values import Count
 from mmcalib.releases.constants import ITEM_ORDER, PROCESSOR_CACHE_GIB
-from mmcalib.text import GIB
+from mmcalib.text import GIB, whole_as_int
 
 
 def with_cache(
@@ -105,4 +105,5 @@ def _cap_cache(floor: CacheFloor, policy: Policy) -> CappedCache | None:
         return None
     least = round_up_gib(floor.nbytes)
     gib = max(min(allowed, PROCESSOR_CACHE_GIB), least) if least <= allowed else 0.0
-    return CappedCache(gib, floor, allowed, policy.ram_budget_bytes is not None)
+    budgeted = policy.ram_budget_bytes is not None
+    return CappedCache(whole_as_int(gib), floor, allowed, budgeted)

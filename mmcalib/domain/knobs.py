@@ -128,15 +128,10 @@ class MediaOption(ABC):
 
     def kwargs(self, value: Value) -> dict[str, Any]:
         """The kwargs for this value, inside its argument."""
-        beside = {**self.companions(value), **self.switches(value)}
-        return nest(self.path, value, beside)
+        return nest(self.path, value, self.companions(value))
 
     def companions(self, value: Value) -> dict[str, int]:
         """The processor's other values that it requires with this one."""
-        return {}
-
-    def switches(self, value: Value) -> dict[str, bool]:
-        """The switches that turn it on or off."""
         return {}
 
     def key_path(self, name: str = "") -> tuple[str, ...]:
@@ -390,8 +385,8 @@ class CropCap(MediaOption):
             instead = f", not {self.value}" if crops else ""
             yield crops, f"narrow images have {most} besides the whole{instead}"
 
-    def switches(self, value: Value) -> dict[str, bool]:
-        return {self.switch: value > 0}
+    def kwargs(self, value: Value) -> dict[str, Any]:
+        return nest(self.path, value, {self.switch: value > 0})
 
 
 @final

@@ -35,7 +35,7 @@ from mmcalib.domain.shapes import (
     as_encoded_item,
     resize_picture,
 )
-from mmcalib.gate.bounds import Bound, BoundResult, Frames, Rule, ShapeRejection
+from mmcalib.gate.bounds import Bound, BoundResult, Frames, Rule, ServerRefusal
 from mmcalib.gate.fit import ContextNeeds, TokenRange, bound_text, judge_fit
 from mmcalib.releases.constants import AUDIO_RATE_HZ, MIN_ANSWER_TOKENS
 from mmcalib.text import GIB, MIB
@@ -107,19 +107,6 @@ _UNREADABLE_SOUND: Mapping[Fault, str] = {
 _CONVERT = "convert it to WAV or FLAC"
 
 
-@dataclass(frozen=True, slots=True)
-class ServerRefusal:
-    """Why a server rejects a file; setting `variable`, if any, to `value` or more admits it.
-    Not `sure`: it depends on sizes that are known in whole MiB only.
-    """
-
-    reason: str
-    remedy: str
-    variable: str = ""
-    value: int = 0
-    sure: bool = True
-
-
 def find_server_refusal(
     file: EncodedItem, server: Server, hearing: AudioLimits = DEFAULT_AUDIO_LIMITS
 ) -> ServerRefusal | None:
@@ -181,7 +168,7 @@ def _check_pixels(
     pixels = shape.width_px * shape.height_px
     if by_pillow and pixels > MAX_PIXELS:
         why = f"{what} of {pixels:,} pixels, the server's Pillow opens up to {MAX_PIXELS:,}"
-        return ServerRefusal(why, "")
+        return ServerRefusal(why)
     # Zero or less: no limit. Missing in an earlier calibration: vLLM's default.
     if 0 < (most := server.limits.get(PIXELS, MAX_PIXELS)) < pixels:
         return _exceeds(PIXELS, pixels, f"{what} of {pixels:,} pixels", f"{most:,}")
@@ -366,7 +353,7 @@ def admit_with_reserve(gate: Gate, item: ItemLike, reserve_tokens: int) -> Admis
     cost, basis, exact = _find_cost(gate, file)
     if isinstance(cost, Bound):
         return _judge_cost(gate, cost, basis, reserve_tokens, exact=exact)
-    if isinstance(cost, ShapeRejection):
+    if isinstance(cost, ServerRefusal):
         return reject(cost.reason, cost.remedy, exact=exact)
     return leave_unknown(f"no {modality} of this shape was measured, and no rule limits its cost")
 
@@ -401,7 +388,7 @@ def _find_cost(gate: Gate, file: EncodedItem) -> tuple[BoundResult, Basis, bool]
     if not (encoding.sent_frames or encoding.unpromised or encoding.promised_frames > 0):
         file = count_packed_samples(file, gate.server)
         if file.shape in gate.refusals:
-            return ShapeRejection(f"vLLM: {gate.refusals[file.shape]}"), "refused", True
+            return ServerRefusal(f"vLLM: {gate.refusals[file.shape]}"), "refused", True
         if known := gate.known_costs.get(file.shape):
             return Bound(known.tokens, known.embeds, known.tokens, known.embeds), known.basis, True
     rule = gate.rules.get(file.modality)

@@ -41,14 +41,19 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class ShapeRejection:
-    """The loader or the processor rejects every item of the shape."""
+class ServerRefusal:
+    """Why a server rejects a file, or every item of a shape; setting `variable`, if any, to `value`
+    or more admits it. Not `sure`: it depends on sizes that are known in whole MiB only.
+    """
 
     reason: str
     remedy: str = ""
+    variable: str = ""
+    value: int = 0
+    sure: bool = True
 
 
-BoundResult = Bound | ShapeRejection | None
+BoundResult = Bound | ServerRefusal | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +83,13 @@ class Area:
         tokens = embeds + self.around_tokens
         return Bound(tokens, embeds, tokens, embeds)
 
-    def find_refusal(self, width: int, height: int) -> ShapeRejection | None:
+    def find_refusal(self, width: int, height: int) -> ServerRefusal | None:
         """Why the processor rejects an image of this size, if it does."""
         ratio = max(width, height) / min(width, height)
         if ratio <= self.max_aspect:
             return None
         why = f"aspect ratio {ratio:.0f}:1, the processor takes at most {self.max_aspect:g}:1"
-        return ShapeRejection(why)
+        return ServerRefusal(why)
 
     def cells(self, width: int, height: int, frames: int = 1, together: int = 1) -> int:
         """Cells of an image, or of a frame if `frames` share the area, `together` in a step."""
@@ -224,13 +229,13 @@ class Frames:
         counts = list(self.sampling.possible_frames(shape, encoding))
         count = counts[0] if counts else 0
         if not count and encoding.unpromised:
-            return ShapeRejection(
+            return ServerRefusal(
                 "its header has no length, so the server's loader reads no frame",
                 "remux it: ffmpeg -i IN -c copy OUT",
             )
         if not count or (self.whole_clip and count < self.together):
             why = f"the loader returns {count} of {shape.num_frames} frames: too few"
-            return ShapeRejection(why)
+            return ServerRefusal(why)
         costs = [self.embeds(frames, shape.width_px, shape.height_px) for frames in counts]
         tokens = max(e + self.tokens_around(n) for n, e in zip(counts, costs, strict=True))
         return Bound(tokens, max(costs), costs[0], costs[0])
@@ -283,7 +288,7 @@ class Ladder:
         padding = _PADDING_SAMPLES * scale if encoding.sample_format else 0
         longest, shortest = shape.num_samples * scale + slack, shape.num_samples * scale - slack
         if longest + padding <= self.refused_samples:
-            return ShapeRejection("audio that is too short for the processor")
+            return ServerRefusal("audio that is too short for the processor")
         above = [rung for rung in self.rungs if rung.samples >= longest + padding]
         below = [rung for rung in self.rungs if rung.samples <= shortest]
         if not above or not below:

@@ -96,11 +96,6 @@ class HitCurve:
         """Hits of an unlimited cache: every access but the first of each key."""
         return self.accesses - self.distinct
 
-    @property
-    def most_rate(self) -> float:
-        """Share of all accesses that an unlimited cache hits."""
-        return self.most_hits / self.accesses if self.accesses else 0.0
-
     def hits_at(self, capacity_bytes: float) -> int:
         position = bisect_right(self.capacities, capacity_bytes)
         return self.hits[position - 1] if position else 0
@@ -332,14 +327,10 @@ class CappedCache:
     smaller than the floor. `allowed_gib` as in `CacheSize`; `budgeted`: by a RAM budget.
     """
 
-    gib: float
+    mm_processor_cache_gb: int | float
     floor: CacheFloor
     allowed_gib: float
     budgeted: bool
-
-    @property
-    def mm_processor_cache_gb(self) -> int | float:
-        return whole_as_int(self.gib)
 
 
 @dataclass(frozen=True, slots=True)

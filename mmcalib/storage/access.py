@@ -27,7 +27,6 @@ def write_copy(source: BinaryIO, path: Path, size_bytes: int) -> str:
     """Write `size_bytes` of `source` to `path` atomically, and return the path with links resolved.
     Raises OutputError, and what reading raises.
     """
-    partial = None
     try:
         path.parent.mkdir(_PRIVATE, parents=True, exist_ok=True)
         if (mode := os.stat(path.parent).st_mode) & ~_PRIVATE & 0o777:

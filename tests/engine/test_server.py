@@ -236,7 +236,7 @@ def test_as_many_frames_as_vllms_loaders_keep(lab, tmp_path: Path, name: str) ->
 def test_frames_that_a_client_sends(lab, tmp_path: Path, count: int) -> None:
     """They come as `data:video/jpeg`."""
     reader = RequestLines(str(tmp_path), Reading(tmp_path))
-    item = reader.find_medium(("video_url", odd_media.frames_url(count)), "here", 1).item
+    item = reader.find_item(("video_url", odd_media.frames_url(count)), "here", 1)
     file, qwen = examine(item), lab(QWEN)
     assert isinstance(file, EncodedItem), file
     assert isinstance(file.shape, VideoShape)

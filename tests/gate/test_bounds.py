@@ -16,7 +16,7 @@ from mmcalib.gate.bounds import (
     Ladder,
     Rung,
     Sampling,
-    ShapeRejection,
+    ServerRefusal,
 )
 
 QWEN = Area(factor_px=28, min_px=3136, max_px=12845056, max_aspect=200.0)
@@ -50,7 +50,7 @@ def test_an_edge_of_less_than_half_a_cell_is_one_or_none() -> None:
 
 
 def test_too_slim_an_image_is_refused() -> None:
-    assert isinstance(QWEN.bound(ImageShape(10, 2001)), ShapeRejection)
+    assert isinstance(QWEN.bound(ImageShape(10, 2001)), ServerRefusal)
     assert isinstance(QWEN.bound(ImageShape(10, 2000)), Bound)
 
 
@@ -80,7 +80,7 @@ def test_frames_are_kept_as_the_loader_keeps_them(sampling: Sampling, shape, kep
 def test_a_video_costs_a_picture_per_pair_of_frames_and_may_have_two_frames_more() -> None:
     rule = Frames(Sampling("qwen2_vl", 32, 2), 2, QWEN)
     assert rule.bound(CLIP) == Bound(11 * 230, 11 * 230, 10 * 230, 10 * 230)
-    assert isinstance(rule.bound(VideoShape(1, 1.0, 1.0, 64, 64)), ShapeRejection)
+    assert isinstance(rule.bound(VideoShape(1, 1.0, 1.0, 64, 64)), ServerRefusal)
     assert rule.bound(VideoShape(300, 30.0, 10.0, 640, 4)) is None
 
 
@@ -117,10 +117,10 @@ def test_a_clip_that_ffmpeg_decodes_may_have_an_encoders_padding() -> None:
 
 def test_what_is_shorter_than_a_sound_that_was_refused_is_refused() -> None:
     rule = Ladder(16000, (Rung(480, 1, 1), Rung(1600, 3, 3)), refused_samples=320)
-    assert isinstance(rule.bound(AudioShape(80, 8000)), ShapeRejection)
+    assert isinstance(rule.bound(AudioShape(80, 8000)), ServerRefusal)
     assert rule.bound(AudioShape(81, 8000)) is None
     # At the server's own rate nothing is resampled.
-    assert isinstance(rule.bound(AudioShape(320, 16000)), ShapeRejection)
+    assert isinstance(rule.bound(AudioShape(320, 16000)), ServerRefusal)
     assert rule.bound(AudioShape(321, 16000)) is None
     assert rule.bound(AudioShape(480, 16000)) == Bound(1, 1, 1, 1)
 

@@ -23,7 +23,7 @@ from mmcalib.gate.admission import (
     admitting_variables,
     find_server_refusal,
 )
-from mmcalib.gate.bounds import Ladder, Rung, Sampling, ShapeRejection
+from mmcalib.gate.bounds import Ladder, Rung, Sampling, ServerRefusal
 from mmcalib.gate.item_remedies import add_prompt_remedy, add_remedy
 from mmcalib.releases.constants import CRASHING_AUDIO_SAMPLES
 from tests import builders
@@ -171,7 +171,7 @@ def test_frames_that_are_not_there_cost_nothing() -> None:
     clip = replace(CLIP, num_frames=60, fps=30.0)
     sparse = EncodedItem(clip, Encoding(promised_frames=1742))
     assert list(Sampling("qwen2_vl", 32, 2).possible_frames(clip, sparse.encoding)) == [4, 5]
-    assert isinstance(rule.bound(CLIP, Encoding(unpromised=True)), ShapeRejection)
+    assert isinstance(rule.bound(CLIP, Encoding(unpromised=True)), ServerRefusal)
     assert admit(GATE, sparse).fits
 
 
