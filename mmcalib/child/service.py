@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # vLLM resizes and resamples with these.
 _LIBRARIES = ("torchvision", "torchaudio")
+# Of these packages the parent may have any value.
+_PARENTS = frozenset(("mmcalib", *sys.stdlib_module_names))
 
 
 def probe_environment() -> m.EnvironmentReport:
@@ -50,7 +52,7 @@ class OwnPickler(pickle.Pickler):
 
     def reducer_override(self, value: object) -> Any:
         kind = value if isinstance(value, type) else type(value)
-        if kind.__module__.partition(".")[0] in {"mmcalib", *sys.stdlib_module_names}:
+        if kind.__module__.partition(".")[0] in _PARENTS:
             return NotImplemented
         match value:
             case np.generic():

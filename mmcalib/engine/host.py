@@ -271,7 +271,7 @@ class CachingHost(EngineHost):
             for answer in self._cache[key]:
                 if isinstance(answer, EngineError):
                     self._refused = answer
-                    raise answer
+                    raise answer.with_traceback(None)
                 yield answer
             return
         answers: list[object] = []
