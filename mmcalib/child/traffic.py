@@ -134,7 +134,7 @@ def serve(request: ServeTraffic, books: StepLedger, say: Say) -> Traffic:
             refused=tuple(loop.refused),
             kv_blocks=core.kv_blocks,
             cache_tokens=core.cache_size,
-            reused=core.reused,
+            reused_items=len(core.reused),
             cached_tokens=loop.cached_tokens,
             reserved_bytes=books.reserved_bytes,
             seconds=time.perf_counter() - started,

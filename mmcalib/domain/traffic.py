@@ -110,7 +110,7 @@ class HighestStep:
 class Traffic:
     """Memory of serving requests. Bytes are above the loaded model with its KV cache; `reserved` is
     the profile's peak there. `refused` are requests that vLLM rejected, with the reason.
-    The prefix cache had `cached_tokens` of prompts, and the encoder cache had `reused` items.
+    The prefix cache had `cached_tokens` of prompts, and the encoder cache had `reused_items`.
     """
 
     steps: tuple[TrafficStep, ...]
@@ -118,7 +118,7 @@ class Traffic:
     refused: tuple[tuple[str, str], ...]
     kv_blocks: int
     cache_tokens: int
-    reused: int
+    reused_items: int
     cached_tokens: int
     reserved_bytes: int | None
     seconds: float

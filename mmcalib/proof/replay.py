@@ -53,7 +53,8 @@ def choose_heaviest(
     chosen: list[tuple[ReplayPrompt, int]] = []
     tokens = 0
     missing = set(table.modalities())
-    others = 0
+    sizes = () if prompts.prompts() else map(len, map(table.columns_of, table.modalities()))
+    others = sum(max(0, count - _TOP) for count in sizes)
     admit: dict[tuple[Kind, tuple[str, ...]], ReplayPrompt] = {}
     for prompt, embeds, kind in candidates:
         wanted = prompt.request.messages and (tokens < step_tokens or missing & set(kind))

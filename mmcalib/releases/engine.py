@@ -64,9 +64,8 @@ class RequestWatch:
 
     def _noting_items(self, request: Any) -> Any:
         positions = [feature.mm_position for feature in request.mm_features or ()]
-        public_id = request.external_req_id
-        self.last_added = public_id
-        self.item_tokens[public_id] = tuple(p.length for p in positions)
+        self.last_added = request.external_req_id
+        self.item_tokens[self.last_added] = tuple(p.length for p in positions)
         self._embeds[request.request_id] = [p.get_num_embeds() for p in positions]
         return self._add(request)
 
@@ -186,7 +185,7 @@ class SteppedCore:
         self.config = config
         self.last_output: Any = None
         self.blocked_requests: set[str] = set()
-        self.reused = 0
+        self.reused = set[tuple[str, int]]()
         self._missed = SkippedUpdates()
         self._added = 0
         self._items: dict[str, Sequence[PlacedItem]] = {}
@@ -333,7 +332,7 @@ class SteppedCore:
         )
 
     def _watch_encoder_cache(self) -> None:
-        """Record the requests that wait for the encoder or its cache, and count reused items."""
+        """Record the requests that wait for the encoder or its cache, and the reused items."""
         manager = self.core.scheduler.encoder_cache_manager
         own_allocate, own_check = manager.can_allocate, manager.check_and_update_cache
 
@@ -345,7 +344,10 @@ class SteppedCore:
 
         def check(request: Any, index: int) -> bool:
             is_cached = bool(own_check(request, index))
-            self.reused += is_cached
+            # A prompt of several steps also asks for an item that it has begun.
+            start = request.mm_features[index].mm_position.offset
+            if is_cached and start >= request.num_computed_tokens:
+                self.reused.add((request.request_id, index))
             return is_cached
 
         manager.can_allocate, manager.check_and_update_cache = can_allocate, check

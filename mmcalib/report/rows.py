@@ -153,7 +153,7 @@ def memory_rows(compared: Sequence[Column]) -> Iterator[Row]:
     """The memory figures that any of the configurations has."""
     memories = [one.memory for one in compared]
     where = next(filter(None, map(on_gpu, reversed(memories))), "")
-    for field in ("weights_bytes", "activation_peak_bytes", *CAPACITY):
+    for field in ("requested_bytes", *PARTS, *CAPACITY):
         known = [one for one in memories if getattr(one, field) is not None]
         if known:
             name = FIGURES[field].replace("KV cache", f"KV cache{where}")
@@ -391,23 +391,18 @@ def _holds_under_load(traffic: TrafficFigures | None) -> str:
 
 
 def traffic_sentence(traffic: TrafficFigures) -> str:
-    line = traffic_line(traffic)
-    return f"{line[0].upper()}{line[1:]}."
-
-
-def traffic_line(traffic: TrafficFigures) -> str:
     left = gib(abs(traffic.margin_bytes))
     if traffic.status == "pass" and traffic.margin_bytes >= 0:
-        return f"every step stays within the startup reserve; {left} stay unused"
-    over = f"the highest step takes {left} more than the startup reserve"
+        return f"Every step stays within the startup reserve; {left} stay unused."
+    over = f"The highest step takes {left} more than the startup reserve"
     if traffic.status == "pass":
-        return f"{over}, within vLLM's own slack"
+        return f"{over}, within vLLM's own slack."
     if traffic.status == "warn":
-        return f"{over} and fits in the memory that gpu_memory_utilization leaves free"
+        return f"{over} and fits in the memory that gpu_memory_utilization leaves free."
     cure = ""
     if share := traffic.shortfall.fitting_utilization():
         cure = f"; gpu_memory_utilization {share:g} leaves enough"
-    return f"{over} and more than the GPU has: out of memory{cure}"
+    return f"{over} and more than the GPU has: out of memory{cure}."
 
 
 def cell(value: object) -> str:

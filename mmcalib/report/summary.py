@@ -123,7 +123,7 @@ def _compared_rows(calibration: CalibrationDocument) -> Iterator[rows.Row]:
         size = f"{text.gib(nbytes)}, " if two else ""
         size = "—" if tokens is None else f"{size}{text.number(tokens)} tokens"
         most = memory.max_concurrency
-        at_once = "—" if most is None else f"{most:.1f}x{' at full length' if two else ''}"
+        at_once = "—" if most is None else f"{most:.2f}x{' at full length' if two else ''}"
         return starts, size, at_once, text.gib(memory.activation_peak_bytes)
 
     names = {

@@ -134,7 +134,7 @@ def print_traffic(traffic: TrafficFigures, gpu: str, console: Console) -> None:
     if traffic.highest is not None:
         print_section(console, rows.highest_line(traffic), _tensor_table(traffic.highest.largest))
     console.print()
-    console.print(Text(rows.traffic_line(traffic), style=rows.STYLES[traffic.status]))
+    console.print(Text(rows.traffic_sentence(traffic), style=rows.STYLES[traffic.status]))
 
 
 def print_log(answer: LogAnswer, console: Console) -> None:

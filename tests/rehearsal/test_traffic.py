@@ -129,7 +129,7 @@ def test_the_scheduler_decides_as_on_the_real_engine(cut, first_runner, tmp_path
     args: dict[str, Any] = {"num_gpu_blocks_override": 200, **knobs}
     imagined, real = served_on_both(folder, requests, tmp_path, **args)
     assert sum(step.finished for step in real.steps) == len(requests)
-    assert imagined.reused == real.reused > 0
+    assert imagined.reused_items == real.reused_items > 0
     assert any(step.waiting for step in real.steps)
     assert any(step.evicted for step in real.steps)
     assert all(step.peak_bytes is None for step in real.steps)
@@ -298,7 +298,9 @@ def test_equal_requests_share_a_prefix(imaginary: EngineHost, qwen_cut: Path) ->
     other = tuple(TrafficRequest(f"r:{n}", 64, 2, items) for n in range(4))
     apart = served(imaginary, qwen_cut, other, "L4", Arrivals(concurrency=1), **args)
     assert apart.cached_tokens == 0
-    assert apart.reused == 3
+    assert apart.reused_items == 3
+    args |= {"max_num_batched_tokens": 80, "max_num_seqs": 8}
+    assert served(imaginary, qwen_cut, requests[:1], "L4", **args).reused_items == 0
 
 
 def test_views_pin_the_batches_that_they_came_with(imaginary: EngineHost, qwen_cut: Path) -> None:

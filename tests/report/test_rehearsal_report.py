@@ -11,7 +11,7 @@ from mmcalib.models.catalogue import find_model
 from mmcalib.models.checkpoint import materialise
 from mmcalib.models.resolve import resolve
 from mmcalib.prediction.rehearse import budget_figures, memory_figures, rehearsal_document
-from mmcalib.report.rows import Column, memory_rows, traffic_line
+from mmcalib.report.rows import Column, memory_rows, traffic_sentence
 from mmcalib.report.terminal_memory import print_rehearsals, print_traffic
 from mmcalib.results.memory import Memory, Rehearsal, TrafficFigures
 from tests.report.golden import check_golden
@@ -93,7 +93,7 @@ def test_golden_of_served_requests() -> None:
 def test_the_verdict(peak_bytes: int, outside_bytes: int, status: str, said: str) -> None:
     found = figures(peak_bytes, outside_bytes)
     assert found.status == status
-    assert said in traffic_line(found)
+    assert said in traffic_sentence(found)
 
 
 def test_served_requests_survive_json() -> None:
@@ -110,8 +110,8 @@ def test_figures_that_only_the_defaults_have_keep_their_labels_and_gpu() -> None
     budget, default = budget_figures(BUDGET), memory_figures(rehearsed(), gpus.find_gpu("L4"))
     found = list(memory_rows([Column("", budget, default), Column("", budget, Memory())]))
     assert [(row[0], row[2], row[3]) for row in found] == [
-        ("weights", "—", "rehearsed"),
-        ("activation peak", "—", "rehearsed"),
+        *((n, "—", "rehearsed") for n in ("requested", "weights", "buffers", "activation peak")),
+        *((name, "—", "assumed") for name in ("outside torch", "CUDA graphs")),
         ("KV cache on L4", "—", "computed"),
         ("KV cache on L4, tokens", "—", "computed"),
         ("full-length requests at once", "—", "computed"),

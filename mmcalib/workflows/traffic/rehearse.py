@@ -156,7 +156,6 @@ def traffic_figures(served: Traffic, trace: Trace, rehearsed: RehearsedMemory) -
         preemptions=sum(step.preempted for step in steps),
         encoder_waits=sum(step.held_up for step in steps),
         encoded_items=sum(step.encoded for step in steps),
-        reused_items=served.reused,
         concurrency=_most(step.scheduled for step in steps),
         most_kv_blocks=_most(step.kv_blocks for step in steps),
         most_cache_tokens=_most(step.cache_tokens for step in steps),

@@ -14,7 +14,7 @@ from mmcalib.domain.traffic import BurstResult, PromptOutcome
 from mmcalib.proof import replay
 from mmcalib.releases.constants import NO_CHAT_TEMPLATE
 from mmcalib.storage.location import url_of
-from tests.workflows.corpora import corpus, decide, path_of, pretended
+from tests.workflows.corpora import corpus, decide, many_images, path_of, pretended
 
 LARGE, MIDDLE = ImageShape(2800, 2240), ImageShape(560, 560)  # 8,000 and 400 tokens
 SMALL, TINY = ImageShape(280, 280), ImageShape(140, 140)  # 100 and 25
@@ -35,6 +35,9 @@ def test_the_heaviest_fill_a_step_and_every_other_kind_is_taken_in() -> None:
     assert [prompt.origin for prompt in found.prompts] == ["r.jsonl:1"]
     assert [prompt.item_tokens for prompt in found.admit] == [(100, 100), (100,)]
     assert found.fills_step
+    decision = decide(read := corpus(many_images(20)))
+    own = replay.choose_heaviest(read.prompts, decision.table, decision.counts, 1, 1e9)
+    assert (len(own.prompts), len(own.admit), own.unseen) == (1, 1, 18)
 
 
 def test_a_step_that_memory_does_not_hold_is_not_replayed(tmp_path: Path) -> None:
@@ -73,10 +76,7 @@ def test_a_model_that_cannot_chat_is_asked_nothing_and_only_a_limit_is_to_be_rai
     check = checked(found, BurstResult((PromptOutcome("r.jsonl:1", no_template, ()),), 1.0, 0))
     assert (check.status, "no chat template" in check.detail) == ("skip", True)
     for words, cure in (
-        (
-            "At most 1 image(s) may be provided in one prompt.",
-            "raise the limit that the error names",
-        ),
+        ("At most 1 image(s) may be provided in one", "raise the limit that the error names"),
         ("unknown role", "correct these requests, or --validate startup"),
     ):
         refused = BurstResult((PromptOutcome("r.jsonl:1", words, ()),), 1.0, 0)
