@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from torch.utils._pytree import tree_leaves
+from transformers import PretrainedConfig
 from vllm import LLM, SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 from vllm.multimodal.inputs import MultiModalFeatureSpec
@@ -22,6 +23,10 @@ from mmcalib.releases.constants import PROMPT_ARGUMENTS
 # librosa imports it. Its `__dict__` is a function, which crashes 0.32's search for Triton kernels
 # on a CPU (`_rebind_kernels`, triton_utils/dispatcher.py).
 _UNSEARCHABLE = "llvmlite.binding.ffi"
+
+# transformers writes each config into log lines and errors that nobody sees (`from_dict`, 5.19):
+# nine tenths of the time to open Qwen2.5-Omni with other options.
+PretrainedConfig.__repr__ = lambda config: type(config).__name__
 
 
 def start_llm(arguments: dict[str, Any]) -> Any:
