@@ -301,9 +301,3 @@ def use_config(config: Any) -> Any:
     from vllm.config import set_current_vllm_config
 
     return set_current_vllm_config(config)
-
-
-def is_model_quantized() -> bool:
-    from vllm.config import get_current_vllm_config
-
-    return get_current_vllm_config().quant_config is not None

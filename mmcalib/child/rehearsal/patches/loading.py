@@ -16,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from mmcalib.child.rehearsal.ledger import GPUS
-from mmcalib.releases import models, platform, targets
+from mmcalib.releases import platform, targets
 from mmcalib.releases.release import version_of
 from mmcalib.releases.targets import replace
 
@@ -40,12 +40,8 @@ def install_loading(machine: ImaginaryMachine) -> None:
     # A subprocess would not have the replacements.
     replace(targets.INSPECTION, lambda function: function())
 
-    def record_metadata_for_reloading(model: Any) -> None:
-        """Skip it unless quantized; it copies every parameter's description."""
-        if models.is_model_quantized():
-            record(model)
-
-    record = replace(targets.RELOADING, record_metadata_for_reloading)
+    # It copies every parameter's description, for weights that are loaded again.
+    replace(targets.RELOADING, lambda model: None)
 
     def is_layer_gptq_quantized(
         prefix: str, quantized_layers: list[str], *args: Any, **kwargs: Any
