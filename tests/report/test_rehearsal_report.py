@@ -43,9 +43,9 @@ def test_golden(tmp_path: Path) -> None:
 def test_two_side_by_side_and_one_that_would_not_start(tmp_path: Path) -> None:
     short = {"kv_cache_bytes": -GIB, "kv_cache_tokens": None, "max_concurrency": None}
     page = shown(
-        one(tmp_path, "a[/]a.yaml"), one(tmp_path, "b.yaml", **short, problem="No memory left")
+        one(tmp_path, "a[/]a.yaml"), one(tmp_path, "b.yaml", **short, problem="No room. Try more.")
     )
-    assert "b.yaml: vLLM would not start: No memory left" in page
+    assert "b.yaml: vLLM would not start: No room\n" in page
     (row,) = [line for line in page.splitlines() if line.startswith("KV cache  ")]
     assert row.index("10.50 GiB") < row.index("−1.00 GiB")
     assert page.count("Largest at the peak of") == 2

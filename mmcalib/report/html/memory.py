@@ -135,9 +135,8 @@ def _memory_notes(calibration: CalibrationDocument) -> Iterator[str]:
     if calibration.memory.calibrated.kv_cache_bytes is None:
         yield "mmcalib run --gpu NAME predicts the memory of a GPU that you don't have."
     for one in rows.columns(calibration):
-        # vLLM's messages go on with advice; the first sentence is the cause.
-        if cause := one.memory.note.split(". ")[0].rstrip("."):
-            yield f"{one.name}: {cause}."
+        if one.memory.cause:
+            yield f"{one.name}: {one.memory.cause}."
     for check in calibration.checks:
         if check.name == PREDICTION.name:
             yield f"Measured at the engine start on this machine: {check.detail}."
