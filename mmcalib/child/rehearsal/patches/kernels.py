@@ -13,6 +13,7 @@ import sys
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
 
@@ -156,7 +157,7 @@ def install_experts(machine: ImaginaryMachine) -> None:
 def pack_first_expert(prepare: _Prepare) -> _Prepare:
     """Run `prepare` for the first expert, and return results in the size for all experts.
 
-    It gets their number as `num_experts` or as that of its `layer`.
+    Its first tensor has a row for each. Some get their number too, or read it from their `layer`.
     """
     signature = inspect.signature(prepare)
 
@@ -164,18 +165,15 @@ def pack_first_expert(prepare: _Prepare) -> _Prepare:
     def prepare_first(*args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
         given = signature.bind(*args, **kwargs)
         named = given.arguments
-        layer = named.get("layer") or types.SimpleNamespace(num_experts=named.get("num_experts"))
-        count = layer.num_experts
+        count = next(len(value) for value in named.values() if isinstance(value, torch.Tensor))
         for name, value in named.items():
             if isinstance(value, torch.Tensor) and value.shape[:1] == (count,):
                 named[name] = value[:1]
             elif name == "num_experts":
                 named[name] = 1
-        layer.num_experts = 1
-        try:
+        layer = named.get("layer", types.SimpleNamespace())
+        with patch.object(layer, "num_experts", 1, create=True):
             results = prepare(*given.args, **given.kwargs)
-        finally:
-            layer.num_experts = count
         return tuple(
             None if part is None else part.new_empty((count, *part.shape[1:])) for part in results
         )
