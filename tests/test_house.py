@@ -58,7 +58,7 @@ SHORT = {
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
     "modules": 228,
-    "product lines": 47_160,
+    "product lines": 47_156,
     "test files": 183,
     "test lines": 38_485,
     "benchmark lines": 7_164,
