@@ -75,10 +75,10 @@ def test_a_model_that_cannot_chat_is_asked_nothing_and_only_a_limit_is_to_be_rai
     no_template = f"default chat template is no longer allowed, so {NO_CHAT_TEMPLATE}"
     check = checked(found, BurstResult((PromptOutcome("r.jsonl:1", no_template, ()),), 1.0, 0))
     assert (check.status, "no chat template" in check.detail) == ("skip", True)
-    for words, cure in (
-        ("At most 1 image(s) may be provided in one", "raise the limit that the error names"),
-        ("unknown role", "correct these requests, or --validate startup"),
-    ):
+    for words, cure in {
+        "At most 1 image(s) may be provided in one prompt.": "raise the limit that the error names",
+        "unknown role": "correct these requests, or --validate startup",
+    }.items():
         refused = BurstResult((PromptOutcome("r.jsonl:1", words, ()),), 1.0, 0)
         assert checked(found, refused).remedy == cure
 
