@@ -50,7 +50,7 @@ def memory_checks(
         yield Check(name, "warn", f"not rehearsed: {failure}", remedy)
     elif after.kv_cache_tokens is None:
         remedy = "--max-model-len fit, a larger --gpu, or mmcalib plan"
-        yield Check(name, "fail", f"vLLM does not start, rehearsed: {after.problem}", remedy)
+        yield Check(name, "fail", f"vLLM does not start, rehearsed: {after.start_problem}", remedy)
     else:
         yield Check(name, "pass", f"{_kv_cache_gain(before, after)}, rehearsed")
         yield outside_check(after)
@@ -92,7 +92,7 @@ def fixed_kv_cache_check(pool: FixedKvCache, rehearsed: RehearsedMemory | None) 
     """Check a KV cache of fixed size; `rehearsed` with it, if that is possible."""
     size = gib(pool.kv_cache_memory_bytes)
     if rehearsed is None or rehearsed.kv_cache_tokens is None:
-        why = rehearsed.problem if rehearsed else "it could not be rehearsed"
+        why = rehearsed.start_problem if rehearsed else "it could not be rehearsed"
         remedy = "a smaller --max-model-len, or no --pin-kv-cache"
         detail = f"a KV cache of {size} is too small: {why}"
         return Check(ids.FIXED_KV_CACHE, "fail", detail, remedy)

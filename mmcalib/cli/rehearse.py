@@ -108,7 +108,7 @@ def rehearse(options: RehearseOptions) -> None:
             print_traffic(traffic, rehearsals[0].gpu, console)
     if options.strict and failed:
         raise VerdictError(
-            f"vLLM would not start on {failed[0].gpu}: {failed[0].memory.cause}",
+            f"vLLM would not start on {failed[0].gpu}: {failed[0].memory.note}",
             hint="mmcalib run --gpu NAME tunes for your media",
         )
     if options.strict and any(one.traffic and one.traffic.status == "fail" for one in rehearsals):

@@ -311,9 +311,9 @@ class RehearsedMemory:
 
     @property
     def start_problem(self) -> str:
-        """Why the start fails, in vLLM's words where it has some; empty if it does not."""
+        """Why the start fails, in vLLM's words but for the advice at their end; empty if not."""
         if self.refusal or self.kv_cache_tokens is None:
-            return self.refusal or self.problem
+            return (self.refusal or self.problem).partition(" Try ")[0].rstrip(".")
         if self.needed_outside_bytes <= self.outside_bytes + self.spare_bytes:
             return ""
         parts = ", ".join(f"{one.name} {gib(one.nbytes)}" for one in self.after_pool)

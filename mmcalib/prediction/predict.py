@@ -115,7 +115,7 @@ class RehearsalJudge(MemoryJudge):
         if rehearsed.max_concurrency is None:
             left = f"KV cache {remaining(rehearsed.kv_cache_bytes)}"
             if read_problem(rehearsed).most_sequences:
-                left = rehearsed.problem
+                left = rehearsed.start_problem
             return f"vLLM would not start on {gpu}: {left}"
         most, wanted = rehearsed.max_concurrency, self.concurrency
         if wanted is not None and most < wanted:

@@ -40,7 +40,7 @@ def capacity(memory: Memory) -> str:
         remedy = ""
         if memory.kv_cache_tokens is not None and memory.most_utilization:
             remedy = f". gpu_memory_utilization {memory.most_utilization:g} is the most that starts"
-        return f"vLLM would not start: {memory.cause}{remedy}"
+        return f"vLLM would not start: {memory.note}{remedy}"
     return (
         f"KV cache {text.gib(memory.kv_cache_bytes)}, {text.number(memory.kv_cache_tokens)} "
         f"tokens, {text.number(memory.max_concurrency)} full-length requests at once"

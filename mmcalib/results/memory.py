@@ -68,11 +68,6 @@ class Memory(DocumentPart):
     ranks: int = Field(default=1, description="GPUs that share the model (tensor parallelism)")
     note: str = Field(default="", description="Origin of the figures, or vLLM's startup error")
 
-    @property
-    def cause(self) -> str:
-        """The note without the advice with which vLLM's errors end."""
-        return self.note.partition(" Try ")[0].rstrip(".")
-
 
 class Memories(DocumentPart):
     """Memory by configuration: rehearsed with `--gpu`, otherwise measured at the engine start."""

@@ -135,8 +135,8 @@ def _memory_notes(calibration: CalibrationDocument) -> Iterator[str]:
     if calibration.memory.calibrated.kv_cache_bytes is None:
         yield "mmcalib run --gpu NAME predicts the memory of a GPU that you don't have."
     for one in rows.columns(calibration):
-        if one.memory.cause:
-            yield f"{one.name}: {one.memory.cause}."
+        if one.memory.note:
+            yield f"{one.name}: {one.memory.note}."
     for check in calibration.checks:
         if check.name == PREDICTION.name:
             yield f"Measured at the engine start on this machine: {check.detail}."

@@ -238,7 +238,7 @@ def finish_serving(
     try:
         if before is not None:
             default = serving.wait_for_figures(default_args)
-            problem = "" if default else f"vLLM would not start: {before.problem}"
+            problem = "" if default else f"vLLM would not start: {before.start_problem}"
     except MmcalibError as error:
         problem = error.message
     document = ServedTraffic(
