@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.catalogue import RUN_COMPLETION
 from mmcalib.cli.command import print_document
+from mmcalib.cli.results import ResultOptions
 from mmcalib.engine.environment import serve_command, serve_program
 from mmcalib.errors import OutputError, UsageError, VerdictError
 from mmcalib.files import write_text, write_texts
@@ -38,9 +38,6 @@ from mmcalib.version import __version__
 from mmcalib.workflows.run.run import run_each
 from mmcalib.workflows.run.session import Job, RunOutcome
 
-if TYPE_CHECKING:
-    from mmcalib.cli.run import RunCommandOptions
-
 # The difference from the user's configuration to the tuned one.
 DIFF = "engine.diff"
 FILES = ("engine.yaml", "calibration.json", "report.html", "report.md", "skipped.jsonl")
@@ -53,7 +50,7 @@ _PLAINEST = "env"
 _LEFT_OUT = "the server rejects some items, so they were left out; to include them"
 
 
-def _repeat_with_variables(command: Sequence[str], options: RunCommandOptions) -> str:
+def _repeat_with_variables(command: Sequence[str], options: ResultOptions) -> str:
     """The command of this run with --force and a form that has environment variables."""
     own = [*command[: command.index("--")]] if "--" in command else [*command]
     flags = command[len(own) :]
@@ -110,7 +107,7 @@ def finish(
     calibration: Calibration,
     out: Path,
     console: Console,
-    options: RunCommandOptions,
+    options: ResultOptions,
     *,
     command: Sequence[str] = (),
     seconds: float | None = None,
@@ -193,13 +190,15 @@ def compare(
     progress: Progress,
     console: Console,
     prices: Mapping[gpus.Gpu | None, float | None],
-    options: RunCommandOptions,
+    out: Path,
+    options: ResultOptions,
 ) -> None:
     """Run the jobs, `finish` each in its folder, and compare. Raises VerdictError if all fail.
 
-    Contexts are as short as the media allow, unless options, file or flags set one.
+    The folders are in `out`. Contexts are as short as the media allow, unless options, file or
+    flags set one.
     """
-    jobs, out = [job.with_fitting_context() for job in jobs], options.job.out
+    jobs = [job.with_fitting_context() for job in jobs]
     folders = [out / name for name in _folder_names(jobs)]
     for folder in folders:
         check_output_dir(folder, force=options.force)

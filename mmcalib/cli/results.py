@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from mmcalib.cli.command import QUIET, print_json
+from mmcalib.cli.command import QUIET, STRICT, print_json
 from mmcalib.errors import UsageError, VerdictError
 from mmcalib.options.option import argument, option, options, switch
 from mmcalib.report import CONFIGURATION_NAMES, REPORT_NAMES, ConfigurationName, ReportName
@@ -30,13 +30,27 @@ _emit_option = partial(
     wrong=f"--emit {{given}} is unknown; it takes {', '.join(CONFIGURATION_NAMES)}",
     hint=f"--emit {_TOO[0]}",
 )
-EMIT_TOO = _emit_option(
-    f"Also write the configuration as {_join_or(_TOO)}; may be repeated.",
-    words_type=list[str],
-    basic=True,
-)
-NO_THUMBNAILS = switch("Leave pictures out of report.html.")
-REDACT_PATHS = switch("Leave file names out of the reports.")
+_NO_THUMBNAILS = switch("Leave pictures out of report.html.")
+_REDACT_PATHS = switch("Leave file names out of the reports.")
+
+
+@options
+class ResultOptions:
+    """What `mmcalib run` writes and prints."""
+
+    emit: list[ConfigurationName] | None = _emit_option(
+        f"Also write the configuration as {_join_or(_TOO)}; may be repeated.",
+        words_type=list[str],
+        basic=True,
+    )
+    no_thumbnails: bool = _NO_THUMBNAILS
+    redact_paths: bool = _REDACT_PATHS
+    strict: bool = STRICT
+    force: bool = switch("Overwrite results in --out.", basic=True)
+    as_json: bool = switch(
+        "Print calibration.json, or comparison.json for several.", "--json", basic=True
+    )
+    quiet: bool = QUIET
 
 
 @options
@@ -61,8 +75,8 @@ class ReportOptions:
     emit: ConfigurationName | None = _emit_option(
         f"Print the configuration instead: {_join_or(CONFIGURATION_NAMES)}."
     )
-    no_thumbnails: bool = NO_THUMBNAILS
-    redact_paths: bool = REDACT_PATHS
+    no_thumbnails: bool = _NO_THUMBNAILS
+    redact_paths: bool = _REDACT_PATHS
     force: bool = switch("Overwrite --out; write a configuration that failed.")
     as_json: bool = switch("Print the name of the written file as JSON.", "--json")
     quiet: bool = QUIET

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from mmcalib.cli import command
-from mmcalib.cli.results import EMIT_TOO, NO_THUMBNAILS, REDACT_PATHS
-from mmcalib.options.option import options, switch
+from mmcalib.cli.results import ResultOptions
+from mmcalib.options.option import options
 from mmcalib.options.run import ProbeOptions, RunOptions
-from mmcalib.report import ConfigurationName
 
 
 @options
@@ -14,17 +13,9 @@ class RunCommandOptions:
     job: RunOptions
     flags: list[str] | None = command.RUN_FLAGS
     described: command.GpuOptions
-    emit: list[ConfigurationName] | None = EMIT_TOO
-    no_thumbnails: bool = NO_THUMBNAILS
-    redact_paths: bool = REDACT_PATHS
+    results: ResultOptions
     probe: ProbeOptions
-    strict: bool = command.STRICT
-    force: bool = switch("Overwrite results in --out.", basic=True)
-    as_json: bool = switch(
-        "Print calibration.json, or comparison.json for several.", "--json", basic=True
-    )
     verbose: bool = command.VERBOSE
-    quiet: bool = command.QUIET
     help_all: bool = command.HELP_ALL
 
 
@@ -65,14 +56,14 @@ def run(options: RunCommandOptions) -> None:
     job, out = jobs[0], options.job.out
     kind = f"run {options.job.validate} {options.job.model} {options.job.gpu}"
     times = StepTimes(cache_dir() / "steps" / f"{crc32(kind.encode()):08x}.json")
-    console, progress = terminal(quiet=options.quiet, verbose=options.verbose, times=times)
+    console, progress = terminal(quiet=options.results.quiet, verbose=options.verbose, times=times)
     if len(jobs) > 1:
-        output.compare(jobs, progress, console, prices, options)
+        output.compare(jobs, progress, console, prices, out, options.results)
         times.save()
         return
     if any(prices.values()):
         raise UsageError("a price compares several GPUs", hint="--gpu L4=0.80/h,L40S=1.90/h")
-    output.check_output_dir(out, force=options.force)
+    output.check_output_dir(out, force=options.results.force)
     outcome = RunOutcome(on_change=partial(output.save, out=out))
     try:
         calibration = run_job(job, outcome, progress)
@@ -82,4 +73,5 @@ def run(options: RunCommandOptions) -> None:
         raise
     times.save()
     seconds = time.monotonic() - started
-    output.finish(calibration, out, console, options, command=sys.argv[1:], seconds=seconds)
+    shown = options.results
+    output.finish(calibration, out, console, shown, command=sys.argv[1:], seconds=seconds)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.cli.output import FILES, OTHER_FORMS, check_output_dir, finish, save
-from mmcalib.cli.run import RunCommandOptions
+from mmcalib.cli.results import ResultOptions
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.model import Server
 from mmcalib.engine.environment import serve_command
@@ -28,7 +28,7 @@ from tests.report.hostile import NAMES, named
 def leave(found: Calibration, out: Path, *, command: Sequence[str] = (), **how: Any) -> str:
     page = io.StringIO()
     console = Console(file=page, width=80)
-    options = make_options(RunCommandOptions, {"data": ["media"], **how})
+    options = make_options(ResultOptions, how)
     finish(found, out, console, options, command=command)
     return page.getvalue()
 

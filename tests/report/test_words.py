@@ -12,7 +12,7 @@ from mmcalib.checks import catalogue as ids
 from mmcalib.checks.catalogue import CheckId
 from mmcalib.checks.check import Check, Status
 from mmcalib.cli.output import finish
-from mmcalib.cli.run import RunCommandOptions
+from mmcalib.cli.results import ResultOptions
 from mmcalib.options.option import make_options
 from mmcalib.report import rows as words
 from mmcalib.report.markdown import markdown
@@ -109,8 +109,8 @@ def test_every_report_has_the_three_columns_and_the_diff(tmp_path: Path) -> None
         assert "-a: 1\n+a: \\u202e2\n" in text
     hidden = Report(made, "vllm serve", thumbnails=False, redact_paths=True)
     assert "a.yaml" not in md(hidden) + html(hidden)
-    how = {"data": ["media"], "quiet": True, "no_thumbnails": True}
-    finish(made, tmp_path, Console(quiet=True), make_options(RunCommandOptions, how))
+    how = {"quiet": True, "no_thumbnails": True}
+    finish(made, tmp_path, Console(quiet=True), make_options(ResultOptions, how))
     assert made.yours is not None
     assert (tmp_path / "engine.diff").read_text("utf-8") == made.yours.diff
 
