@@ -55,7 +55,7 @@ def plan(options: PlanOptions) -> None:
     answer = server_log = None
     if options.log is not None:
         # At once: all else imports much, and rehearsals take half a minute.
-        server_log = read_server_log(options.log)
+        server_log = read_server_log(options.log, options.model)
         known = gpu if not isinstance(gpu, str) else None if gpu == "auto" else find_gpu(gpu)
         answer = server_log.answer(known, parse_kept(kept))
         if not options.quiet:

@@ -99,8 +99,10 @@ class ServerLog:
         return kept, tuple(sorted(args.keys() - kept.keys() - NO_MEMORY - _SERVER))
 
 
-def read_server_log(path: Path) -> ServerLog:
-    """Read a server's log, or FILE:LINE for the start there. Raises UsageError if it has none."""
+def read_server_log(path: Path, model: str | None = None) -> ServerLog:
+    """Read a server's log, or FILE:LINE for the start there; else the last that failed is chosen,
+    of `model` if it has any. Raises UsageError without a start.
+    """
     line = 0
     if (at := _AT_LINE.fullmatch(str(path))) and not path.exists():
         path, line = Path(at[1]), int(at[2])
@@ -119,7 +121,8 @@ def read_server_log(path: Path) -> ServerLog:
         why = f"--log {path}: no server starts by line {line}"
         raise UsageError(why, hint=f"--log {path}:{starts[0].line}")
     # An export may have its newest start first.
-    chosen = max(picked, key=lambda one: one.line) if picked else last_failed(starts)
+    named = [one for one in starts if model and one.model == model] or starts
+    chosen = max(picked, key=lambda one: one.line) if picked else last_failed(named)
     return ServerLog(starts, chosen)
 
 

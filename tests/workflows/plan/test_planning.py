@@ -386,8 +386,9 @@ def test_of_several_servers_the_last_that_failed_is_taken_and_others_are_named(
     answer = found.answer()
     assert answer.start == "line 1: org/a, port 8000, failed (kv cache)"
     assert answer.others == ("line 2: org/b, port 8001, started",)
-    picked = from_log.read_server_log(Path(f"{log}:2"))
-    assert picked.log.model == "org/b"
+    for picked in (Path(f"{log}:2"), None), (log, "org/b"), (Path(f"{log}:2"), "org/a"):
+        assert from_log.read_server_log(*picked).log.model == "org/b"
+    assert from_log.read_server_log(log, "another").log.model == "org/a"
     (tmp_path / "late.log").write_text("\n" + TWO_SERVERS[0])
     with pytest.raises(UsageError, match="no server starts by line 1"):
         from_log.read_server_log(tmp_path / "late.log:1")
