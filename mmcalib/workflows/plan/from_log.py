@@ -209,7 +209,8 @@ def compare_log(log: StartupLog, weights: int, kv_cache: int, twins: Sequence[st
         more = kv_cache - log.kv_cache_bytes
         if abs(more) > _SAME_CACHE * max(abs(log.kv_cache_bytes), GIB):
             words = f"the log's KV cache is {gib(log.kv_cache_bytes)}, rehearsed {gib(kv_cache)}"
-            notes.append(f"{words}: another release, or other processes on the GPU")
+            other = "another release" if log.total_bytes else "another GPU or release"
+            notes.append(f"{words}: {other}, or other processes on the GPU")
     return notes
 
 
