@@ -52,9 +52,10 @@ def _room(item: ItemCost, facts: CheckFacts) -> str:
 
 
 def _caps(modality: Modality, tokens: int, items: str, facts: CheckFacts) -> Iterator[str]:
-    """Lines that shrink items of the modality to at most so many tokens."""
+    """Lines that shrink images to at most so many tokens; a video's are of all its frames."""
     for knob in facts.model.knobs:
-        value = knob.value_for_item(tokens) if knob.modality == modality and tokens > 0 else None
+        wanted = knob.modality == modality == "image" and tokens > 0
+        value = knob.value_for_tokens(tokens) if wanted else None
         if value is not None:
             own = facts.configuration.engine_args.get(knob.argument)
             line = yaml_line(knob.argument, merge_nested(own, knob.kwargs(value)))

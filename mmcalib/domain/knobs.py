@@ -156,10 +156,6 @@ class MediaOption(ABC):
         """The value that caps each image or frame at `tokens`; None if unknown."""
         return None
 
-    def value_for_item(self, tokens: int) -> Value | None:
-        """The value that caps whole images at `tokens`; a video's tokens are of all its frames."""
-        return self.value_for_tokens(tokens) if self.modality == "image" else None
-
     def describe_value(self, value: Value) -> str:
         """The value relative to the default, for people."""
         return f"default {self.value}"
