@@ -127,6 +127,7 @@ EXPERT_PACKING = (
     Target(f"{_ORACLE}.int_wna16._process_weights_marlin", optional=True),
     Target(f"{_ORACLE}.int_wna16._process_awq_weights_marlin", optional=True),
     Target(f"{_QUANTIZATION}.utils.marlin_utils_fp4.prepare_moe_mxfp4_layer_for_marlin", VLLM_0_32),
+    Target(f"{_QUANTIZATION}.utils.marlin_utils_fp8.prepare_mxfp8_moe_layer_for_marlin", VLLM_0_32),
     Target(
         f"{_QUANTIZATION}.utils.flashinfer_fp4_moe.prepare_static_weights_for_trtllm_fp4_moe",
         VLLM_0_32,

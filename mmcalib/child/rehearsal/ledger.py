@@ -147,6 +147,15 @@ class Ledger:
         self._raise_peaks(nbytes, operation)
         self._gpu_memory.allocator.free(block)
 
+    @contextmanager
+    def hold_blocks(self, nbytes: int, count: int) -> Iterator[None]:
+        """While open, this many blocks are allocated beside the tensors."""
+        allocator = self._gpu_memory.allocator
+        blocks = [allocator.allocate(nbytes) for _ in range(count)]
+        yield
+        for block in blocks:
+            allocator.free(block)
+
     def booked_bytes(self, tensors: Iterable[torch.Tensor]) -> int:
         blocks = (self._blocks.get(key) for key in storage_sizes(tensors))
         size_of = self._gpu_memory.allocator.size_of

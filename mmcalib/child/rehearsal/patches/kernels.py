@@ -149,13 +149,19 @@ _Prepare = Callable[..., tuple[torch.Tensor | None, ...]]
 
 def install_experts(machine: ImaginaryMachine) -> None:
     """Pack only one expert; recording the operations of all would take minutes."""
+
+    def join(part: torch.Tensor, count: int) -> torch.Tensor:
+        # Each expert's part exists until then, and the allocator keeps its block.
+        with machine.ledger.hold_blocks(part.nbytes, count - 1):
+            return part.new_empty((count, *part.shape[1:]))
+
     for target in targets.EXPERT_PACKING:
         if (place := find(target)) is not None:
-            replace(target, pack_first_expert(getattr(*place)))
+            replace(target, pack_first_expert(getattr(*place), join))
 
 
-def pack_first_expert(prepare: _Prepare) -> _Prepare:
-    """Run `prepare` for the first expert, and return results in the size for all experts.
+def pack_first_expert(prepare: _Prepare, join: Callable[[torch.Tensor, int], Any]) -> _Prepare:
+    """Run `prepare` for the first expert, and `join` as many of its results as there are experts.
 
     Its first tensor has a row for each. Some get their number too, or read it from their `layer`.
     """
@@ -174,9 +180,7 @@ def pack_first_expert(prepare: _Prepare) -> _Prepare:
         layer = named.get("layer", types.SimpleNamespace())
         with patch.object(layer, "num_experts", 1, create=True):
             results = prepare(*given.args, **given.kwargs)
-        return tuple(
-            None if part is None else part.new_empty((count, *part.shape[1:])) for part in results
-        )
+        return tuple(None if part is None else join(part, count) for part in results)
 
     return prepare_first
 
