@@ -39,7 +39,9 @@ def _connect(path: Path) -> sqlite3.Connection:
 
     Its folder is for its owner alone, so that nobody else can have written the file.
     """
-    folder, made_by = path.parent, crc32(f"{_TABLE} {_made_by()}".encode()) >> 1
+    versions = (f"{name} {installed_version(name) or '?'}" for name in _READERS)
+    made_by = crc32(" ".join([_TABLE, str(PROBE), *versions]).encode()) >> 1
+    folder = path.parent
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     owners = {os.geteuid(), os.stat(folder.parent).st_uid}
     if {os.lstat(folder).st_uid, os.stat(folder).st_uid} - owners:
@@ -175,8 +177,3 @@ class Cache(Closing):
                 with contextlib.suppress(OSError):
                     _remove(self.path)
             raise CacheBroken(str(error)) from error
-
-
-def _made_by() -> str:
-    versions = (f"{name} {installed_version(name) or '?'}" for name in _READERS)
-    return " ".join([str(PROBE), *versions])

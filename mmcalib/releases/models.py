@@ -261,9 +261,8 @@ def _as_compiled(runner: Any) -> AbstractContextManager[Any]:
 
 
 def embeds_width(config: Any) -> int:
-    if VLLM_0_13.is_reached:
-        return int(config.model_config.get_inputs_embeds_size())
-    return int(config.model_config.get_hidden_size())
+    model = config.model_config
+    return int(model.get_inputs_embeds_size() if VLLM_0_13.is_reached else model.get_hidden_size())
 
 
 def clear_model_tables() -> None:

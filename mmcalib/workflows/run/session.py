@@ -305,9 +305,8 @@ class Shared(Closing):
 
     def end_host(self) -> None:
         """End the process: another model follows, or it may still be computing an answer."""
-        host, self._host, self._opening = self._host, None, None
-        if host is not None:
-            host.close()
+        self.stop_host()
+        self._host = self._opening = None
 
     def __exit__(self, *raised: object) -> None:
         if self._host is not None:
