@@ -463,7 +463,7 @@ def _serves_less(decision: Decision, least: int, judge: MemoryJudge) -> bool:
 
 # Configurations with remedies to try, and how many remedies one may have.
 _MOST_TRIED: Final = 12
-_MOST_REMEDIES: Final = 3
+_MOST_REMEDIES: Final = 4
 
 
 def _with_remedies(
