@@ -38,7 +38,6 @@ _LITTLE: Final = 64 << 20
 _ERROR: Final = 0.0072
 _TRIES: Final = 4
 # Arguments that set how much memory the KV cache gets.
-_SMALL: Final = {"max_num_batched_tokens": SMALL_GPU_BATCHED_TOKENS}
 _KV_SIZES: Final = frozenset({UTILIZATION, "kv_cache_memory_bytes", "num_gpu_blocks_override"})
 
 
@@ -57,8 +56,9 @@ def reject_too_small(
     try:
         best = prediction.rehearsals.rehearse(args)
         if read_problem(best).most_sequences:
-            args = {**args, "max_num_seqs": 1, **_SMALL, **least}
-            best = prediction.rehearsals.rehearse(args)
+            # A start needs a block of recurrent state for each sequence.
+            few = {"max_num_seqs": 1, "max_num_batched_tokens": SMALL_GPU_BATCHED_TOKENS}
+            best = prediction.rehearsals.rehearse(args := {**args, **few, **least})
         if best.kv_cache_tokens is None and UTILIZATION not in least and not best.refusal:
             args[UTILIZATION] = best.proposed_utilization
             best = prediction.rehearsals.rehearse(args)

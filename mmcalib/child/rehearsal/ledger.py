@@ -147,14 +147,14 @@ class Ledger:
         self._raise_peaks(nbytes, operation)
         self._gpu_memory.allocator.free(block)
 
-    @contextmanager
-    def hold_blocks(self, nbytes: int, count: int) -> Iterator[None]:
-        """While open, this many blocks are allocated beside the tensors."""
+    def join(self, part: torch.Tensor, count: int) -> torch.Tensor:
+        """Return a tensor of `count` such parts, which all exist until then: their blocks stay."""
         allocator = self._gpu_memory.allocator
-        blocks = [allocator.allocate(nbytes) for _ in range(count)]
-        yield
+        blocks = [allocator.allocate(part.nbytes) for _ in range(1, count)]
+        whole = part.new_empty((count, *part.shape[1:]))
         for block in blocks:
             allocator.free(block)
+        return whole
 
     def booked_bytes(self, tensors: Iterable[torch.Tensor]) -> int:
         blocks = (self._blocks.get(key) for key in storage_sizes(tensors))

@@ -151,6 +151,19 @@ def test_memory_outside_the_default_share_is_tried_before_a_model_is_refused() -
             reject_too_small(prediction, {}, {**CONTEXT, UTILIZATION: 0.92}, "a/b")
 
 
+def test_recurrent_layers_are_judged_with_a_block_for_one_sequence() -> None:
+    class Recurrent(Pretended):
+        def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
+            found = super().rehearse(engine_args, steps)
+            why = "max_num_seqs (256) exceeds available Mamba cache blocks (14)"
+            short = replace(found, kv_cache_tokens=None, max_concurrency=None, problem=why)
+            return found if engine_args.get("max_num_seqs") == 1 else short
+
+    judged(Recurrent(4.5))
+    with pytest.raises(VerdictError, match=r"2\.50 GiB for the KV cache"):
+        judged(Recurrent(2.5))
+
+
 def test_remedies_that_are_not_enough_alone_are_tried_together() -> None:
     decision = decide(corpus([ImageShape(280, 280)]))
     with MemoryPrediction(gpus.find_gpu("L4"), Pretended(4.0, image=4.0), {"model": "p"}) as at:  # type: ignore[arg-type]

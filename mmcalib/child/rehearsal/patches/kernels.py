@@ -149,15 +149,9 @@ _Prepare = Callable[..., tuple[torch.Tensor | None, ...]]
 
 def install_experts(machine: ImaginaryMachine) -> None:
     """Pack only one expert; recording the operations of all would take minutes."""
-
-    def join(part: torch.Tensor, count: int) -> torch.Tensor:
-        # Each expert's part exists until then, and the allocator keeps its block.
-        with machine.ledger.hold_blocks(part.nbytes, count - 1):
-            return part.new_empty((count, *part.shape[1:]))
-
     for target in targets.EXPERT_PACKING:
         if (place := find(target)) is not None:
-            replace(target, pack_first_expert(getattr(*place), join))
+            replace(target, pack_first_expert(getattr(*place), machine.ledger.join))
 
 
 def pack_first_expert(prepare: _Prepare, join: Callable[[torch.Tensor, int], Any]) -> _Prepare:
