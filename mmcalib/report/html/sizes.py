@@ -62,7 +62,7 @@ def _distribution_figure(
         "xOffset": 0.5,
         "x2Offset": -0.5,
     }
-    axis = {**chart.upright("items"), "values": _count_ticks(most), "format": ",d"}
+    axis = {**chart.upright("items"), "tickCount": 4, "tickMinStep": 1, "format": ",d"}
     y = chart.linear_axis(0, most, axis, rangeMax=len(lines) * chart.ROW_PX + 8)
     bars = chart.marks(shown, bar, x2={"field": "x2"}, y2={"datum": 0})
     spread = found.tokens
@@ -109,14 +109,6 @@ def _lines(
         (f"median {number(median)}", max(1, median), "var(--ink-2)"),
     )
     return [(words, value, colour) for words, value, colour in lines if value]
-
-
-def _count_ticks(most: int) -> list[int]:
-    """Return whole numbers for the axis, at most four steps."""
-    step = max(1, math.ceil(most / 4))
-    unit = 10 ** (len(str(step)) - 1)
-    step = math.ceil(step / unit) * unit
-    return list(range(0, most + 1, step))
 
 
 def _bin_range(start: float, end: float) -> str:
