@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch", reason="needs torch, which comes with vLLM:
 from mmcalib.child.rehearsal.device import LARGE_HOST_BYTES, ImaginaryGpu, NoFakeImplementation  # noqa: E402
 from mmcalib.child.rehearsal.ledger import GpuMemory, Ledger, Workspaces  # noqa: E402
 from mmcalib.child.rehearsal.patches.flashinfer import cutlass_fused_moe, trtllm_moe  # noqa: E402
-from mmcalib.child.rehearsal.patches.kernels import key_splits  # noqa: E402
+from mmcalib.child.rehearsal.patches.kernels import key_splits, pack_first_expert  # noqa: E402
 
 pytestmark = pytest.mark.engine
 CUDA = "cuda:0"
@@ -541,3 +541,20 @@ def test_the_same_for_each_operation_of_startup(
     assert found["peak"] > 0
     assert len(found["compared"]) > 15
     assert sum(found["compared"].values()) > 300
+
+
+def pack(weights: Tensor, num_experts: int) -> tuple[Tensor | None, ...]:
+    """Pack each expert's weights, then join them, as vLLM's `prepare_*_for_marlin` do."""
+    return torch.stack([weights[at].T.contiguous() for at in range(num_experts)]), None
+
+
+@pytest.mark.parametrize("is_first_only", [False, True])
+def test_one_packed_expert_leaves_what_all_would(gpu: ImaginaryGpu, is_first_only: bool) -> None:
+    """Also the blocks of the parts: three of 6 MiB in each segment of 20 MiB."""
+    ways = pack, pack_first_expert(pack, gpu.ledger.join)
+    weights = activation(8, 1024, 3072)
+    packed, nothing = ways[is_first_only](weights, num_experts=8)
+    assert packed is not None
+    assert (packed.shape, nothing) == ((8, 3072, 1024), None)
+    allocator = machine(gpu).allocator
+    assert (allocator.allocated_bytes, allocator.reserved_bytes) == (96 * MIB, 156 * MIB)
