@@ -116,7 +116,7 @@ def test_a_message_alone_is_enough(message: str, phase: Phase | None, oom) -> No
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{E}ValueError: bf16|{E}RuntimeError: failed. See root cause above.", ["ValueError"]),
+        ("ValueError: bf16|{E}RuntimeError: failed. See root cause above.", ["ValueError"]),
         ("{T}|KeyError: 'k'|The above exception was|{T}|ValueError: k", ["KeyError", "ValueError"]),
         ("vllm serve: error: unrecognized arguments: --x", ["--x"]),
         (
@@ -130,6 +130,7 @@ def test_a_message_alone_is_enough(message: str, phase: Phase | None, oom) -> No
         ("{E}RuntimeError: See root cause. Failed core proc(s): {{'EngineCore_DP0': -9}}", ["-9"]),
         ("Starting to load model m...|Killed", ["Killed"]),
         ("      Reason:       OOMKilled", ["OOMKilled"]),
+        ("(APIServer pid=7) {R}|{T}|CUDA out of memory. Tried to allocate 1.0 GiB", []),
         ("api_server.py: error: argument --limit-mm-per-prompt: Value image=4", ["image=4"]),
     ],
 )
@@ -165,6 +166,12 @@ def test_two_messages_in_a_row_keep_their_own_figures() -> None:
 def test_a_retried_allocation_is_no_failure() -> None:
     line = "[rank0] memory allocation failed with OOM on device 0 while trying to allocate 2097152"
     assert read_log([f"{line} bytes (free: 2031616, total: 23661248512)"]).failures == ()
+
+
+@pytest.mark.parametrize(("line", "stated"), _PUBLIC["lines"].items())
+def test_a_line_states_its_facts(line: str, stated: dict[str, object]) -> None:
+    log = read_log(["Starting to load model m...", line])
+    assert {name: getattr(log, name) for name in stated} == stated
 
 
 @pytest.mark.parametrize(
