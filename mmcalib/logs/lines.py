@@ -25,14 +25,12 @@ _AHEAD: Final = 8
 _FRONT_CHARS: Final = 400
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|ESC\[[0-9;]*m")
 # A container as compose, swarm, pm2 and honcho name it (`web-1  | `), or kubectl.
-_CONTAINER = re.compile(
-    r"(?:[\d:.]{1,20}[ |])?[A-Za-z][\w.@-]{0,100} {1,40}\| |\[pod/[\w./:-]{1,200}\] "
-)
+_CONTAINER = re.compile(r"(?:[\d:.]{1,20}[ |])?[A-Za-z][\w.@-]* +\| |\[pod/[\w./:-]+\] ")
 # What others put before vLLM's own prefix, and the names in it: of a pod, a unit or a host, but not
 # of a month, a day, a level or a stream.
 _BEFORE = re.compile(r"[\w\s.:/@|›>\[\],+-]{0,200}")
 _NAME = re.compile(r"(?<![\w./@+-])[A-Za-z][\w./@-]{1,100}")
-_NO_NAME = re.compile(r"[A-Z][a-z]{2}|[A-Z]+|std(?:out|err)")
+_NO_NAME = re.compile(r"[A-Z][a-z]{2}|[A-Z]+|std(?:out|err)|debug|info|warn(?:ing)?|error")
 # `(EngineCore_0 pid=72)`, `(VllmWorker rank=1 pid=12)`, `(Worker_TP0 pid=7286)`,
 # `(RayWorkerWrapper pid=1463574, ip=10.0.0.60)`; nested ones follow each other.
 _PROCESS = re.compile(r"\(([A-Za-z][\w.]{0,60}(?: rank=\d{1,6})? pid=\d{1,12}[^()]{0,60})\) ?")

@@ -147,11 +147,10 @@ _STORED: Final = "number of tokens that can be stored in KV cache"
 _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], ...]] = tuple(
     (name, mark, re.compile(pattern, re.ASCII), read)
     for name, mark, pattern, read in (
-        ("vllm_version", "API server version", r"API server version (\S{1,80})", str),
         ("vllm_version", "LLM engine (v", r"LLM engine \(v([^)]{1,80})\)", str),
         # The banner, by 0.17, and its replacement with VLLM_DISABLE_LOG_LOGO.
         ("vllm_version", "█  version ", r"█  version (\S{1,80})", str),
-        ("vllm_version", "vLLM server version ", r"server version ([^\s,]{1,80})", str),
+        ("vllm_version", "server version ", r"server version ([^\s,]{1,80})", str),
         ("model", "vLLM server version ", r", serving model (\S.{0,300})", str),
         ("model", "█  model ", r"█  model {2,4}(\S.{0,300})", str),
         ("model", "Starting to load model", r"load model (\S{1,300}?)\.\.\.", str),
@@ -172,9 +171,11 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
         ("max_model_len", "Auto-fit max_model_len: red", rf" to ({_COUNT}) to", _count),
         (_BATCHED, "Chunked prefill is enabled", rf"max_num_batched_tokens=({_COUNT})", _count),
         (_SHARE, "esired GPU memory utilization", rf"utilization (?:is )?\(({_N}),", float),
+        (_SHARE, "can use ", rf"x gpu_memory_utilization \(({_N})\)", float),  # of 0.9
         (_SHARE, "external process's weights", rf"weights \(({_N}),", float),
         (_SHARE, "current --gpu-memory-utilization=", rf"memory-utilization=({_N})", float),
         ("total_bytes", _ON_STARTUP, rf"\({_N}/({_N} GiB)\)\s+on startup", _nbytes),
+        ("total_bytes", "can use ", rf"use total_gpu_memory \(({_N} ?GiB)\)", _nbytes),  # of 0.9
         ("total_bytes", "memory snapshot: ", rf"total_memory=({_N}GiB)", _nbytes),
         ("free_bytes", "Initial free memory: ", rf"free memory: ({_N} GiB)", _nbytes),
         ("free_bytes", _ON_STARTUP, rf"\(({_N})/{_N} GiB\)\s+on startup", _nbytes),
@@ -188,6 +189,7 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
         ("graphs_bytes", "Estimated CUDA graph memory", rf"memory: ({_N} GiB)", _nbytes),
         ("graphs_bytes", "Graph capturing finished", rf"took ({_N} GiB)", _nbytes),
         ("kv_cache_bytes", "Available KV cache memory:", rf"memory: {_SIZE}", _nbytes),
+        ("kv_cache_bytes", "reserved for KV Cache is", rf"Cache is ({_N} ?GiB)", _nbytes),  # of 0.9
         # kv_cache_memory_bytes: vLLM did not profile for it.
         ("kv_cache_bytes", "specified by kv_cache_memory", rf"reserved ({_N} ?GiB) mem", _nbytes),
         ("kv_cache_bytes", _ONE, rf"KV cache memory \(({_N} Gi?B)\)", _nbytes),
