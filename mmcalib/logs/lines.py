@@ -51,7 +51,7 @@ _TYPOGRAPHY: Final = str.maketrans(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Of a pod, unit or host; `process`: the innermost in the prefix; `ahead`: the next texts."""
+    """`source`: pod, unit or host; `process`: the innermost in the prefix; `ahead`: later texts."""
 
     number: int
     text: str
@@ -166,7 +166,7 @@ def _with_ahead(waiting: deque[Line]) -> Line:
 
 
 def _line(number: int, raw: str, last: str) -> Line:
-    """Parse one line; without a prefix, it continues the `last` source's."""
+    """Parse one line; one that names no source is of the `last` line's."""
     front = raw[:_FRONT_CHARS]
     container, head = _CONTAINER.match(front), _HEAD.search(front)
     processes = list(_PROCESS.finditer(front[: head.start()] if head else front))

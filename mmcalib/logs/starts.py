@@ -1,8 +1,8 @@
 """Read a vLLM server's log: each start's arguments, memory figures, and why it ended (0.9 to 0.33).
 
 A log is a measurement: what it states is kept, and facts that it does not state stay None. No line
-is an error. Servers whose lines are mixed are told apart by container and process. Of 0.8 only one
-error is read.
+is an error. Servers whose lines are mixed are told apart by pod, unit or host, and by process. Of
+0.8 only one error is read.
 """
 
 from __future__ import annotations
@@ -331,7 +331,7 @@ _MILESTONES: Final[tuple[tuple[str, Phase], ...]] = (
 )
 
 
-# One pass over the lines. Each belongs to a start, by its container and process.
+# One pass over the lines. Each belongs to a start, by its source and process.
 
 # If one of these follows a loaded model or a failed start, a server starts again.
 # Not "V1 LLM engine": an engine that fails prints its configuration too.
@@ -343,7 +343,7 @@ _ENGINE_MODEL = re.compile(r"with config: model='([^']{1,300})'", re.ASCII)
 
 @dataclass(slots=True)
 class _Router:
-    """The starts so far, and the one that each process of a container belongs to."""
+    """The starts so far, and the one that each process of a source belongs to."""
 
     drafts: list[_Draft] = field(default_factory=list)
     owners: dict[tuple[str, str | None], _Draft] = field(default_factory=dict)
