@@ -87,7 +87,7 @@ def _unpack(text: str) -> list[list[str]]:
     """Return lines of each record in JSON or CSV, labelled as kubectl does; any other unchanged."""
     inner, source = list[str](), ""
     with contextlib.suppress(ValueError, csv.Error):
-        if text.lstrip()[:1] in ("{", "[", '"') and (fields := _FIELD.findall(text)):
+        if text.lstrip("[ \t").startswith(("{", '"')) and (fields := _FIELD.findall(text)):
             inner = [json.loads(one) for one in fields]
             labels = "/".join(_LABEL.findall(text))[:200]
             source = labels and f"[pod/{labels}] "
