@@ -6,7 +6,7 @@ import errno
 import io
 import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -170,9 +170,7 @@ def with_memory_of_log(gpu: Gpu, log: StartupLog) -> Gpu:
     return gpu
 
 
-def notes_of(
-    log: StartupLog, gpu: Gpu, vllm: str, ignored: Sequence[str], args: Mapping[str, Any]
-) -> Iterator[str]:
+def notes_of(log: StartupLog, gpu: Gpu, vllm: str, ignored: Sequence[str]) -> Iterator[str]:
     """Say what of the log the rehearsals do not share."""
     if log.vllm_version not in (None, vllm):
         yield describe_releases("the log", str(log.vllm_version), vllm)
@@ -180,8 +178,9 @@ def notes_of(
         yield f"the log is from {MAKERS[log.platform]}; its figures do not hold for {gpu.name}"
     elif log.total_bytes is not None and not _same_size(gpu.total_bytes, log.total_bytes):
         yield f"the log is from a GPU with {gib(log.total_bytes)}; mmcalib rehearsed {gpu.name}"
-    defaults = [f"{n}={args[n]}" for n in _EFFECTIVE if n in args and n not in log.engine_args]
-    if defaults:
+    # With -1 the engine fits the context to its KV cache.
+    used = {n: getattr(log, n) for n in _EFFECTIVE if log.engine_args.get(n, -1) == -1}
+    if defaults := [f"{name}={value}" for name, value in used.items() if value is not None]:
         yield f"defaults of the log's engine: {', '.join(defaults)}"
     if ignored:
         yield f"arguments of the log that are not rehearsed: {', '.join(ignored)}"

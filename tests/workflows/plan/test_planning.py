@@ -277,12 +277,14 @@ def test_what_the_engine_took_by_default_is_rehearsed_as_it_was(tmp_path: Path) 
         "max_num_batched_tokens": 2048,
         "enable_prefix_caching": False,
     }
-    assert list(from_log.notes_of(found.log, gpus.find_gpu("L4"), "0.32.0", ignored, args)) == [
+    assert list(from_log.notes_of(found.log, gpus.find_gpu("L4"), "0.32.0", ignored)) == [
         "the log is from vLLM 0.31.0; mmcalib runs vLLM 0.32.0",
         "the log is from a GPU with 8.00 GiB; mmcalib rehearsed L4",
         "defaults of the log's engine: max_num_batched_tokens=2048",
         "arguments of the log that are not rehearsed: newer_argument",
     ]
+    fitted = StartupLog(engine_args={"max_model_len": -1}, max_model_len=9024)
+    assert "max_model_len=9024" in "".join(from_log.notes_of(fitted, GPU, "0.32.0", ()))
 
 
 def test_no_plan_exceeds_the_sequences_that_the_log_allows(tmp_path: Path) -> None:
