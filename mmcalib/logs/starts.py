@@ -429,7 +429,8 @@ class _Draft:
         if NON_DEFAULT in line.text:
             every = list(read_arguments(line.text))[: _MOST - len(self.engine_args)]
             said = {name: value for name, value, literal in every if literal}
-            self.is_mixed |= self.engine_args not in ({}, said)
+            speaks_again = line.process in (None, self.processes.get("APIServer"))
+            self.is_mixed |= speaks_again and self.engine_args not in ({}, said)
             self.engine_args |= said
             self.unread |= {name: None for name, _, literal in every if not literal}
         for name, mark, pattern, read in _FACTS:
