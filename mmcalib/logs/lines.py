@@ -24,11 +24,13 @@ _AHEAD: Final = 8
 # Characters to search for process and head: the rest of a line can be a whole configuration.
 _FRONT_CHARS: Final = 400
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|ESC\[[0-9;]*m")
-# The container of compose (`web-1  | `) and of kubectl (`[pod/name/container] `).
-_SOURCE = re.compile(
-    r"(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b)([A-Za-z][\w.-]{0,100}) {1,40}\| |"
-    r"\[(pod/[\w./-]{1,200})\] "
-)
+# A container as compose, swarm, pm2 and honcho name it (`web-1  | `), or kubectl.
+_CONTAINER = re.compile(r"(?:[\d:.]{1,20}[ |])?[A-Za-z][\w.@-]* +\| |\[pod/[\w./:-]+\] ")
+# What others put before vLLM's own prefix, and the names in it: of a pod, a unit or a host, but not
+# of a month, a day, a level or a stream.
+_BEFORE = re.compile(r"[\w\s.:/@|›>\[\],+-]{0,200}")
+_NAME = re.compile(r"(?<![\w./@+-])[A-Za-z][\w./@-]{1,100}")
+_NO_NAME = re.compile(r"[A-Z][a-z]{2}|[A-Z]+|std(?:out|err)|debug|info|warn(?:ing)?|error")
 # `(EngineCore_0 pid=72)`, `(VllmWorker rank=1 pid=12)`, `(Worker_TP0 pid=7286)`,
 # `(RayWorkerWrapper pid=1463574, ip=10.0.0.60)`; nested ones follow each other.
 _PROCESS = re.compile(r"\(([A-Za-z][\w.]{0,60}(?: rank=\d{1,6})? pid=\d{1,12}[^()]{0,60})\) ?")
@@ -49,7 +51,7 @@ _TYPOGRAPHY: Final = str.maketrans(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`process` is the innermost in the prefix; `ahead` are the texts of the next lines."""
+    """`source`: pod, unit or host; `process`: the innermost in the prefix; `ahead`: later texts."""
 
     number: int
     text: str
@@ -59,11 +61,17 @@ class Line:
     ahead: tuple[str, ...] = ()
 
 
-# Keys under which collectors store a line: Docker, Cloud Logging, Loki, CloudWatch, journald, and
-# vLLM's own JSON formatter. One JSON line may be spread over several.
-_MESSAGES: Final = ("log", "message", "line", "msg", "textPayload", "@message", "MESSAGE", "body")
-_FIELD = re.compile(rf'\s*"(?:{"|".join(_MESSAGES)})"\s*:\s*(".*"),?\s*')
-_DEEPEST: Final = 6
+# Fields of Docker, Cloud Logging, CloudWatch, journald, Loki and vLLM's own JSON, wherever they
+# stand: a record may be spread over lines, cut short, or one of many in a line.
+_FIELD = re.compile(
+    r'(?:"(?:log|message|line|msg|textPayload|@message|MESSAGE|body)"\s{0,9}:|\[\s{0,9}"\d{1,25}",)'
+    r'\s{0,9}("(?:[^"\\]|\\.)*")'
+)
+# Their labels that tell servers apart; in a message, quotes are escaped.
+_LABEL = re.compile(
+    r'(?i)"(?:\w{1,40}\.){0,5}[@_]?(?:pod|container|host|(?:systemd_)?unit|instance|log_?stream)'
+    r'(?:[._]?(?:name|id))?"\s{0,9}:\s{0,9}"([\w./:-]{1,100})"'
+)
 # A row whose first cells are short and unquoted, up to a quoted one.
 _ROW = re.compile(r'(?:[^",()]{0,80},){0,8}"')
 # Lines that determine a terminal's width: none is longer, several as long (or one, if usual).
@@ -76,38 +84,25 @@ _JITTER: Final = 4
 
 
 def _unpack(text: str) -> list[list[str]]:
-    """Return the lines of each record inside a line of JSON or CSV; any other unchanged."""
-    inner: list[str] = []
-    with contextlib.suppress(ValueError, RecursionError, csv.Error):
-        if text.lstrip()[:1] in ("{", "["):
-            inner = list(_messages(json.loads(text)))
-        elif field := _FIELD.fullmatch(text):
-            inner = [json.loads(field[1])]
+    """Return lines of each record in JSON or CSV, labelled as kubectl does; any other unchanged."""
+    inner, source = list[str](), ""
+    with contextlib.suppress(ValueError, csv.Error):
+        if text.lstrip("[ \t").startswith(("{", '"')) and (fields := _FIELD.findall(text)):
+            inner = [json.loads(one) for one in fields]
+            labels = "/".join(_LABEL.findall(text))[:200]
+            source = labels and f"[pod/{labels}] "
         elif _ROW.match(text):
             inner = [max(next(csv.reader([text], strict=True)), key=len)]
-    return [list(itertools.chain(*map(_split, one.splitlines()))) for one in inner or [text]]
+    return [[source + line for line in _split(one)] for one in inner or [text]]
 
 
 def _split(text: str) -> Iterator[str]:
     """Split lines that were joined, as several heads in one line show."""
-    joined = len(_HEAD.findall(text)) > 1
-    begins = [match.start() for match in _BEGINNING.finditer(text)] if joined else []
-    for begin, end in itertools.pairwise([0, *begins[1:], len(text)]):
-        yield text[begin:end]
-
-
-def _messages(record: object, deepest: int = _DEEPEST) -> Iterator[str]:
-    match record:
-        case [str(moment), str(line)] if moment.isdigit():
-            yield line
-        case dict() | list() if deepest:
-            fields = record if isinstance(record, dict) else {}
-            texts = (fields[name] for name in _MESSAGES if isinstance(fields.get(name), str))
-            if (message := next(texts, None)) is not None:
-                yield message
-                return
-            for value in fields.values() if fields else record:
-                yield from _messages(value, deepest - 1)
+    for line in text.splitlines():
+        joined = len(_HEAD.findall(line)) > 1
+        begins = [match.start() for match in _BEGINNING.finditer(line)] if joined else []
+        for begin, end in itertools.pairwise([0, *begins[1:], len(line)]):
+            yield line[begin:end]
 
 
 def _plain(text: str) -> str:
@@ -144,7 +139,7 @@ def _unwrap(raw: Iterable[str]) -> Iterator[tuple[int, str]]:
     whole, begun, last = "", 1, 0
     for number, line in itertools.chain(first, lines):
         # Copying drops a blank at the break.
-        if last < width - 1 or _HEAD.match(line) or _PROCESS.match(line):
+        if last < width - 1 or any(one.match(line) for one in (_HEAD, _PROCESS, _CONTAINER)):
             yield begun, whole
             whole, begun = line, number
         else:
@@ -158,7 +153,7 @@ def _unwrap(raw: Iterable[str]) -> Iterator[tuple[int, str]]:
 def read_lines(raw: Iterable[str]) -> Iterator[Line]:
     waiting: deque[Line] = deque()
     for number, text in _unwrap(raw):
-        waiting.append(_line(number, text))
+        waiting.append(_line(number, text, waiting[-1].source if waiting else ""))
         if len(waiting) > _AHEAD:
             yield _with_ahead(waiting)
     while waiting:
@@ -170,17 +165,19 @@ def _with_ahead(waiting: deque[Line]) -> Line:
     return replace(line, ahead=tuple(one.text for one in waiting if one.source == line.source))
 
 
-def _line(number: int, raw: str) -> Line:
-    source = _SOURCE.match(raw)
-    clean = raw[source.end() if source else 0 :]
-    front = clean[:_FRONT_CHARS]
-    head = _HEAD.search(front)
+def _line(number: int, raw: str, last: str) -> Line:
+    """Parse one line; one that names no source is of the `last` line's."""
+    front = raw[:_FRONT_CHARS]
+    container, head = _CONTAINER.match(front), _HEAD.search(front)
     processes = list(_PROCESS.finditer(front[: head.start()] if head else front))
-    prefix = head or (processes[-1] if processes else None)
+    prefix = head or (processes[-1] if processes else container)
+    first = container or (processes[0] if processes else head)
+    begin = 0 if first is None else first.end() if container else first.start()
+    names = (one for one in _NAME.findall(front[:begin]) if not _NO_NAME.fullmatch(one))
     return Line(
         number=number,
-        text=clean[prefix.end() if prefix else 0 :].strip(),
-        source=(source[1] or source[2]) if source else "",
+        text=raw[prefix.end() if prefix else 0 :].strip(),
+        source=" ".join(names) if first and _BEFORE.fullmatch(front, 0, begin) else last,
         process=processes[-1].group(1) if processes else None,
         level=head.group(1) if head else None,
     )
@@ -221,17 +218,16 @@ def _parts(text: str) -> Iterator[str]:
 
 def _value(text: str) -> tuple[Value, bool]:
     """Parse a literal that JSON can represent; any other text stays text, and is none."""
-    try:
+    with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         value: Value = ast.literal_eval(text)
         written = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-        is_json = json.loads(written, parse_int=_number, parse_float=_number) == value
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, OverflowError):
-        return text, False
-    return (value, True) if is_json else (text, False)
+        if json.loads(written, parse_int=_number, parse_float=_number) == value:
+            return value, True
+    return text, False
 
 
 def _number(text: str) -> Any:
-    """Return a number of JSON. Raises OverflowError for one that no setting has."""
+    """Return a number of JSON. Raises ValueError for one that no setting has."""
     if abs(number := ast.literal_eval(text)) >= _NUMBER_BELOW:
-        raise OverflowError
+        raise ValueError
     return number

@@ -1,8 +1,8 @@
 """Read a vLLM server's log: each start's arguments, memory figures, and why it ended (0.9 to 0.33).
 
 A log is a measurement: what it states is kept, and facts that it does not state stay None. No line
-is an error. Servers whose lines are mixed are told apart by container and process. Of 0.8 only one
-error is read.
+is an error. Servers whose lines are mixed are told apart by pod, unit or host, and by process. Of
+0.8 only one error is read.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class StartupLog:
     utilization asks for. `longest_context`, `most_sequences` and `least_batched_tokens` are values
     that vLLM's error allows. `phase` is the last one announced, `refused` the last error that a
     request met. `is_vllm`: a line is vLLM's own; other programs run out of PyTorch's memory too.
+    `is_mixed`: its lines are of several servers.
     """
 
     line: int = 0
@@ -91,6 +92,7 @@ class StartupLog:
     refused: str = ""
     is_ready: bool = False
     is_vllm: bool = False
+    is_mixed: bool = False
 
     @property
     def outcome(self) -> str:
@@ -137,6 +139,7 @@ def _count(number: str) -> int:
     return int(number.replace(",", ""))
 
 
+_GPU: Final = r"((?:NVIDIA|Tesla|Quadro) [\w -]{1,60}?)"
 _BATCHED, _SHARE = "max_num_batched_tokens", "gpu_memory_utilization"
 _ON_STARTUP, _ONE = "on startup", "To serve at least one request"
 _STORED: Final = "number of tokens that can be stored in KV cache"
@@ -144,33 +147,41 @@ _STORED: Final = "number of tokens that can be stored in KV cache"
 _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], ...]] = tuple(
     (name, mark, re.compile(pattern, re.ASCII), read)
     for name, mark, pattern, read in (
-        ("vllm_version", "API server version", r"API server version (\S{1,80})", str),
         ("vllm_version", "LLM engine (v", r"LLM engine \(v([^)]{1,80})\)", str),
         # The banner, by 0.17, and its replacement with VLLM_DISABLE_LOG_LOGO.
         ("vllm_version", "█  version ", r"█  version (\S{1,80})", str),
-        ("vllm_version", "vLLM server version ", r"server version ([^\s,]{1,80})", str),
+        ("vllm_version", "server version ", r"server version ([^\s,]{1,80})", str),
         ("model", "vLLM server version ", r", serving model (\S.{0,300})", str),
         ("model", "█  model ", r"█  model {2,4}(\S.{0,300})", str),
         ("model", "Starting to load model", r"load model (\S{1,300}?)\.\.\.", str),
         ("model", "LLM engine (v", r"with config: model='([^']{1,300})'", str),
         ("architecture", "Resolved architecture:", r"architecture: (\w{1,100})", str),
         ("platform", "Automatically detected platform", r"platform (\w{1,20})", str),
-        # collect_env and nvidia-smi -L, pasted with the log.
-        ("gpu", "GPU 0: ", r"GPU 0: ((?:NVIDIA|Tesla|Quadro) [\w -]{1,60}?) ?(?:\(|GPU \d|$)", str),
+        # Of newer releases, which detect it silently; ROCm's device is called cuda.
+        ("platform", "device_config=", r"device_config=(cpu|xpu|tpu)\b", str),
+        ("platform", "HIP out of memory", r"(HIP) out of memory", lambda _: "rocm"),
+        ("platform", "ROCM_", r"\b(ROCM)_[A-Z]", str.lower),
+        # collect_env, nvidia-smi -L and nvidia-smi, pasted with the log.
+        ("gpu", "GPU 0: ", rf"GPU 0: {_GPU} ?(?:\(|GPU \d|$)", str),
+        ("gpu", "  0  ", rf"^\|   0  {_GPU} {{1,40}}O(?:n|ff) ", str),
         ("port", "server ", r"server (?:\d{1,4} )?on https?://[\w.:\[\]-]{1,80}:(\d{1,5})\b", int),
         ("max_model_len", "Using max model len", rf"max model len ({_COUNT})", _count),
         ("max_model_len", "LLM engine (v", r"\bmax_seq_len=(\d{1,15})\b", _count),
-        ("max_model_len", _ONE, rf"max seq len \(({_COUNT})\)", _count),
-        ("fitted_max_model_len", "Auto-fit max_model_len: red", rf" to ({_COUNT}) to", _count),
+        ("max_model_len", "max seq len (", rf"max seq len \(({_COUNT})\)", _count),
+        ("max_model_len", "Auto-fit max_model_len: red", rf" to ({_COUNT}) to", _count),
         (_BATCHED, "Chunked prefill is enabled", rf"max_num_batched_tokens=({_COUNT})", _count),
         (_SHARE, "esired GPU memory utilization", rf"utilization (?:is )?\(({_N}),", float),
+        (_SHARE, "can use ", rf"x gpu_memory_utilization \(({_N})\)", float),  # of 0.9
         (_SHARE, "external process's weights", rf"weights \(({_N}),", float),
         (_SHARE, "current --gpu-memory-utilization=", rf"memory-utilization=({_N})", float),
         ("total_bytes", _ON_STARTUP, rf"\({_N}/({_N} GiB)\)\s+on startup", _nbytes),
+        ("total_bytes", "can use ", rf"use total_gpu_memory \(({_N} ?GiB)\)", _nbytes),  # of 0.9
+        ("total_bytes", "memory snapshot: ", rf"total_memory=({_N}GiB)", _nbytes),
+        ("free_bytes", "Initial free memory: ", rf"free memory: ({_N} GiB)", _nbytes),
         ("free_bytes", _ON_STARTUP, rf"\(({_N})/{_N} GiB\)\s+on startup", _nbytes),
         ("wanted_bytes", "esired GPU memory utilization", rf"\({_N}, ({_N} GiB)\)", _nbytes),
-        ("weights_bytes", "odel loading took", rf"loading took ({_N} ?Gi?B)", _nbytes),
-        ("weights_bytes", "odel weights took", rf"weights took ({_N} ?GB)", _nbytes),
+        ("wanted_bytes", "Requested memory: ", rf"\(util\), ({_N} GiB)", _nbytes),
+        ("weights_bytes", " took ", rf"odel (?:loading|weights) took ({_N} ?Gi?B)", _nbytes),
         ("weights_bytes", "Actual usage is", rf"usage is ({_N} GiB) for weight", _nbytes),
         ("consumed_bytes", "Actual usage is", rf"usage is ({_N} GiB) for consumed", _nbytes),
         ("activation_bytes", "Actual usage is", rf"({_N} GiB) for (?:PyTorch act|peak)", _nbytes),
@@ -178,6 +189,7 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
         ("graphs_bytes", "Estimated CUDA graph memory", rf"memory: ({_N} GiB)", _nbytes),
         ("graphs_bytes", "Graph capturing finished", rf"took ({_N} GiB)", _nbytes),
         ("kv_cache_bytes", "Available KV cache memory:", rf"memory: {_SIZE}", _nbytes),
+        ("kv_cache_bytes", "reserved for KV Cache is", rf"Cache is ({_N} ?GiB)", _nbytes),  # of 0.9
         # kv_cache_memory_bytes: vLLM did not profile for it.
         ("kv_cache_bytes", "specified by kv_cache_memory", rf"reserved ({_N} ?GiB) mem", _nbytes),
         ("kv_cache_bytes", _ONE, rf"KV cache memory \(({_N} Gi?B)\)", _nbytes),
@@ -190,7 +202,6 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
         ("longest_context", "the derived max_model_len", r"len \(\w{1,40}=(\d{1,15})", int),
         # By 0.8.
         ("longest_context", _STORED, rf"stored in KV cache \(({_COUNT})\)", _count),
-        ("max_model_len", _STORED, rf"max seq len \(({_COUNT})\)", _count),
         ("least_batched_tokens", "MM input disabled", rf"mm_item \(({_COUNT})\)", _count),
         ("least_batched_tokens", "pre-allocated encoder", rf"(?:with|length) ({_COUNT})\b", _count),
         ("least_batched_tokens", "equal to max_num_seqs", rf"num_seqs \(({_COUNT})\)", _count),
@@ -203,6 +214,7 @@ _FACTS: Final[tuple[tuple[str, str, re.Pattern[str], Callable[[str], object]], .
 )
 # Of lines that name no worker the largest of these counts, and the smallest of other bytes.
 _LARGEST: Final = ("weights_bytes", "consumed_bytes", "activation_bytes", "non_torch_bytes")
+_SMALLEST: Final = ("kv_cache_tokens", "max_model_len")
 
 _OF_OOM: Final = {
     name: re.compile(pattern, re.ASCII)
@@ -225,7 +237,7 @@ _BARE = re.compile(
 # Other reasons why a server ends or rejects a request: the phase in which only this happens, and
 # the known GPU memory if it ran out.
 _FAILURES: Final[tuple[tuple[str, Phase | None, OutOfMemory | None], ...]] = (
-    ("out of memory occurred when warming up", "profile: sampler", OutOfMemory()),
+    ("out of memory occurred when warming up", None, OutOfMemory()),
     ("No available memory for the cache blocks", "kv cache", None),
     (_ONE, "kv cache", None),
     (_STORED, "kv cache", None),
@@ -285,23 +297,18 @@ _ENCODER: Final = {
     *("_execute_mm_encoder", "execute_mm_encoder", "profile_encoder_cache", "_get_mm_dummy_batch"),
     *("_process_image_input", "_process_video_input", "_process_audio_input"),
 }
-_FRAMES: Final[tuple[tuple[set[str], Phase], ...]] = (
-    ({"_dummy_sampler_run", "_dummy_pooler_run"}, "profile: sampler"),
-    ({"capture_model", "profile_cudagraph_memory", "_capture_cudagraphs"}, "cuda graphs"),
-    ({"profile_run", "determine_available_memory"}, "profile"),
-    ({"load_model", "get_model", "initialize_model", "_initialize_model"}, "weights"),
-    (
-        {
-            *("initialize_kv_cache", "initialize_kv_cache_tensors", "_allocate_kv_cache_tensors"),
-            *("_allocate_kv_cache", "check_enough_kv_cache_memory"),
-            "_check_enough_kv_cache_memory",
-        },
-        "kv cache",
-    ),
-    ({"compile_or_warm_up_model", "warmup_kernels"}, "warm-up"),
-    ({"run_busy_loop", "execute_model", "sample_tokens", "_process_engine_step"}, "serving"),
+# In the profile, and in the warm-up.
+_SAMPLER: Final = {"_dummy_sampler_run", "_dummy_pooler_run"}
+_FRAMES: Final[tuple[tuple[Phase, tuple[str, ...]], ...]] = (
+    ("cuda graphs", ("capture_model", "profile_cudagraph_memory", "_capture_cudagraphs")),
+    ("profile", ("profile_run", "determine_available_memory")),
+    ("weights", ("load_model", "get_model", "initialize_model", "_initialize_model")),
+    ("kv cache", ("initialize_kv_cache", "_allocate_kv_cache", "_allocate_kv_cache_tensors")),
+    ("kv cache", ("check_enough_kv_cache_memory", "_check_enough_kv_cache_memory")),
+    ("warm-up", ("compile_or_warm_up_model", "warmup_kernels")),
+    ("serving", ("run_busy_loop", "execute_model", "sample_tokens", "_process_engine_step")),
     # The profile encodes without it.
-    ({"_execute_mm_encoder"}, "serving"),
+    ("serving", ("_execute_mm_encoder",)),
 )
 _OWN = re.compile(
     r"\bvllm/(?:v1|engine|entrypoints|executor|worker|distributed)/|\bvllm(?: serve)?: error: "
@@ -324,13 +331,11 @@ _MILESTONES: Final[tuple[tuple[str, Phase], ...]] = (
 )
 
 
-# One pass over the lines. Each belongs to a start, by its container and process.
+# One pass over the lines. Each belongs to a start, by its source and process.
 
 # If one of these follows a loaded model or a failed start, a server starts again.
 # Not "V1 LLM engine": an engine that fails prints its configuration too.
 _STARTS: Final = ("API server version", NON_DEFAULT, "Initializing a V")
-# A traceback of a model is deep; in a recursion only the innermost frames matter.
-_MOST_FRAMES: Final = 300
 # Maximum of arguments, errors and processes: far more than a start of a thousand workers prints.
 _MOST: Final = 20_000
 _ENGINE_MODEL = re.compile(r"with config: model='([^']{1,300})'", re.ASCII)
@@ -338,18 +343,14 @@ _ENGINE_MODEL = re.compile(r"with config: model='([^']{1,300})'", re.ASCII)
 
 @dataclass(slots=True)
 class _Router:
-    """The starts so far, and the one that each process of a container belongs to."""
+    """The starts so far, and the one that each process of a source belongs to."""
 
     drafts: list[_Draft] = field(default_factory=list)
     owners: dict[tuple[str, str | None], _Draft] = field(default_factory=dict)
 
     def take(self, line: Line) -> None:
         draft = self._owner(line)
-        begins = NON_DEFAULT in line.text or _STARTS[0] in line.text
-        mine = begins and (line.process or "").startswith("APIServer")
-        server = draft.processes.get("APIServer") if draft and mine else None
-        # Or another API server speaks for the first time.
-        if draft is None or draft.is_over_at(line) or server not in (None, line.process):
+        if draft is None or draft.is_over_at(line):
             draft = self._begin(line)
         if len(self.owners) < _MOST:
             self.owners[line.source, line.process] = draft
@@ -373,12 +374,14 @@ class _Router:
         if model := _ENGINE_MODEL.search(line.text):
             named = [one for one in lacking if one.engine_args.get("model") == model[1]]
             lacking = named or lacking
-        return next(iter(lacking), self.owners.get((line.source, None)))
+        last = self.owners.get((line.source, None))
+        is_another = name == "APIServer" and last is not None and name in last.processes
+        return next(iter(lacking), None if is_another else last)
 
 
 @dataclass(slots=True)
 class _Draft:
-    """Facts about one start; `certain` failures themselves tell their phase."""
+    """Facts about one start; each failure with whether it tells its phase itself."""
 
     line: int
     source: str
@@ -387,37 +390,36 @@ class _Draft:
     short_worker: str | None = None
     engine_args: dict[str, Value] = field(default_factory=dict)
     unread: dict[str, None] = field(default_factory=dict)
-    failures: dict[object, Failure] = field(default_factory=dict)
-    certain: set[object] = field(default_factory=set)
-    frames: dict[str | None, list[str]] = field(default_factory=dict)
+    failures: dict[object, tuple[Failure, bool]] = field(default_factory=dict)
+    frames: dict[str | None, set[str]] = field(default_factory=dict)
     processes: dict[str, str] = field(default_factory=dict)
     others: list[Failure] = field(default_factory=list)
     refused: str = ""
     erred: str | None = None
     phase: Phase | None = None
-    loaded: bool = False
-    ready: bool = False
+    announced: set[Phase | None] = field(default_factory=set)
     named: bool = False
     is_chained: bool = False
     serves: bool = False
+    is_mixed: bool = False
 
     def is_over_at(self, line: Line) -> bool:
         """Check whether a line belongs to another start."""
         if "Starting to load model" in line.text:
             return "kv_cache_bytes" in self.facts
-        again = self.engine_args and self.others and "Initializing" not in line.text
+        again = self.engine_args and (self.others or self.phase) and "Initializing" not in line.text
         return bool(self.is_over or again) and any(mark in line.text for mark in _STARTS)
 
     @property
     def is_over(self) -> bool:
-        return bool(self.loaded or self.failures)
+        return "profile" in self.announced or bool(self.failures)
 
     @property
     def has_own_facts(self) -> bool:
         """Check for a fact or a failure that only vLLM prints."""
         facts = self.facts.keys() - {"platform", "port", "gpu", "total_bytes"}
-        of_vllm = any(one.oom is None for one in self.failures.values())
-        return bool(facts or self.engine_args or self.unread or self.loaded or of_vllm)
+        of_vllm = any(one.oom is None for one, _ in self.failures.values())
+        return bool(facts or self.engine_args or self.unread or of_vllm)
 
     def take(self, line: Line) -> None:
         if line.process is not None and len(self.processes) < _MOST:
@@ -425,24 +427,28 @@ class _Draft:
         self.named |= line.level is not None or (line.process or "").startswith(_PROCESSES)
         self.named |= "vllm" in line.text and bool(_OWN.search(line.text))
         if NON_DEFAULT in line.text:
-            for name, value, literal in read_arguments(line.text):
-                if len(self.engine_args) < _MOST:
-                    self.engine_args.update({name: value} if literal else {})
-                    self.unread.update({} if literal else {name: None})
+            every = list(read_arguments(line.text))[: _MOST - len(self.engine_args)]
+            said = {name: value for name, value, literal in every if literal}
+            speaks_again = line.process in (None, self.processes.get("APIServer"))
+            self.is_mixed |= speaks_again and self.engine_args not in ({}, said)
+            self.engine_args |= said
+            self.unread |= {name: None for name, _, literal in every if not literal}
         for name, mark, pattern, read in _FACTS:
             if mark in line.text and (match := pattern.search(line.text)):
                 self._add_fact(name, read(match.group(1)), line.process)
         self._update_phase(line)
         self._collect_frames(line)
+        # All lines of a server that serves name their process, if one does; others are a client's.
+        is_bare = line.process is None and line.level is None and not _LAST_WORDS.search(line.text)
+        if self.serves and self.processes and is_bare:
+            return
         self._collect_other(line)
         if (failure := _failure(line)) is not None:
             self._add_failure(*failure, line)
 
     def _add_fact(self, name: str, value: Any, process: str | None) -> None:
         """Keep the first statement, or the tightest of bytes and of the KV cache's tokens."""
-        if name == "fitted_max_model_len":
-            self.facts["max_model_len"] = value
-        elif not name.endswith("_bytes") and name != "kv_cache_tokens":
+        if not name.endswith("_bytes") and name not in _SMALLEST:
             self.facts.setdefault(name, value)
         else:
             known = [self.facts]
@@ -474,27 +480,24 @@ class _Draft:
             # It goes on, so what it met was no end.
             self.others.clear()
         self.serves |= "Application startup complete" in line.text
-        self.loaded |= phase == "profile"
-        self.ready |= phase == "serving"
         self.phase = phase or self.phase
+        self.announced.add(self.phase)
 
     def _collect_frames(self, line: Line) -> None:
         if "Traceback (most recent call last)" in line.text:
-            self.frames[line.process] = []
+            self.frames[line.process] = set()
         elif line.level == "INFO":
             self.frames.pop(line.process, None)
         frame = _FRAME.search(line.text) if 'File "' in line.text else None
-        if frame and (line.process in self.frames or len(self.frames) < _MOST):
-            frames = self.frames.setdefault(line.process, [])
-            frames.append(frame.group(1))
-            del frames[:-_MOST_FRAMES]
+        if frame and len(self.frames) < _MOST:
+            frames = self.frames.setdefault(line.process, set())
+            frames |= {frame.group(1)} if len(frames) < _MOST else set()
 
     def _collect_other(self, line: Line) -> None:
         """Keep the first other error and the last that it led to, unless a request met them."""
         self.serves &= "EngineCore encountered a fatal error" not in line.text
         self.is_chained |= "above exception" in line.text
-        in_traceback = line.level is None and line.process in self.frames
-        is_error = (line.level in _ERRORS or in_traceback) and _OTHER.match(line.text)
+        is_error = line.level in (None, *_ERRORS) and _OTHER.match(line.text)
         if not _LAST_WORDS.search(line.text) and (self.serves or not is_error):
             self.refused = line.text[:_QUOTED_CHARS] if is_error else self.refused
             return
@@ -512,22 +515,22 @@ class _Draft:
             self.short_worker = self.short_worker or line.process
             self._add_fact("total_bytes", failure.oom.total_bytes, line.process)
         phase = failure.phase or self._phase_of_traceback(line)
-        known = self.failures.get(key)
-        if known is None and len(self.failures) < _MOST:
-            self.failures[key] = replace(failure, phase=phase or self.phase)
-        elif known is not None and phase and key not in self.certain:
-            self.failures[key] = replace(known, phase=phase)
-        if phase:
-            self.certain.add(key)
+        known, is_certain = self.failures.get(key, (failure, False))
+        is_better = (phase and not is_certain) or key not in self.failures
+        if is_better and len(self.failures) < _MOST:
+            self.failures[key] = replace(known, phase=phase or self.phase), bool(phase)
 
     def _phase_of_traceback(self, line: Line) -> Phase | None:
         """The phase that the functions of this line's traceback show; None if unknown."""
         if "Failed to load model" in line.text:
             return "weights"
-        seen = set(self.frames.get(line.process, ()))
-        phase = next((phase for names, phase in _FRAMES if seen & names), None)
+        seen = self.frames.get(line.process, set())
+        phase = next((phase for phase, names in _FRAMES if not seen.isdisjoint(names)), None)
         if seen & _ENCODER and phase in ("profile", "serving"):
             return "profile: encoder" if phase == "profile" else "serving: encoder"
+        if phase in (None, "profile") and seen & _SAMPLER:
+            is_late = self.announced & {"cuda graphs", "warm-up"}
+            return "warm-up" if is_late else "profile: sampler"
         if phase == "profile" and "_dummy_run" in seen:
             return "profile: language model"
         # The engine's own frames only show that its workers profiled.
@@ -544,9 +547,10 @@ class _Draft:
             **self._facts_of_one_worker(),
             engine_args=self.engine_args,
             unread_args=tuple(self.unread),
-            failures=tuple(self.failures.values()) or tuple(self.others),
+            failures=tuple(one for one, _ in self.failures.values()) or tuple(self.others),
             phase=self.phase,
             refused=self.refused,
-            is_ready=self.ready,
+            is_ready="serving" in self.announced,
             is_vllm=self.named or self.has_own_facts,
+            is_mixed=self.is_mixed,
         )

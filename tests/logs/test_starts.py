@@ -116,7 +116,7 @@ def test_a_message_alone_is_enough(message: str, phase: Phase | None, oom) -> No
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{E}ValueError: bf16|{E}RuntimeError: failed. See root cause above.", ["ValueError"]),
+        ("ValueError: bf16|{E}RuntimeError: failed. See root cause above.", ["ValueError"]),
         ("{T}|KeyError: 'k'|The above exception was|{T}|ValueError: k", ["KeyError", "ValueError"]),
         ("vllm serve: error: unrecognized arguments: --x", ["--x"]),
         (
@@ -130,6 +130,7 @@ def test_a_message_alone_is_enough(message: str, phase: Phase | None, oom) -> No
         ("{E}RuntimeError: See root cause. Failed core proc(s): {{'EngineCore_DP0': -9}}", ["-9"]),
         ("Starting to load model m...|Killed", ["Killed"]),
         ("      Reason:       OOMKilled", ["OOMKilled"]),
+        ("(APIServer pid=7) {R}|{T}|CUDA out of memory. Tried to allocate 1.0 GiB", []),
         ("api_server.py: error: argument --limit-mm-per-prompt: Value image=4", ["image=4"]),
     ],
 )
@@ -165,6 +166,11 @@ def test_two_messages_in_a_row_keep_their_own_figures() -> None:
 def test_a_retried_allocation_is_no_failure() -> None:
     line = "[rank0] memory allocation failed with OOM on device 0 while trying to allocate 2097152"
     assert read_log([f"{line} bytes (free: 2031616, total: 23661248512)"]).failures == ()
+
+
+@pytest.mark.parametrize(("line", "stated"), _PUBLIC["lines"].items())
+def test_a_line_states_its_facts(line: str, stated: dict[str, object]) -> None:
+    assert {name: getattr(read_log(["max seq len (1)", line]), name) for name in stated} == stated
 
 
 @pytest.mark.parametrize(
@@ -247,11 +253,20 @@ def server(model: str, pid: int, utilization: float) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", ["compose", "kubectl", "one terminal"])
-def test_servers_whose_lines_are_mixed_keep_their_own_arguments_and_figures(name: str) -> None:
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "{}-1  | {}",
+        "[pod/{}/vllm] {}",
+        "vllm-{}-0 › vllm 2026-11-30T10:00:00.000Z {}",
+        "Nov 30 10:00:00 gpu-box-3 vllm-{}-0[1200]: {}",
+        '{{"kubernetes": {{"pod_name": "{}"}}, "log": "{}", "stream": "stderr"}}',
+        "",
+    ],
+)
+def test_servers_whose_lines_are_mixed_keep_their_own_arguments_and_figures(prefix: str) -> None:
     a, b = server("org/a", 100, 0.5), server("org/b", 200, 0.7)
-    if name != "one terminal":
-        prefix = {"compose": "{}-1  | {}", "kubectl": "[pod/{}/vllm] {}"}[name]
+    if prefix:
         # In containers both have the same process ids.
         b = [line.replace("pid=200", "pid=100").replace("pid=201", "pid=101") for line in b]
         a, b = ([prefix.format(x, line) for line in lines] for x, lines in (("a", a), ("b", b)))
@@ -345,9 +360,9 @@ def test_the_installed_release_prints_what_is_looked_for() -> None:
     marks = {mark for _, mark, _, _ in logs._FACTS} | {mark for mark, _, _ in logs._FAILURES}
     marks |= {mark for mark, _ in logs._MILESTONES} | set(logs._STARTS)
     # Of uvicorn, older releases and mmcalib's rehearsals, or made of parts.
-    others = {"Application startup complete", "API server version", "odel weights took"}
+    others = {"Application startup complete", "API server version", "reserved for KV Cache is"}
     others |= {"number of tokens that can be stored in KV cache", "Lower max_num_seqs"}
-    others |= {"GPU 0: ", "non-default args: {", "█  version ", "█  model "}
+    others |= {"GPU 0: ", "non-default args: {", "█  version ", "█  model ", "HIP out of memory"}
     assert {mark for mark in marks - others if mark not in source} == set()
 
 

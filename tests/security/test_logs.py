@@ -88,6 +88,14 @@ def test_no_argument_is_more_than_json_carries(value: str) -> None:
     assert log.gpu_memory_utilization is None
 
 
+def test_servers_that_nothing_tells_apart_are_refused(tmp_path: Path) -> None:
+    log = ARGS + b"'port': 1}\n%b" + ARGS + b"'port': 2}\n"
+    assert len(read_starts((log % b"Starting to load model m...\n").decode().split("\n"))) == 2
+    (tmp_path / "a.log").write_bytes(log % b"")
+    with pytest.raises(UsageError, match="lines of several servers are mixed"):
+        from_log.read_server_log(tmp_path / "a.log")
+
+
 @pytest.mark.parametrize("form", ["utf-16", "latin-1", "utf-8-sig"])
 def test_any_encoding_is_some_text(form: str, tmp_path: Path) -> None:
     text = (ARGS + b"}\n\xff\0\nAvailable KV cache memory: 1.0 GiB\n").decode("latin-1")

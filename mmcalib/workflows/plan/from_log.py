@@ -6,7 +6,7 @@ import errno
 import io
 import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -123,6 +123,9 @@ def read_server_log(path: Path, model: str | None = None) -> ServerLog:
     # An export may have its newest start first.
     named = [one for one in starts if model and one.model == model] or starts
     chosen = max(picked, key=lambda one: one.line) if picked else last_failed(named)
+    if chosen.is_mixed:
+        why = f"--log {path}: the lines of several servers are mixed, and do not say whose they are"
+        raise UsageError(why, hint="--log FILE with one server's lines: kubectl logs POD > FILE")
     return ServerLog(starts, chosen)
 
 
@@ -161,17 +164,13 @@ def with_memory_of_log(gpu: Gpu, log: StartupLog) -> Gpu:
         return gpu
     if gpu.total_status != "given" and abs(total - gpu.total_bytes) > ROUNDING_BYTES:
         gpu = replace(gpu, total_bytes=total, total_status="read", source="the server's log")
-    if free is None:
-        return gpu
     nccl = gpu.nccl_bytes if log.engine_args.get("tensor_parallel_size", 1) != 1 else 0
-    if gpu.free_bytes is not None or total - free <= MOST_CONTEXT_BYTES + nccl:
-        return gpu
-    return replace(gpu, free_bytes=free + CONTEXT_BYTES + nccl)
+    if free is not None and gpu.free_bytes is None and total - free > MOST_CONTEXT_BYTES + nccl:
+        gpu = replace(gpu, free_bytes=free + CONTEXT_BYTES + nccl)
+    return gpu
 
 
-def notes_of(
-    log: StartupLog, gpu: Gpu, vllm: str, ignored: Sequence[str], args: Mapping[str, Any]
-) -> Iterator[str]:
+def notes_of(log: StartupLog, gpu: Gpu, vllm: str, ignored: Sequence[str]) -> Iterator[str]:
     """Say what of the log the rehearsals do not share."""
     if log.vllm_version not in (None, vllm):
         yield describe_releases("the log", str(log.vllm_version), vllm)
@@ -179,8 +178,9 @@ def notes_of(
         yield f"the log is from {MAKERS[log.platform]}; its figures do not hold for {gpu.name}"
     elif log.total_bytes is not None and not _same_size(gpu.total_bytes, log.total_bytes):
         yield f"the log is from a GPU with {gib(log.total_bytes)}; mmcalib rehearsed {gpu.name}"
-    defaults = [f"{n}={args[n]}" for n in _EFFECTIVE if n in args and n not in log.engine_args]
-    if defaults:
+    # With -1 the engine fits the context to its KV cache.
+    used = {n: getattr(log, n) for n in _EFFECTIVE if log.engine_args.get(n, -1) == -1}
+    if defaults := [f"{name}={value}" for name, value in used.items() if value is not None]:
         yield f"defaults of the log's engine: {', '.join(defaults)}"
     if ignored:
         yield f"arguments of the log that are not rehearsed: {', '.join(ignored)}"
@@ -209,8 +209,9 @@ def compare_log(log: StartupLog, weights: int, kv_cache: int, twins: Sequence[st
         more = kv_cache - log.kv_cache_bytes
         if abs(more) > _SAME_CACHE * max(abs(log.kv_cache_bytes), GIB):
             words = f"the log's KV cache is {gib(log.kv_cache_bytes)}, rehearsed {gib(kv_cache)}"
-            other = "another release" if log.total_bytes else "another GPU or release"
-            notes.append(f"{words}: {other}, or other processes on the GPU")
+            cause = "another release" if log.total_bytes else "another GPU or release"
+            cause += ", or other processes on the GPU" if more > 0 else ""
+            notes.append(f"{words}: {cause}")
     return notes
 
 
@@ -223,17 +224,16 @@ def _lines(path: Path) -> Iterator[str]:
     """Yield a log's lines, cut to _LINE_CHARS. Raises OSError, EFBIG for too large a file, and
     UsageError for a compressed one.
     """
-    remaining = _MOST_BYTES
+    remaining, begins = _MOST_BYTES, True
     with io.BufferedReader(open_document(path)) as raw:
         head = raw.peek(2)
         if head.startswith(_GZIP):
             raise UsageError(f"--log {path}: compressed by gzip", hint=f"gunzip -k {path}")
         file = io.TextIOWrapper(raw, encoding_of(head), errors="replace", newline="\n")
         while line := file.readline(_LINE_CHARS):
-            remaining -= len(line)
-            yield line
-            while remaining >= 0 and line[-1:] != "\n" and (line := file.readline(_LINE_CHARS)):
-                remaining -= len(line)
+            if begins:
+                yield line
+            begins, remaining = line[-1] == "\n", remaining - len(line)
             if remaining < 0:
                 why = f"larger than {_MOST_BYTES >> 20} MiB: keep only the startup output"
                 raise OSError(errno.EFBIG, why)

@@ -99,7 +99,7 @@ def plan(
         with progress.step(f"rehearsing on {device.name}"):
             base = trials.rehearse(())
             if start is not None:
-                notes = [*from_log.notes_of(start, device, base.vllm, ignored, args), *notes]
+                notes = [*from_log.notes_of(start, device, base.vllm, ignored), *notes]
                 known = replace(trials, engine_args=logged) if measured else trials
                 trials = replace(trials, oom=observe_oom(known, start))
             now, judged = trials.outcome(()), trials.judge((), base)

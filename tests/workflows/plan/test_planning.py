@@ -277,12 +277,14 @@ def test_what_the_engine_took_by_default_is_rehearsed_as_it_was(tmp_path: Path) 
         "max_num_batched_tokens": 2048,
         "enable_prefix_caching": False,
     }
-    assert list(from_log.notes_of(found.log, gpus.find_gpu("L4"), "0.32.0", ignored, args)) == [
+    assert list(from_log.notes_of(found.log, gpus.find_gpu("L4"), "0.32.0", ignored)) == [
         "the log is from vLLM 0.31.0; mmcalib runs vLLM 0.32.0",
         "the log is from a GPU with 8.00 GiB; mmcalib rehearsed L4",
         "defaults of the log's engine: max_num_batched_tokens=2048",
         "arguments of the log that are not rehearsed: newer_argument",
     ]
+    fitted = StartupLog(engine_args={"max_model_len": -1}, max_model_len=9024)
+    assert "max_model_len=9024" in "".join(from_log.notes_of(fitted, GPU, "0.32.0", ()))
 
 
 def test_no_plan_exceeds_the_sequences_that_the_log_allows(tmp_path: Path) -> None:
@@ -399,7 +401,7 @@ def test_a_log_of_another_model_ends_the_plan_and_smaller_differences_are_named(
     assert from_log.compare_log(log, 14 * GIB, 4 * GIB, ()) == []
     weights, cache = from_log.compare_log(log, 15 * GIB, 3 * GIB, ())
     assert weights.startswith("the log's weights are 14.00 GiB, and this model's 15.00 GiB")
-    assert cache.startswith("the log's KV cache is 4.00 GiB, rehearsed 3.00 GiB: another GPU or")
+    assert cache == "the log's KV cache is 4.00 GiB, rehearsed 3.00 GiB: another GPU or release"
     with pytest.raises(ModelError, match="a quantized build") as caught:
         from_log.compare_log(log, 51 * GIB, 0, ["org/m-FP8"])
     assert caught.value.hint == "--model with it: org/m-FP8"
