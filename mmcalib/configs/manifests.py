@@ -239,11 +239,10 @@ class _Container:
                 text = self._expand(value or "") if is_text else mark_unknown(shown, "is no text")
                 words.append(_span(text, one, "list" if is_flow(node) else "item"))
         image = _scalar(self.fields.get("image") or self.fields.get("repository")) or ""
-        # Without a program of its own, it starts the image's.
-        is_sure = "vllm" in image and self.form.keys[0] not in self.fields
         # The router of production-stack has arguments and an image of its own too.
         has_own = not _SERVERS.isdisjoint(self.fields) or (not image and "extraArgs" in self.fields)
-        is_sure = is_sure or has_own
+        # Without a program of its own, it starts the image's.
+        is_sure = has_own or ("vllm" in image and self.form.keys[0] not in self.fields)
         options = [argument_of(word.text) for word in words if word.text.startswith("--")]
         is_bare = any(word.text.startswith("--") for word in words[:1])
         is_guess = not is_sure and is_bare and _OPTIONS.isdisjoint(options)

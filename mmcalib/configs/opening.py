@@ -28,7 +28,6 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import KnownOptions, ListServeOptions, OpenModel, ServeConfig
 from mmcalib.errors import ModelError, NotMultimodal, UsageError, VllmRefused
 from mmcalib.models import gpus
-from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
 from mmcalib.progress import Progress
 from mmcalib.releases.constants import RETIRED_BY_ARGUMENT
@@ -110,7 +109,7 @@ def reject_unsafe_settings(parsed: ServeConfig, path: Path | None) -> ServeConfi
 
 
 @contextlib.contextmanager
-def add_config_hints(written: WrittenConfiguration, gpu: Gpu) -> Iterator[None]:
+def add_config_hints(written: WrittenConfiguration, gpu: gpus.Gpu) -> Iterator[None]:
     """Add what to type next to vLLM's errors about this configuration on this GPU."""
     try:
         yield
@@ -240,7 +239,7 @@ def without_gpu_args(engine_args: Mapping[str, Any], device: str) -> dict[str, A
     return {name: engine_args[name] for name in (kept if device == "cpu" else engine_args)}
 
 
-def is_serving_gpu(device: str, gpu: Gpu | None) -> bool:
+def is_serving_gpu(device: str, gpu: gpus.Gpu | None) -> bool:
     """Return True if this machine's device is the `gpu` that will serve, or may be it."""
     if device == "cpu":
         return False

@@ -52,6 +52,9 @@ def read_program(text: str, read_script: Callable[[str, int], list[Command]]) ->
         match node:
             case ast.ImportFrom() if (node.module or "").split(".")[0] == "vllm":
                 imported |= {alias.asname or alias.name: alias.name for alias in node.names}
+            case ast.Import():
+                modules = [alias.asname for alias in node.names if alias.name == "vllm"]
+                imported |= {f"{name}.{call}": call for name in modules for call in _CALLS}
             case ast.Name(ctx=ast.Store()):
                 names[node.id] += 1
             case ast.arg():
@@ -289,6 +292,5 @@ class _Inlining(ast.NodeTransformer):
 def _updated(call: ast.Call) -> ast.Dict:
     """Return the dictionary of a call of `dict` or `update`."""
     words = [*map(partial(ast.keyword, None), call.args), *call.keywords]
-    keys: list[ast.expr | None]
     keys = [ast.Constant(word.arg) if word.arg else None for word in words]
-    return ast.Dict(keys, [word.value for word in words])
+    return ast.Dict([*keys], [word.value for word in words])

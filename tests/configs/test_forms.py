@@ -180,7 +180,7 @@ def test_why_no_model_is_given_is_said(tmp_path: Path) -> None:
 
 
 def test_an_argument_that_is_set_again_is_left_out(tmp_path: Path) -> None:
-    text = f"from vllm import EngineArgs\na = EngineArgs('{MODEL}', seed=1)\na.seed = 2\n"
+    text = f"import vllm as v\na = v.EngineArgs('{MODEL}', seed=1)\na.seed = 2\n"
     found = read(tmp_path, "a.py", text)
     assert (found.model, found.file_flags) == (MODEL, ())
     assert found.unread == ("line 3: seed is left out: it is set again here",)
