@@ -170,7 +170,7 @@ class _Container:
         pairs = (pair for one in path for pair in fields_of(fields_of(one).get("vars")).items())
         self.vars = {name: value for name, one in pairs if (value := _scalar(one)) is not None}
         for name, value in (pair for fields in every for pair in _environment(fields)):
-            outside = mark_unknown(f"${name}", "is set outside the file")
+            outside = mark_unknown(f"${name}", "gets its value from elsewhere")
             self.environment[name] = outside if value is None else self._expand(value)
 
     def read(self, name: str) -> Iterator[Command]:
