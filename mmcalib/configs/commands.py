@@ -20,7 +20,7 @@ from mmcalib.results.engine_yaml import yaml_entry
 from mmcalib.text import one_line, serve_option
 
 _MODULES: Final = ("vllm.entrypoints.openai.api_server", "dynamo.vllm")
-_PROGRAMS: Final = ("vllm", "vllm.entrypoints.cli.main")
+_PROGRAM: Final = re.compile(r"vllm(@.*)?|vllm\.entrypoints\.cli\.main")
 # A container image of vLLM, and the options of `docker run` that take no value and may precede it.
 _IMAGE: Final = re.compile(
     r"(?:docker://)?(?:[\w.-]+(?::\d+)?/)?(?:[^\s:=]+/)*[\w.-]*vllm[\w.-]*(?:[:@][\w.:-]+)?"
@@ -46,6 +46,8 @@ _NEAR: Final = 1_000
 # A reason stands in the text itself, without spaces, so that it goes wherever a shell or a manifest
 # puts the value of a variable. Unicode keeps these characters free.
 _BEGIN, _END = "\ufdd0", "\ufdd2"
+# Has in an environment, in place of a name, why variables that it lacks may be set.
+OTHERS: Final = "*"
 # Nor may the reason's own characters mean anything to a shell.
 HIDDEN: Final = {ord(c): chr(0xE000 + ord(c)) for c in map(chr, range(128)) if not c.isalnum()}
 _SHOWN: Final = {ord(hidden): chr(plain) for plain, hidden in HIDDEN.items()}
@@ -161,12 +163,18 @@ class Command:
         place = serve_slice(texts) or (slice(0, None) if starts else None)
         if place is None or "--help" in texts:
             return []
-        pairs = filter(None, map(_ASSIGNMENT.fullmatch, texts[: place.start]))
-        given = {**self.environment, **{pair[1]: pair[2] for pair in pairs}}
-        kept, unread = keep_known(self.words[place])
+        given, kept, unread = self.find_environment(place.start), *keep_known(self.words[place])
         files = [w for w in self.words[: place.start] if w.text.partition("=")[0] == "--env-file"]
         unread = [*self.unread, *(f"line {w.line}: --env-file is not read" for w in files), *unread]
         return [replace(self, words=kept, unread=unread, environment=given)]
+
+    def find_environment(self, end: int) -> dict[str, str]:
+        """Return its variables with those that its words before this place set."""
+        pairs = filter(None, (_ASSIGNMENT.fullmatch(word.text) for word in self.words[:end]))
+        given = {**self.environment, **{pair[1]: pair[2] for pair in pairs}}
+        if any(word.text.partition("=")[0] == "--env-file" for word in self.words[:end]):
+            given[OTHERS] = f"may be set by --env-file on line {self.line}"
+        return given
 
 
 def split_models(flags: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -196,7 +204,7 @@ def serve_slice(words: Sequence[str]) -> slice | None:
     """Locate the words for `vllm serve` in a command; None if it does not start vLLM."""
     pairs = list(zip(["", *words], words, strict=False))
     for at, (before, word) in enumerate(pairs, 1):
-        if word in _MODULES or (word == "serve" and PurePath(before).name in _PROGRAMS):
+        if word in _MODULES or (word == "serve" and _PROGRAM.fullmatch(PurePath(before).name)):
             return slice(at, None)
     runners = {PurePath(before).name for before, word in pairs if word in ("run", "create")}
     images = [word.removeprefix("--image=") for word in words]

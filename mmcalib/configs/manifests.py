@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 import yaml
 
-from mmcalib.configs.commands import Command, Span, argument_of, mark_unknown
+from mmcalib.configs.commands import OTHERS, Command, Span, argument_of, mark_unknown
 from mmcalib.configs.shell import ORPHANS, Script
 from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
 from mmcalib.text import serve_option
@@ -87,7 +87,7 @@ def read_object(root: yaml.Node, text: str) -> list[Command] | None:
     Containers that only look like vLLM's count if no others do, and scripts if there are none.
     Raises OverflowError for too many scripts.
     """
-    top, form, name = fields_of(root), _VALUES, _scalar(_node_at(root, "metadata", "name")) or ""
+    top, form, name = fields_of(root), _VALUES, _scalar(root, "metadata", "name") or ""
     mappings = [*_mappings(root, ())]
     named: list[tuple[str, tuple[yaml.Node, ...]]] = [(name, path) for path in mappings]
     if not top.keys().isdisjoint(("apiVersion", "kind")):
@@ -106,15 +106,12 @@ def join_runtimes(roots: Sequence[yaml.Node]) -> list[yaml.Node]:
     """Return the objects, with KServe's runtimes joined to the services that name them: arguments
     and variables of a service follow those of the runtime's container. Raises OverflowError.
     """
-    runtimes = {
-        _scalar(_node_at(root, "metadata", "name")): root
-        for root in roots
-        if (_scalar(fields_of(root).get("kind")) or "").endswith("ServingRuntime")
-    }
+    named = [one for one in roots if (_scalar(one, "kind") or "").endswith("ServingRuntime")]
+    runtimes = {_scalar(one, "metadata", "name"): one for one in named}
     used, left = set[int](), _MOST_JOINED
     for root in roots:
         model = _node_at(root, "spec", "predictor", "model")
-        runtime = runtimes.get(_scalar(_node_at(model, "runtime")) or "")
+        runtime = runtimes.get(_scalar(model, "runtime") or "")
         base = fields_of(next(iter(parts_of(_node_at(runtime, "spec", "containers"))), None))
         if runtime is None or not (isinstance(model, yaml.MappingNode) and base):
             continue
@@ -173,7 +170,8 @@ class _Container:
         pairs = (pair for one in path for pair in fields_of(fields_of(one).get("vars")).items())
         self.vars = {name: value for name, one in pairs if (value := _scalar(one)) is not None}
         for name, value in (pair for fields in every for pair in _environment(fields)):
-            self.environment |= {} if value is None else {name: self._expand(value)}
+            outside = mark_unknown(f"${name}", "gets its value from elsewhere")
+            self.environment[name] = outside if value is None else self._expand(value)
 
     def read(self, name: str) -> Iterator[Command]:
         """Yield the servers that it starts; the name is for a container without one."""
@@ -236,18 +234,15 @@ class _Container:
                 words += [word for command in script.commands for word in command.words]
                 notes += [note for note in script.notes if not note.endswith(ORPHANS)]
             else:
-                if value is not None and one.tag not in _NO_TEXT:
-                    text = self._expand(value)
-                else:
-                    text = self.text[one.start_mark.index : end_of(one)]
-                    text = mark_unknown(text, "is no text")
+                shown = self.text[one.start_mark.index : end_of(one)]
+                is_text = value is not None and one.tag not in _NO_TEXT
+                text = self._expand(value or "") if is_text else mark_unknown(shown, "is no text")
                 words.append(_span(text, one, "list" if is_flow(node) else "item"))
         image = _scalar(self.fields.get("image") or self.fields.get("repository")) or ""
-        # Without a program of its own, it starts the image's.
-        is_sure = "vllm" in image and self.form.keys[0] not in self.fields
         # The router of production-stack has arguments and an image of its own too.
         has_own = not _SERVERS.isdisjoint(self.fields) or (not image and "extraArgs" in self.fields)
-        is_sure = is_sure or has_own
+        # Without a program of its own, it starts the image's.
+        is_sure = has_own or ("vllm" in image and self.form.keys[0] not in self.fields)
         options = [argument_of(word.text) for word in words if word.text.startswith("--")]
         is_bare = any(word.text.startswith("--") for word in words[:1])
         is_guess = not is_sure and is_bare and _OPTIONS.isdisjoint(options)
@@ -272,7 +267,8 @@ class _Container:
                 return found
             # In a script it may be the shell's own; a template stays one.
             is_own = (is_script and self.form is not _COMPOSE) or "{{" in match[0]
-            return match[0] if is_own else mark_unknown(match[0], "is not set in the file")
+            why = own.get(OTHERS, "is not set in the file")
+            return match[0] if is_own else mark_unknown(match[0], why)
 
         return self.form.variable.sub(value, text)
 
@@ -340,16 +336,18 @@ def _model_around(path: Sequence[yaml.Node], names: Sequence[str]) -> str | None
 
 def _environment(fields: Mapping[str, yaml.Node]) -> Iterator[tuple[str, str | None]]:
     """Yield the names and values of a container's environment that the file itself contains."""
+    for one in filter(None, map(fields.get, ("envFrom", "env_file"))):
+        yield OTHERS, f"may be set by line {_line(one)}, which is not read"
     for node in filter(None, map(fields.get, ("env", "envs", "environment", "macros"))):
         pairs = fields_of(node).items()
         yield from ((name, None if one.tag == _NULL else _scalar(one)) for name, one in pairs)
         for one in node.value if isinstance(node, yaml.SequenceNode) else ():
-            pair, (name, is_set, value) = fields_of(one), (_scalar(one) or "").partition("=")
-            yield name, value if is_set else None
-            yield _scalar(pair.get("name")) or "", _scalar(pair.get("value"))
+            name, is_set, value = (_scalar(one) or _scalar(one, "name") or "").partition("=")
+            yield name, value if is_set else _scalar(one, "value")
 
 
-def _scalar(node: yaml.Node | None) -> str | None:
+def _scalar(node: yaml.Node | None, *names: str) -> str | None:
+    node = _node_at(node, *names)
     return str(node.value) if isinstance(node, yaml.ScalarNode) else None
 
 

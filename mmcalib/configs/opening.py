@@ -28,10 +28,9 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import KnownOptions, ListServeOptions, OpenModel, ServeConfig
 from mmcalib.errors import ModelError, NotMultimodal, UsageError, VllmRefused
 from mmcalib.models import gpus
-from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel, cache_dir, resolve
 from mmcalib.progress import Progress
-from mmcalib.releases.constants import RETIRED_BY_ARGUMENT, RetiredKnob
+from mmcalib.releases.constants import RETIRED_BY_ARGUMENT
 from mmcalib.text import flag, one_line, serve_option
 
 
@@ -58,8 +57,7 @@ def find_configuration(
     logged, architecture = log or (None, None)
     name = written.model_name or logged
     if not name:
-        where = ", and the log names none" if log else ""
-        raise UsageError(f"no model given{where}", hint="--model MODEL, or `model:` in --config")
+        raise written.no_model_error(", and the log names none" if log else "")
     is_logged = name == logged
     try:
         with progress.step("finding the model"):
@@ -111,7 +109,7 @@ def reject_unsafe_settings(parsed: ServeConfig, path: Path | None) -> ServeConfi
 
 
 @contextlib.contextmanager
-def add_config_hints(written: WrittenConfiguration, gpu: Gpu) -> Iterator[None]:
+def add_config_hints(written: WrittenConfiguration, gpu: gpus.Gpu) -> Iterator[None]:
     """Add what to type next to vLLM's errors about this configuration on this GPU."""
     try:
         yield
@@ -199,54 +197,49 @@ def _repair_json(option: str, flags: Sequence[str]) -> Any:
 
 def reject_unknown_arguments(engine_args: Iterable[str], arguments: Collection[str]) -> None:
     for name in engine_args:
-        if name in arguments:
-            continue
-        near = difflib.get_close_matches(name, arguments, n=1)
-        hint = near[0] if near else "vllm serve --help=all (write its options with underscores)"
-        if knob := RETIRED_BY_ARGUMENT.get(name):
-            hint = _successor(knob)
-        raise UsageError(f"engine_args: the installed vLLM has no argument {name}", hint=hint)
+        if name not in arguments:
+            near = "".join(difflib.get_close_matches(name, arguments, n=1))
+            every = "vllm serve --help=all (write its options with underscores)"
+            said = f"engine_args: the installed vLLM has no argument {name}"
+            raise UsageError(said, hint=_successor(name) or near or every)
 
 
 def _replacements(unknown: Sequence[str], options: Collection[str]) -> Iterator[str]:
     for name in (argument_of(word) for word in unknown if word.startswith("--")):
-        if knob := RETIRED_BY_ARGUMENT.get(name):
-            yield _successor(knob)
+        if successor := _successor(name):
+            yield successor
         elif near := difflib.get_close_matches(flag(name)[2:], options, n=1):
             yield f"--{near[0]} for {flag(name)}"
 
 
-def _successor(knob: RetiredKnob) -> str:
+def _successor(argument: str) -> str:
+    if (knob := RETIRED_BY_ARGUMENT.get(argument)) is None:
+        return ""
     removed = f"removed in vLLM {knob.absent_in}"
     return f"{knob.today} for {knob.name}" if knob.today else f"leave out {knob.name}, {removed}"
 
 
-# These need a GPU. Neither tokens nor the encoder budget depend on them.
+# These need a GPU. Neither tokens nor the encoder budget depend on them, nor on any of parallelism.
 GPU_ONLY = (
-    *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "device_ids"),
     # vLLM checks most of these against the number of GPUs.
-    *("prefill_context_parallel_size", "decode_context_parallel_size", "dcp_q_replicate"),
-    *("dcp_kv_cache_interleave_size", "cp_kv_cache_interleave_size", "nnodes", "node_rank"),
-    *("data_parallel_size_local", "data_parallel_rank", "data_parallel_start_rank"),
-    *("data_parallel_external_lb", "data_parallel_hybrid_lb", "all2all_backend", "enable_dbo"),
-    *("data_parallel_multi_port_external_lb", "ubatch_size", "enable_eplb", "eplb_config"),
-    *("enable_elastic_ep", "enable_hc_sp", "enable_batch_sharded_sampling", "numa_bind"),
-    *("numa_bind_nodes", "numa_bind_cpus", "ray_workers_use_nsight"),
-    *("enable_sleep_mode", "enable_cumem_allocator"),
-    *("distributed_executor_backend", "enable_expert_parallel", "mm_encoder_tp_mode"),
-    *("gpu_memory_utilization", "kv_cache_memory_bytes", "kv_cache_dtype", "cpu_offload_gb"),
-    *("attention_backend", "mm_encoder_attn_backend", "mm_processor_device"),
-    *("quantization", "load_format"),
+    *("device_ids", "dcp_q_replicate", "dcp_kv_cache_interleave_size", "nnodes", "node_rank"),
+    *("cp_kv_cache_interleave_size", "all2all_backend", "enable_dbo", "ubatch_size", "enable_eplb"),
+    *("eplb_config", "enable_elastic_ep", "enable_hc_sp", "numa_bind", "numa_bind_nodes"),
+    *("numa_bind_cpus", "enable_batch_sharded_sampling", "ray_workers_use_nsight"),
+    *("mm_encoder_tp_mode", "enable_sleep_mode", "enable_cumem_allocator"),
+    *("distributed_executor_backend", "gpu_memory_utilization", "kv_cache_memory_bytes"),
+    *("kv_cache_dtype", "cpu_offload_gb", "attention_backend", "mm_encoder_attn_backend"),
+    *("mm_processor_device", "quantization", "load_format"),
 )
 
 
 def without_gpu_args(engine_args: Mapping[str, Any], device: str) -> dict[str, Any]:
     """Return the arguments that work on this machine; `device` is vLLM's name for it."""
-    left_out = GPU_ONLY if device == "cpu" else ()
-    return {name: value for name, value in engine_args.items() if name not in left_out}
+    kept = [name for name in engine_args if name not in GPU_ONLY and "_parallel" not in name]
+    return {name: engine_args[name] for name in (kept if device == "cpu" else engine_args)}
 
 
-def is_serving_gpu(device: str, gpu: Gpu | None) -> bool:
+def is_serving_gpu(device: str, gpu: gpus.Gpu | None) -> bool:
     """Return True if this machine's device is the `gpu` that will serve, or may be it."""
     if device == "cpu":
         return False

@@ -52,6 +52,9 @@ def read_program(text: str, read_script: Callable[[str, int], list[Command]]) ->
         match node:
             case ast.ImportFrom() if (node.module or "").split(".")[0] == "vllm":
                 imported |= {alias.asname or alias.name: alias.name for alias in node.names}
+            case ast.Import():
+                modules = [alias.asname for alias in node.names if alias.name == "vllm"]
+                imported |= {f"{name}.{call}": call for name in modules for call in _CALLS}
             case ast.Name(ctx=ast.Store()):
                 names[node.id] += 1
             case ast.arg():
@@ -61,10 +64,10 @@ def read_program(text: str, read_script: Callable[[str, int], list[Command]]) ->
     once = {name: value for name, value in values.items() if names[name] == 1}
     inlining = _Inlining(once, nodes)
     called = [(ast.unparse(node.func), node) for node in nodes if isinstance(node, ast.Call)]
-    changed = defaultdict[int, list[str]](list)
+    changed = defaultdict[int, dict[str, int]](dict)
     for target, value in values.items():
-        if (owner := values.get(target.rpartition(".")[0])) is not None:
-            changed[id(owner)].append(f"line {value.lineno}: {target} is not read")
+        owner, _, argument = target.rpartition(".")
+        changed[id(values.get(owner))][argument] = value.lineno
     calls = [
         _read_call(node, imported.get(name, name.rpartition(".")[2]), inlining, changed[id(node)])
         for name, node in called
@@ -89,10 +92,10 @@ def evaluate_arithmetic(text: str) -> int | None:
     return value if type(value) is int else None
 
 
-def _read_call(node: ast.Call, name: str, inlining: _Inlining, notes: list[str]) -> Command:
+def _read_call(node: ast.Call, name: str, inlining: _Inlining, later: dict[str, int]) -> Command:
     if len(node.keywords) > _MOST_ARGUMENTS:
         raise OverflowError
-    words, model = dict[str, list[str]](), None
+    words, notes, model = dict[str, list[str]](), list[str](), None
     inlining.line = node.lineno
     given = [("model" if at == 0 else "", one) for at, one in enumerate(node.args)]
     for key, value in (*given, *((one.arg or "", one.value) for one in node.keywords)):
@@ -105,6 +108,9 @@ def _read_call(node: ast.Call, name: str, inlining: _Inlining, notes: list[str])
                 words.pop(argument, None)
                 what = f"{argument} is left out: {ast.unparse(own)} is known only when it runs"
                 notes.append(f"line {value.lineno}: {what}")
+    for argument, line in later.items():
+        words.pop(argument, None)
+        notes.append(f"line {line}: {argument} is left out: it is set again here")
     words.pop("model", None)
     if name == "LLM" and _BATCH not in words:
         notes.append(f"line {node.lineno}: {_BATCH} is read as vllm serve's default, not LLM's")
@@ -286,6 +292,5 @@ class _Inlining(ast.NodeTransformer):
 def _updated(call: ast.Call) -> ast.Dict:
     """Return the dictionary of a call of `dict` or `update`."""
     words = [*map(partial(ast.keyword, None), call.args), *call.keywords]
-    keys: list[ast.expr | None]
     keys = [ast.Constant(word.arg) if word.arg else None for word in words]
-    return ast.Dict(keys, [word.value for word in words])
+    return ast.Dict([*keys], [word.value for word in words])

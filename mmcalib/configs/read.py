@@ -13,31 +13,14 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from mmcalib.configs.commands import (
-    Command,
-    Span,
-    argument_of,
-    choose_command,
-    names_file,
-    option_spans,
-    serve_slice,
-    split_choice,
-    split_model,
-)
-from mmcalib.configs.manifests import (
-    end_of,
-    fields_of,
-    inner_documents,
-    is_flow,
-    join_runtimes,
-    parts_of,
-    read_object,
-)
+from mmcalib.configs import commands, manifests
+from mmcalib.configs.commands import Command, Span, argument_of, split_choice, split_model
 from mmcalib.configs.programs import read_program
 from mmcalib.configs.shell import ORPHANS, Script
 from mmcalib.engine.messages import ParseServeConfig
@@ -70,7 +53,7 @@ _OF_VLLM: Final = re.compile(r"VLLM_|PYTORCH_(?:CUDA_)?ALLOC_CONF$")
 # A release of vLLM in an image's tag or a package's pin; others count their own.
 _RELEASE: Final = re.compile(
     r"(?<!lmcache/)vllm(?!-runtime)[\w./-]*['\",]*"
-    r"(?:(?:\[[^\]]*\])?==|:|\s+tag: ['\"]?)(?:\$\{\w+:?-)?v?(0\.\d+\.\d+[\w.]*)"
+    r"(?:(?:\[[^\]]*\])?==|[:@]|\s+tag: ['\"]?)(?:\$\{\w+:?-)?v?(0\.\d+\.\d+[\w.]*)"
 )
 # The image and a list of words of a Dockerfile, and a block of code in Markdown.
 _FROM: Final = re.compile(r"(?m)^FROM\s+(?:--\S+\s+)?(\S+)")
@@ -79,7 +62,7 @@ _BLOCK: Final = re.compile(r"(?ms)^[ \t]*(```+|~~~+)[ {.]*(\w*)[^\n]*\n(.*?)^[ \
 # A block of HCL, which Nomad and Terraform read, and no shell.
 _HCL: Final = re.compile(r'(?m)^\s*\w+ (?:"[^"\n]*" )+\{$')
 # Where systemd and supervisor keep variables of a command.
-_SOURCE: Final = re.compile(r"(EnvironmentFile|environment)\s*=")
+_SOURCE: Final = re.compile(r"(?m)^(EnvironmentFile|environment)\s*=")
 # One variable of an environment file with flags, or of a unit with a command.
 _VARIABLE: Final = re.compile(r"(?m)^[A-Za-z_]\w*=(?=[\"']?(.* )?--|\S*(vllm|python[\d.]*) )")
 _QUOTED: Final = re.compile(r"(?m)^(\w+=)([\"'])((?:(?!\2).)*)\2$")
@@ -128,6 +111,12 @@ class WrittenConfiguration:
     @property
     def model_name(self) -> str | None:
         return self.model or str(self.settings.get("model") or "") or None
+
+    def no_model_error(self, where: str = "") -> UsageError:
+        """Return the error for no model, with why the file's is left out, if that is known."""
+        reasons = [note for note in self.unread if "model is left out: " in note] or self.unread
+        said = ": ".join([f"no model given{where}", *filter(None, ["; ".join(reasons[:3])])])
+        return UsageError(said, hint="--model MODEL, or --config FILE with one")
 
     @property
     def every_flag(self) -> tuple[str, ...]:
@@ -188,7 +177,7 @@ def read_configuration(
     Raises UsageError if the file cannot be read, or if the file or command does not start vLLM.
     """
     flags = extract_serve_flags(flags)
-    if config is None and flags and names_file(flags[0]):
+    if config is None and flags and commands.names_file(flags[0]):
         config, flags = Path(flags[0]), flags[1:]
     if config is None and "--config" in flags[:-1]:
         at = flags.index("--config")
@@ -205,7 +194,7 @@ def read_configuration(
         raise UsageError(f"--config {path} is nested or grows too much", hint=_HINT) from error
     written = replace(written, text=text, unread=tuple(notes))
     if found:
-        return _from_command(written, choose_command(found, path, choice))
+        return _from_command(written, commands.choose_command(found, path, choice))
     if what:
         raise UsageError(f"--config {path} has no {what}", hint=_HINT)
     if choice:
@@ -225,11 +214,11 @@ def _find_commands(
     if path.suffix == ".ipynb":
         hint = f"jupyter nbconvert --to script {path}, and --config with what it writes"
         raise UsageError(f"--config {path} is a notebook", hint=hint)
-    objects = [read_object(root, text) for root in join_runtimes(documents)]
-    if any(commands is not None for commands in objects):
-        found = [command for commands in objects for command in commands or ()]
+    objects = [manifests.read_object(root, text) for root in manifests.join_runtimes(documents)]
+    if any(servers is not None for servers in objects):
+        found = [server for servers in objects for server in servers or ()]
         return found, "container with vLLM's flags in command or args"
-    keys = " ".join(fields_of(documents[0])) if documents else ""
+    keys = " ".join(manifests.fields_of(documents[0])) if documents else ""
     if path.suffix in (".yaml", ".yml", ".json") or re.fullmatch(r"[A-Za-z][\w .+-]*", keys):
         return [], ""
     is_script = text[:2] == "#!" or path.suffix == ".sh" or _FROM.search(text) is not None
@@ -280,7 +269,7 @@ def _read_blocks(text: str) -> Iterator[Command]:
             with suppress(yaml.YAMLError):
                 for root in yaml.compose_all(whole, yaml.SafeLoader):
                     _expanded_size(root, 0, {}, [])
-                    found += read_object(root, whole) or ()
+                    found += manifests.read_object(root, whole) or ()
         for one in found:
             is_yaml = block[2].startswith("y")
             words = [Span(w.text, line=w.line) for w in one.words] if is_yaml else one.words
@@ -300,12 +289,14 @@ def _read_script(text: str, offset: int | None) -> list[Command]:
     is_unit = "\nExecStart=" in text or image is not None or is_supervisor
     if not is_unit and (found := Script(text, {}, offset).find_servers()):
         return found
-    environment = {}
+    environment = dict[str, str]()
     if is_unit:
         text = _SKIPPED.sub(lambda line: " " * (len(line[0]) - 1) + "\\", text)
         with suppress(ValueError):
             pairs = shlex.split(" ".join(re.findall("(?m)^Environment=(.*)", text)))
             environment = dict(pair.split("=", 1) for pair in pairs)
+        if source := _SOURCE.search(text):
+            environment[commands.OTHERS] = f"may be set by {source[1]}, which is not read"
         text = re.sub("(?m)^Environment=.*", lambda line: " " * len(line[0]), text)
     plain = _QUOTED.sub(lambda m: f"{m[1]} {m[3]} " if "--" in m[3] else m[0], text)
     plain = _VARIABLE.sub(lambda name: " " * len(name[0]), plain)
@@ -330,7 +321,7 @@ def extract_serve_flags(words: Sequence[str]) -> list[str]:
             why = found[0].unread[0] if len(found) == 1 else f"it has {len(found)} commands"
             raise UsageError(f"the pasted command is not read: {why}", hint="--config FILE with it")
         pasted = [word.text for word in found[0].words]
-    place = serve_slice(pasted)
+    place = commands.serve_slice(pasted)
     pasted = pasted[place or slice(None)]
     while place is None and pasted and re.match(r"[A-Za-z_]\w*=", pasted[0]):
         del pasted[0]
@@ -343,17 +334,16 @@ def extract_serve_flags(words: Sequence[str]) -> list[str]:
 
 def _from_command(written: WrittenConfiguration, command: Command) -> WrittenConfiguration:
     texts = [word.text for word in command.words]
-    if any(text.partition("=")[0] == "--config" for text in texts):
+    if lines := [one.line for one in command.words if one.text.partition("=")[0] == "--config"]:
         raise UsageError(
-            f"--config {written.source} starts vLLM with another --config file",
-            hint="pass that file with --config",
+            f"--config {written.source} starts vLLM with another --config file on line {lines[0]}",
+            hint=f"name your copy of it in: mmcalib ... -- {shlex.join(texts)}",
         )
     own_model, flags = split_model(None, texts)
     unread = [*written.unread, *command.unread]
     is_unit = re.search(r"(?m)^(ExecStart=|\[program:)", written.text) is not None
-    for at, line in enumerate(written.text.splitlines() if is_unit else (), 1):
-        if source := _SOURCE.match(line):
-            unread.append(f"line {at}: {source[1]} is not read")
+    found = map(_SOURCE.match, written.text.splitlines() if is_unit else ())
+    unread += (f"line {at}: {one[1]} is not read" for at, one in enumerate(found, 1) if one)
     if own_model and command.model and own_model != command.model:
         unread.append(f"line {command.line}: {command.model} is not read, but --model {own_model}")
     has_places = all(word.start >= 0 for word in command.words)
@@ -363,7 +353,7 @@ def _from_command(written: WrittenConfiguration, command: Command) -> WrittenCon
         written,
         model=written.model or own_model or command.model,
         file_flags=flags,
-        spans=option_spans(command.words) if has_places else (),
+        spans=commands.option_spans(command.words) if has_places else (),
         environment=tuple(sorted(filter(_OF_VLLM.match, command.environment))),
         releases=tuple(sorted(releases)),
         unread=tuple(unread),
@@ -377,7 +367,7 @@ def _as_command(of: WrittenConfiguration) -> WrittenConfiguration:
         # JSON stays quoted, on its own line.
         text += " \\\n    " if word.startswith("-") else " "
         words.append(Span(word, len(text), len(text := text + shlex.quote(word))))
-    return replace(of, text=f"{text}\n", spans=option_spans(words))
+    return replace(of, text=f"{text}\n", spans=commands.option_spans(words))
 
 
 def _from_vllm_file(
@@ -405,12 +395,12 @@ def _from_vllm_file(
     if broken:
         return written
     root = roots[0]
-    if is_flow(root):
+    if manifests.is_flow(root):
         text = yaml.safe_dump(settings, sort_keys=False)
         root = yaml.compose(text, yaml.SafeLoader) or root
     keys = [key.value for key, _ in root.value]
     spans = tuple(
-        Span(argument_of(str(key.value)), key.start_mark.index, end_of(value), 0, "entry")
+        Span(argument_of(str(key.value)), key.start_mark.index, manifests.end_of(value), 0, "entry")
         for key, value in root.value
     )
     repeated = tuple(key for key in dict.fromkeys(keys) if keys.count(key) > 1)
@@ -441,11 +431,9 @@ def _read(path: Path) -> tuple[str, list[yaml.Node], list[str]]:
         text = data.decode(encoding_of(data)).replace("\r\n", "\n")
         # Compose without tags, so that YAML constructs no objects yet.
         for root in yaml.compose_all("" if path.suffix == ".md" else text, yaml.SafeLoader):
-            _expanded_size(root, 0, {}, notes)
-            documents.append(root)
-            for inner in inner_documents(root):
-                _expanded_size(inner, 0, {}, notes)
-                documents.append(inner)
+            for one in chain([root], manifests.inner_documents(root)):
+                _expanded_size(one, 0, {}, notes)
+                documents.append(one)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         if mark and any(isinstance(root, yaml.MappingNode) for root in documents):
@@ -463,7 +451,7 @@ def _expanded_size(node: yaml.Node, depth: int, sizes: dict[int, int], notes: li
     Raises OverflowError for too many values.
     """
     if id(node) not in sizes and depth <= _MAX_DEPTH:
-        parts = parts_of(node)
+        parts = manifests.parts_of(node)
         keys = parts[::2] if isinstance(node, yaml.MappingNode) else []
         last = {str(key.value): key for key in keys}
         notes += (

@@ -14,7 +14,7 @@ from typing import Final
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
-from mmcalib.configs.commands import HIDDEN, Command, Span, mark_unknown, without_marks
+from mmcalib.configs.commands import HIDDEN, OTHERS, Command, Span, mark_unknown, without_marks
 from mmcalib.configs.programs import evaluate_arithmetic
 from mmcalib.text import one_line
 
@@ -46,7 +46,7 @@ _DEFAULTS: Final = ("", ":-", "-", ":=", "=")
 _SETTERS: Final = frozenset(("=", "++", "--", "+=", "-=", "*=", "/=", "%="))
 # What a shell makes several words of.
 _BRACES: Final = re.compile(r"(?<![\\$])\{(?:[^{},]*,[^{}]*|\w+\.\.[\w.]+)\}")
-ORPHANS: Final = "options of no command: a blank line or comment before them ends it"
+ORPHANS: Final = "options of no command: a blank line, a comment or a blank after \\ ends it"
 
 
 class Script:
@@ -76,7 +76,8 @@ class Script:
         text = _TO_FILL_IN.sub(lambda m: m[0].translate(_AS_WORD), text)
         text = _PROMPT.sub(lambda m: " " * len(m[0]), text)
         self.source, self.offset, self.line = text.encode(errors="replace"), offset, line
-        self.form, self.exported, self.positional = form, set(environment or ()), [*positional]
+        self.form, self.positional = form, [*positional]
+        self.exported = {OTHERS, *(environment or ())}
         # Each has one value, or those of an array.
         self.variables = {name: [value] for name, value in (environment or {}).items()}
         if environment is None and outer:
@@ -101,11 +102,9 @@ class Script:
         """Return the servers that it starts; each has the notes of the whole script."""
         servers = [server for one in self.commands for server in one.find_server()]
         lines = Counter(one.line for one in servers)
-        calls = [one.call if lines[one.line] > 1 else 0 for one in servers]
-        return [
-            replace(one, unread=[*self.notes, *one.unread], line=call or one.line)
-            for one, call in zip(servers, calls, strict=True)
-        ]
+        places = [(lines[one.line] > 1 and one.call) or one.line for one in servers]
+        noted = [replace(one, unread=[*self.notes, *one.unread]) for one in servers]
+        return [replace(one, line=line) for one, line in zip(noted, places, strict=True)]
 
     def _run(self, node: Node) -> None:
         self._spend(100 + len(self.variables))
@@ -138,6 +137,8 @@ class Script:
                     parts = parts[-1:]
                 elif kind[:4] == "decl" and source.startswith(("export", "declare -x")):
                     self.exported |= {self._source(part).partition("=")[0] for part in parts}
+                    if any(part.type.endswith((*_EXPANDED, "string")) for part in parts):
+                        self._note(node, may_set_any=True)
                 (self._run_branches if kind in _BRANCHES else self._run_all)(parts)
 
     def _run_all(self, nodes: Sequence[Node]) -> None:
@@ -153,7 +154,9 @@ class Script:
                 self.variables = dict(before)
             self._run(node)
             for name, value in self.variables.items():
-                if value != before.get(name):
+                if name == OTHERS:
+                    before[OTHERS] = value
+                elif value != before.get(name):
                     self._spend(sum(map(len, value)))
                     changed.setdefault(name, []).append((node, value))
         if self.positional != positional:
@@ -179,8 +182,10 @@ class Script:
         if self.left[0] < 0:
             raise OverflowError
 
-    def _note(self, node: Node) -> None:
+    def _note(self, node: Node, *, may_set_any: bool = False) -> None:
         self.notes.append(f"line {self._line(node)}: {one_line(self._source(node))} is not read")
+        if may_set_any:
+            self.variables[OTHERS] = [f"may be set by line {self._line(node)}, which is not read"]
 
     def _forget(self, name: str, where: str, node: Node) -> None:
         why = f"is set {where} on line {self._line(node)}"
@@ -259,6 +264,8 @@ class Script:
             case ["mapfile" | "readarray" | "read" | "let", *texts]:
                 for text in texts:
                     self._forget(re.split(r"\W", text)[0], "from input", node)
+            case ["source" | ".", file, *_] if not file.endswith("/activate"):
+                self._note(node, may_set_any=True)
             case ["eval" | "source" | "." | "shift", *_] | ["set", "--" | "-a", *_]:
                 self._note(node)
             case [name, *_] if name in self.functions:
@@ -277,8 +284,8 @@ class Script:
                 for at, word in enumerate(words[1:], 3):
                     if _QUOTED.search(word.text):
                         script = re.sub(r"\A--?[\w-]+=", "", word.text)
-                        self._spend(len(script))
-                        its, more = command.environment, [one.text for one in words[at:]]
+                        self._spend(len(script) + at)
+                        its, more = command.find_environment(at - 2), [w.text for w in words[at:]]
                         Script(script, its, None, word.line, outer=self, positional=more)
 
     def _source(self, node: Node) -> str:
@@ -365,12 +372,13 @@ class Script:
         self._spend(50 + sum(map(len, values)))
         if not (array or name.isidentifier() or name.isdigit()) or operator not in _DEFAULTS:
             return [mark_unknown(self._source(node), "is not evaluated")]
-        if operator and not (any(values) if operator[0] == ":" else values):
+        others = self.variables.get(OTHERS, []) if name.isidentifier() and not values else []
+        if operator and not others and not (any(values) if operator[0] == ":" else values):
             values = ["".join(map(self._text, parts[2:]))]
             if operator[-1] == "=":
                 self.variables[name] = values
-        unset = [] if array else [mark_unknown(self._source(node), "is not set in the file")]
-        return values or unset
+        why = "".join(others) or "is not set in the file"
+        return values or ([] if array else [mark_unknown(self._source(node), why)])
 
 
 def _options_added(old: Sequence[str], new: Sequence[str]) -> list[str]:

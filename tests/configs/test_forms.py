@@ -173,6 +173,19 @@ def test_another_change_of_a_list_is_named(tmp_path: Path, change: str) -> None:
     assert read(tmp_path, "a.py", text).unread == (f"line 2: {change} is not read",)
 
 
+def test_why_no_model_is_given_is_said(tmp_path: Path) -> None:
+    error = read(tmp_path, "a.sh", "set -a\nvllm serve $M --seed $S\n").no_model_error()
+    why = "line 2: the model is left out: $M is not set in the file"
+    assert error.message == f"no model given: {why}"
+
+
+def test_an_argument_that_is_set_again_is_left_out(tmp_path: Path) -> None:
+    text = f"import vllm as v\na = v.EngineArgs('{MODEL}', seed=1)\na.seed = 2\n"
+    found = read(tmp_path, "a.py", text)
+    assert (found.model, found.file_flags) == (MODEL, ())
+    assert found.unread == ("line 3: seed is left out: it is set again here",)
+
+
 @pytest.mark.parametrize("option", ["", "--port=1 ", "--no-enable-prefix-caching "])
 def test_the_model_may_follow_an_option(tmp_path: Path, option: str) -> None:
     found = read(tmp_path, "a.sh", f"vllm serve {option}{MODEL} --seed 1\n")

@@ -149,7 +149,7 @@ def test_a_file_may_be_the_first_word_and_the_user_s_words_win(tmp_path: Path) -
         ("services: {web: {image: nginx}}\n", "no container"),
         (
             "kind: Pod\nspec: {containers: [{command: [vllm, serve, --config, /etc/e.yaml]}]}\n",
-            "another --config file",
+            "another --config file on line 2\n.*mmcalib ... -- --config /etc/e.yaml",
         ),
         (
             "kind: Pod\nspec: {containers: [{command: [vllm, serve, a/b]}, "

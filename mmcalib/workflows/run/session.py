@@ -86,7 +86,7 @@ class Job:
         """Make the job of these options. Raises UsageError for a bad one, or without a model."""
         config = read_configuration(options.config, flags, options.model)
         if config.model_name is None:
-            raise UsageError("no model given", hint="--model MODEL, or --config FILE with one")
+            raise config.no_model_error()
         policy = policy or build_policy(options)
         reject_derived_flags(engine_args or {}, pinned=options.pin_kv_cache)
         if policy.concurrency is not None and gpu is None:
