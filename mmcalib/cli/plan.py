@@ -83,6 +83,10 @@ def plan(options: PlanOptions) -> None:
         command.print_json(proposal)
     if not options.quiet:
         print_plan(proposal, console, verbose=options.verbose)
+    if proposal.verdict == "not reproduced" and answer is not None:
+        found = [f"{fix.flags}, computed from the log" for fix in answer.fixes] or [answer.least]
+        hint = found[0] or "nvidia-smi shows other processes; --log FILE with the whole startup"
+        raise VerdictError("the log's failure is not reproduced", hint=hint)
     if proposal.verdict in ("under-reserved", "out of reach"):
         hint = "a smaller model, another --gpu, or a lower --goal"
         raise VerdictError(

@@ -293,11 +293,11 @@ class RehearsedMemory:
     @property
     def needed_outside_bytes(self) -> int:
         """Bytes of `after_pool` for which the start has no other room: it runs the language model,
-        so only the part of the reserve that the encoder alone needs is free.
+        so only the part of the reserve that the encoder alone needs is free. Negative: left of it.
         """
         peaks = [one.peak_bytes for one in self.phases if one.name != "encoder"]
         idle = max(0, self.activation_peak_bytes - max(peaks, default=0))
-        return max(0, sum(one.nbytes for one in self.after_pool) - idle)
+        return sum(one.nbytes for one in self.after_pool) - idle
 
     @property
     def outside_for_steps_bytes(self) -> int:
@@ -317,10 +317,10 @@ class RehearsedMemory:
         if self.needed_outside_bytes <= self.outside_bytes + self.spare_bytes:
             return ""
         parts = ", ".join(f"{one.name} {gib(one.nbytes)}" for one in self.after_pool)
-        return (
-            f"out of memory after the KV cache: {parts}; "
-            f"{gib(max(0, self.outside_bytes))} stay free outside vLLM's reserve"
-        )
+        # A KV cache of a set size may be larger than what is free.
+        when = f"after the KV cache: {parts}" if parts else "with a KV cache of this size"
+        left = gib(max(0, self.outside_bytes))
+        return f"out of memory {when}; {left} stay free outside vLLM's reserve"
 
     @property
     def starts(self) -> bool:
@@ -331,7 +331,8 @@ class RehearsedMemory:
         """The highest `gpu_memory_utilization` in hundredths with which nothing runs out."""
         if self.division.is_extensible and not self.refusal:
             return 1.0
-        return floor_utilization(self._free_bytes - self.needed_outside_bytes, self.total_bytes)
+        free = self._free_bytes - max(0, self.needed_outside_bytes)
+        return floor_utilization(free, self.total_bytes)
 
     @property
     def proposed_utilization(self) -> float:

@@ -174,8 +174,7 @@ def _spare(phase: Phase | None, memory: RehearsedMemory, shortfall: Shortfall | 
     if memory.division.is_before_kv_cache(phase):
         used = memory.weights_bytes + memory.buffers_bytes + memory.activation_peak_bytes
         return memory.total_bytes - used
-    free = memory.total_bytes - memory.requested_bytes + memory.non_torch_bytes
-    return free - (shortfall.nbytes if shortfall else 0)
+    return memory.outside_bytes + memory.non_torch_bytes - (shortfall.nbytes if shortfall else 0)
 
 
 def compare_oom(
@@ -184,6 +183,7 @@ def compare_oom(
     memory: RehearsedMemory,
     shortfall: Shortfall | None,
     demands: Iterable[Demand],
+    kv_cache_bytes: int,
 ) -> ObservedOom:
     """Compare PyTorch's message with `memory`, the rehearsal of that configuration."""
     wanted, free, allocated = cause.tried_bytes, cause.free_bytes, cause.allocated_bytes
@@ -193,7 +193,7 @@ def compare_oom(
     serving = not memory.division.is_before_kv_cache(phase)
     if serving and allocated is not None and wanted is not None:
         graphs = cause.graph_pools_bytes
-        static = memory.weights_bytes + memory.buffers_bytes + max(memory.kv_cache_bytes, 0)
+        static = memory.weights_bytes + memory.buffers_bytes + max(kv_cache_bytes, 0)
         static += memory.cudagraph_bytes if graphs is None else graphs
         step = max(0, allocated + wanted - static) or None
     lacking = max(0, (wanted or 0) - (free or 0)) + VLLM_SLACK_BYTES

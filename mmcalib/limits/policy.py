@@ -14,9 +14,7 @@ Prefer = Literal["quality", "throughput", "detail"]
 FIT: Literal["fit"] = "fit"
 
 # What a change of the configuration costs its users: the one that they would miss least first.
-Cost = Literal[
-    "nothing", "KV cache", "speed", "requests", "quality", "hardware", "most of the speed"
-]
+Cost = Literal["nothing", "KV cache", "speed", "requests", "quality", "hardware"]
 COSTS: Final[tuple[Cost, ...]] = get_args(Cost)
 
 # Assumed for the answer, and for the text if there is none. A choice: prompts differ.

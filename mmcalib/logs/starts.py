@@ -78,6 +78,7 @@ class StartupLog:
     non_torch_bytes: int | None = None
     graphs_bytes: int | None = None
     kv_cache_bytes: int | None = None
+    other_kv_cache_bytes: int | None = None  # The most of the workers, if they differ.
     kv_cache_tokens: int | None = None
     needed_bytes: int | None = None
     encoder_budget_tokens: int | None = None
@@ -255,7 +256,7 @@ _FAILURES: Final[tuple[tuple[str, Phase | None, OutOfMemory | None], ...]] = (
     ("This effectively limits the maximum sequence length", "start", None),
     ("must be divisible by tensor parallel size", "start", None),
 )
-_QUOTED_CHARS: Final = 300
+_QUOTED_CHARS: Final = 400
 # Any other exception, such as a missing package; what only leads to one; last words of others.
 _OTHER = re.compile(r"^(?:\[rank\d+\]: +)?[\w.]{0,300}(?:Error|Exception|Failed|Interrupt)(?::|$)")
 _REFERS = re.compile(r"See (?:root|stack)|Traceback \(m|in subprocess|models\.registry|Cancelled")
@@ -542,6 +543,10 @@ class _Draft:
             self.facts.setdefault("model", model)
         if isinstance(port := self.engine_args.get("port"), int):
             self.facts["port"] = port
+        caches = [one["kv_cache_bytes"] for one in self.workers.values() if "kv_cache_bytes" in one]
+        # Equal workers differ by less, if nothing else uses their GPUs.
+        if caches and max(caches) - min(caches) > GIB // 4:
+            self.facts["other_kv_cache_bytes"] = max(caches)
         return StartupLog(
             line=self.line,
             **self._facts_of_one_worker(),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mmcalib.domain.memory import Division, floor_utilization
+from mmcalib.limits.policy import TEXT_RESERVE_TOKENS
 from mmcalib.limits.values import LIMIT
 from mmcalib.logs.starts import DIED, OutOfMemory, Phase, StartupLog
 from mmcalib.releases.constants import VLLM_SLACK_BYTES, divide
@@ -48,6 +49,7 @@ class LogAnswer:
 FIGURES: Final = {
     "total_bytes": "GPU",
     "free_bytes": "free at the start",
+    "others_bytes": "other processes",
     "gpu_memory_utilization": "utilization",
     "requested_bytes": "share of vLLM",
     "weights_bytes": "weights",
@@ -56,6 +58,7 @@ FIGURES: Final = {
     "activation_bytes": "activation peak",
     "graphs_bytes": "CUDA graphs",
     "kv_cache_bytes": "KV cache",
+    "other_kv_cache_bytes": "another rank's",
     "needed_bytes": "one request needs",
     "kv_cache_tokens": "KV cache, tokens",
     "max_model_len": "context, tokens",
@@ -106,6 +109,14 @@ class _Measured:
         return (self.log.weights_bytes or 0) >= (self.requested_bytes or math.inf)
 
     @property
+    def least_context(self) -> int:
+        """Tokens of the largest item with its answer; 0 if unknown, or if the context sets them."""
+        budget, batch = self.log.encoder_budget_tokens or 0, self.settings.get(r.BATCH)
+        if isinstance(batch, int) and budget > batch and self.log.profiled_modality != "video":
+            return budget + TEXT_RESERVE_TOKENS
+        return 0
+
+    @property
     def held_bytes(self) -> int:
         """What other processes hold if they leave too little for a start; else 0."""
         total, free = self.total_bytes, self.log.free_bytes
@@ -140,6 +151,7 @@ def _measure(log: StartupLog, total: int | None) -> _Measured:
     elif phase == "start" and log.wanted_bytes and log.free_bytes is not None:
         missing = max(0, log.wanted_bytes - log.free_bytes)
     oom = next((one for one in ooms if one.tried_bytes), None)
+    settings |= {"others_bytes": oom.others_bytes} if oom and oom.others_bytes else {}
     return _Measured(log, division, settings, total, requested, phase, lacks_cache, oom, missing)
 
 
@@ -234,8 +246,10 @@ def _cache_bytes(known: _Measured) -> Iterator[r.Remedy]:
 
 
 def _batch(known: _Measured) -> Iterator[r.Remedy]:
-    """Take the batch that the error names, or shrink the step whose peak and size are stated."""
-    log, name, oom = known.log, "max_num_batched_tokens", known.oom
+    """Take the batch that the error names, or shrink the step whose peak and size are stated. Of
+    what a profile may take, half is for the KV cache, whose need it does not state.
+    """
+    log, name, oom, price = known.log, r.BATCH, known.oom, ""
     batch, peak, missing = known.settings.get(name), log.activation_bytes, known.missing_bytes
     if (least := log.least_batched_tokens) is not None:
         price = f"vLLM reserves for steps of {least:,} tokens, the least that the error allows"
@@ -245,25 +259,22 @@ def _batch(known: _Measured) -> Iterator[r.Remedy]:
     room = 0 if missing is None else (peak or 0) - missing
     if known.phase in ("profile", "profile: language model") and oom and log.weights_bytes:
         if oom.allocated_bytes and oom.tried_bytes and oom.free_bytes is not None:
-            held = oom.allocated_bytes - log.weights_bytes
-            peak, room = held + oom.tried_bytes, held + oom.free_bytes - VLLM_SLACK_BYTES
+            peak = oom.allocated_bytes + oom.tried_bytes - log.weights_bytes
+            most = min(oom.allocated_bytes + oom.free_bytes, known.requested_bytes or math.inf)
+            room = round(most - log.weights_bytes - VLLM_SLACK_BYTES) // 2
+            price = f"its step takes up to {gib(room)}, and the KV cache gets as much"
     elif not known.lacks_cache:
         return
     # Otherwise the encoder's step sets the peak.
     if isinstance(batch, int) and log.encoder_budget_tokens in (None, batch) and peak:
         fewer = int(batch * room / peak) // _STEP * _STEP
         if 0 < fewer < batch:
-            yield r.set_value(name, fewer)
-
-
-def _limit_sequences(count: int, why: str) -> r.Remedy:
-    return r.set_value("max_num_seqs", count, f"at most {count} requests run at once: {why}")
+            yield r.set_value(name, fewer, price)
 
 
 def stated_remedies(log: StartupLog, kept: r.Kept = r.NOTHING_KEPT) -> r.Remedies:
     """Return the remedy that the log's own error names: a measured limit, which no plan exceeds."""
-    why = "the log's server has a block for each"
-    found = [_limit_sequences(log.most_sequences, why)] if log.most_sequences else []
+    found = [r.set_value("max_num_seqs", log.most_sequences)] if log.most_sequences else []
     return tuple(one for one in found if r.allows(kept, one))
 
 
@@ -274,7 +285,7 @@ def _sequences(known: _Measured) -> Iterator[r.Remedy]:
         yield from stated
     elif log.warmed_sequences and oom and oom.tried_bytes and oom.free_bytes:
         fitting = min(1, oom.free_bytes / oom.tried_bytes) * log.warmed_sequences / 2
-        yield _limit_sequences(2 ** int(math.log2(max(1, fitting))), "the warm-up runs as many")
+        yield r.set_value("max_num_seqs", 2 ** int(math.log2(max(1, fitting))))
 
 
 def _context(known: _Measured) -> Iterator[r.Remedy]:
@@ -285,7 +296,7 @@ def _context(known: _Measured) -> Iterator[r.Remedy]:
         if not tokens and known.lacks_cache and log.needed_bytes and isinstance(length, int):
             tokens = max(0, int(length * min(1, cache / log.needed_bytes) * 0.97))
         tokens = r.round_context(tokens or 0)
-    if tokens:
+    if tokens and tokens >= known.least_context:
         yield r.set_value("max_model_len", tokens)
 
 
@@ -314,13 +325,20 @@ def _least(known: _Measured) -> str:
         return f"a card with more than {gib(total)}, several GPUs, or a quantized checkpoint"
     if not known.lacks_cache or total is None or requested is None or missing is None:
         return ""
+    of, least, length = "", known.least_context, known.settings.get("max_model_len")
+    if known.log.needed_bytes and least and isinstance(length, int) and least < length:
+        missing -= round(known.log.needed_bytes * (1 - least / length))
+        of = f" for {least:,} tokens of context, the largest item with its answer"
     whole = round((requested + missing) / known.division.utilization)
     if whole <= total * known.division.most_utilization / known.division.utilization:
         return ""
-    of = ""
     if weights := known.log.weights_bytes:
-        of = f", of which {gib(weights)} are weights: a quantized checkpoint takes fewer"
-    return f"a card with about {gib(whole)}{of}, or {flag('tensor_parallel_size')} 2"
+        of += f", of which {gib(weights)} are weights: a quantized checkpoint takes fewer"
+    # Without the need of a request, the card's KV cache would be empty.
+    size = f"{'about' if known.log.needed_bytes else 'more than'} {gib(whole)}"
+    other = f"a card with {size}{of}, or {flag('tensor_parallel_size')} 2"
+    shorter = f"a shorter {flag('max_model_len')}, which shortens the video that vLLM profiles"
+    return f"{shorter}; or {other}" if known.log.profiled_modality == "video" else other
 
 
 def _ending(log: StartupLog) -> str:
@@ -338,6 +356,7 @@ def _notes(known: _Measured) -> Iterator[str]:
         share = f"{known.division.utilization:g}"
         yield f"assumed: {flag(r.UTILIZATION)} {share}, vLLM's default; the log states none"
     if known.oom and known.oom.others_bytes:
-        yield f"another process held {gib(known.oom.others_bytes)} of that GPU: stop it first"
+        stop = "stop it" + (", or leave it that much as above" if known.has_kv_cache else " first")
+        yield f"another process held {gib(known.oom.others_bytes)} of that GPU: {stop}"
     if log.unread_args:
         yield f"arguments of the log that mmcalib cannot read: {', '.join(log.unread_args)}"

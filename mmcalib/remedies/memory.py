@@ -15,23 +15,23 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from mmcalib.domain.knobs import Knob, merge_nested
-from mmcalib.domain.memory import Budget, RehearsedMemory
+from mmcalib.domain.memory import Budget, RehearsedMemory, floor_utilization
 from mmcalib.errors import UsageError
 from mmcalib.limits.policy import COSTS, TEXT_RESERVE_TOKENS, Cost
 from mmcalib.limits.values import LIMIT, plain_counts, size_hint
 from mmcalib.logs.starts import StartupLog, last_failed, read_starts
-from mmcalib.releases.constants import SMALL_GPU_BATCHED_TOKENS
-from mmcalib.text import GIB, flag, gib, serve_option
+from mmcalib.releases.constants import SMALL_GPU_BATCHED_TOKENS, VLLM_SLACK_BYTES
+from mmcalib.text import flag, gib, serve_option
 
 UTILIZATION: Final = "gpu_memory_utilization"
 CACHE_BYTES: Final = "kv_cache_memory_bytes"
-_BATCH: Final = "max_num_batched_tokens"
+BATCH: Final = "max_num_batched_tokens"
 # What remedies set, its cost, and its price in words; none where that depends on the case.
 PRICES: Final[Mapping[str, tuple[Cost, str]]] = {
     LIMIT: ("nothing", ""),
     UTILIZATION: ("nothing", ""),
     CACHE_BYTES: ("nothing", ""),
-    _BATCH: ("speed", "vLLM reads prompts {:,} tokens at a time: slower first answers"),
+    BATCH: ("speed", "vLLM reads prompts {:,} tokens at a time: slower first answers"),
     "max_num_seqs": ("speed", "at most {} requests run at once"),
     "max_cudagraph_capture_size": ("speed", "steps of more than {} tokens run without CUDA graphs"),
     "enforce_eager": (
@@ -42,7 +42,6 @@ PRICES: Final[Mapping[str, tuple[Cost, str]]] = {
     "kv_cache_dtype": ("quality", "the KV cache stores 8-bit values"),
     "mm_processor_kwargs": ("quality", ""),
     "tensor_parallel_size": ("hardware", "{} of these GPUs"),
-    "cpu_offload_gb": ("most of the speed", "every step reads {} GiB of weights from host memory"),
 }
 
 
@@ -174,7 +173,7 @@ def parse_goal(text: str) -> Goal:
 
 
 # A remedy lowers these; the others it changes completely or not.
-_LEAST: Final = ("max_model_len", "max_num_seqs", _BATCH)
+_LEAST: Final = ("max_model_len", "max_num_seqs", BATCH)
 # The least value of each argument that users keep; None if it may not change.
 Kept = Mapping[str, int | None]
 NOTHING_KEPT: Final[Kept] = MappingProxyType({})
@@ -207,14 +206,10 @@ def parse_kept(texts: Iterable[str]) -> Kept:
 _ROUNDED: Final = 0.97
 # Contexts that mmcalib proposes are whole thousands.
 _CONTEXT_STEP: Final = 1_024
-_MODEL_LENS: Final = (32_768, 16_384, 8_192, 4_096)
+_MODEL_LENS: Final = (131_072, 65_536, 32_768, 16_384, 8_192, 4_096)
 _GRAPH_SIZE: Final = 16
 SEQUENCES: Final = (64, 16)
-# vLLM's own default on smaller GPUs, and half of it.
-_BATCHED_TOKENS: Final = (SMALL_GPU_BATCHED_TOKENS, SMALL_GPU_BATCHED_TOKENS // 2)
 SIXTEEN_BITS: Final = ("auto", "bfloat16", "float16")
-# Divisors of the weights.
-_OFFLOADED: Final = (4, 2)
 _RANKS: Final = (2, 4, 8)
 
 
@@ -241,8 +236,6 @@ class Situation:
     goal: Goal
     lacking_bytes: int = 0
     knobs: tuple[Knob, ...] = ()
-    chunks_mm_input: bool = True
-    attention_heads: int | None = None  # Of the language model, if known.
     kept: Kept = field(default_factory=dict)
 
     def clip(self, name: str, values: Iterable[int]) -> list[int]:
@@ -280,28 +273,34 @@ def drop_hints(engine_args: Mapping[str, Any]) -> Iterator[Remedy]:
 
 
 def _utilization(now: Situation) -> Iterator[Remedy]:
-    """The least share of the GPU that may suffice, then the most; or the most that starts."""
-    memory, most = now.memory, now.memory.proposed_utilization
+    """The least share of the GPU that may suffice, then the most; or the most that starts. vLLM's
+    own slack stays free, and a KV cache of a set size is sized by no share.
+    """
+    memory = now.memory
     share = now.engine_args.get(UTILIZATION, memory.division.utilization)
-    enough = math.ceil(100 * (memory.requested_bytes + now.lacking_bytes) / memory.total_bytes + 1)
+    free = memory.requested_bytes + memory.outside_bytes - min(0, memory.kv_cache_bytes)
+    room = free - max(0, memory.needed_outside_bytes) - VLLM_SLACK_BYTES
+    most = min(memory.proposed_utilization, floor_utilization(room, memory.total_bytes))
+    enough = math.ceil(100 * (memory.requested_bytes + now.lacking_bytes) / memory.total_bytes)
     for value in sorted({min(most, enough / 100), most}):
-        free = max(0, round((share - value) * memory.total_bytes) + memory.outside_bytes)
-        if value > share:
-            price = f"if nothing else starts on the GPU: {gib(free)} stay free"
+        left = gib(max(0, free - round(value * memory.total_bytes)))
+        if value > share and not now.engine_args.get(CACHE_BYTES):
+            price = f"if nothing else starts on the GPU: {left} stay free"
             yield set_value(UTILIZATION, value, price)
-    if 0 < most < share and memory.most_utilization < share:
-        free = max(0, round((share - most) * memory.total_bytes) + memory.outside_bytes)
-        price = f"the most that starts next to the other processes: {gib(free)} stay free"
-        yield set_value(UTILIZATION, most, price, "KV cache")
+        elif 0 < value < share and memory.most_utilization < share:
+            price = f"the most that starts next to the other processes: {left} stay free"
+            yield set_value(UTILIZATION, value, price, "KV cache")
 
 
 def _batched_tokens(now: Situation) -> Iterator[Remedy]:
-    largest = max(now.budget.max_tokens_per_item.values(), default=0)
-    for tokens in now.clip(_BATCH, _BATCHED_TOKENS):
-        needed = max(tokens, now.budget.max_num_seqs, 0 if now.chunks_mm_input else largest)
-        if needed < now.budget.max_num_batched_tokens:
-            yield set_value(_BATCH, needed)
-            return
+    """The most that may suffice, then vLLM's default on smaller GPUs, or half of that."""
+    batch, usual = now.budget.max_num_batched_tokens, SMALL_GPU_BATCHED_TOKENS
+    least = usual if usual < batch else usual // 2
+    fitting = int(batch * (1 - now.lacking_bytes / max(1, now.memory.activation_peak_bytes)))
+    most = 1 << max(1, fitting).bit_length() - 1
+    for tokens in now.clip(BATCH, (max(most, least), least)):
+        if (needed := max(tokens, now.budget.max_num_seqs)) < batch:
+            yield set_value(BATCH, needed)
 
 
 def _seqs(now: Situation) -> Iterator[Remedy]:
@@ -351,28 +350,18 @@ def _caps(now: Situation) -> Iterator[Remedy]:
 
 
 def _ranks(now: Situation) -> Iterator[Remedy]:
-    # vLLM rejects a number of ranks that does not divide the heads.
-    heads = now.attention_heads or max(_RANKS)
     for ranks in _RANKS:
-        if ranks > now.memory.tensor_parallel_size and heads % ranks == 0:
+        if ranks > now.memory.tensor_parallel_size:
             yield set_value("tensor_parallel_size", ranks)
-
-
-def _offload(now: Situation) -> Iterator[Remedy]:
-    """Only more of it, where the user offloads already."""
-    before = float(now.engine_args.get("cpu_offload_gb") or 0)
-    sizes = {math.ceil(now.memory.weights_bytes / share / GIB) for share in _OFFLOADED}
-    for size in sorted(size for size in sizes if size > before > 0):
-        yield set_value("cpu_offload_gb", size)
 
 
 # The order in which `plan` and `run` spend what users have, see `COSTS`; a group has one cost.
 LEVERS: Final[tuple[tuple[Lever, ...], ...]] = (
-    *((_modalities, _utilization), (_batched_tokens, _seqs, _graphs), (_context,)),
-    *((_eight_bits,), (_caps,)),
+    *((_modalities, _utilization), (_batched_tokens, _seqs, _graphs)),
+    *((_context,), (_eight_bits,), (_caps,)),
 )
 # Smaller items fit in shorter contexts.
-LAST_LEVERS: Final[tuple[Lever, ...]] = (_context, _ranks, _offload)
+LAST_LEVERS: Final[tuple[Lever, ...]] = (_context, _ranks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Final
@@ -21,15 +20,13 @@ from mmcalib.report import rows
 from mmcalib.report.summary import corpus_line
 from mmcalib.report.terminal import checks_table, folded, line, plain_table, print_section
 from mmcalib.results.memory import Memory, Rehearsal, TrafficFigures
-from mmcalib.results.part import CheckResult, verdict_words
+from mmcalib.results.part import verdict_words
 from mmcalib.results.plan import Plan, TriedFixes, ValidatedBudgets, Validation
 
 # Most tensors to list at the peak: the others are small.
 _NAMED_TENSORS: Final = 6
 # Most failures of a log to show, the last ones.
 _FAILURES: Final = 2
-_FAILURE_CHARS: Final = 220
-_NOW_CHARS: Final = 100
 # Most rejected requests to show.
 _REFUSED: Final = 4
 
@@ -37,10 +34,7 @@ _REFUSED: Final = 4
 def capacity(memory: Memory) -> str:
     """The KV cache in bytes, tokens and requests, or why the engine does not start."""
     if memory.starts is False:
-        remedy = ""
-        if memory.kv_cache_tokens is not None and memory.most_utilization:
-            remedy = f". gpu_memory_utilization {memory.most_utilization:g} is the most that starts"
-        return f"vLLM would not start: {memory.note}{remedy}"
+        return f"vLLM would not start: {memory.note}"
     return (
         f"KV cache {text.gib(memory.kv_cache_bytes)}, {text.number(memory.kv_cache_tokens)} "
         f"tokens, {text.number(memory.max_concurrency)} full-length requests at once"
@@ -142,8 +136,7 @@ def print_log(answer: LogAnswer, console: Console) -> None:
     if answer.ending:
         console.print(line(answer.ending, "bold"))
     release = answer.vllm and f"vLLM {answer.vllm}"
-    failed = "failed" if answer.failures else ""
-    failed = f"failed ({answer.phase})" if answer.phase else failed
+    failed = f"failed ({answer.phase})" if answer.phase else "failed" * bool(answer.failures)
     subject = ", ".join(filter(None, [answer.model or "A server", release, failed]))
     print_section(console, f"{subject}: what the log says")
     if answer.others:
@@ -152,7 +145,7 @@ def print_log(answer: LogAnswer, console: Console) -> None:
         for other in answer.others:
             console.print(line(f"  {other}", "yellow"))
     for failure in answer.failures[-_FAILURES:]:
-        console.print(line(textwrap.shorten(failure, _FAILURE_CHARS, placeholder=" …"), "red"))
+        console.print(line(failure, "red"))
     if answer.missing_bytes:
         known = "needed_bytes" in answer.figures or answer.phase == "start"
         words = f"missing: {'' if known else 'at least '}{text.gib(answer.missing_bytes)}"
@@ -188,7 +181,8 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
     print_section(console, f"{title}, rehearsed")
     _print_conclusion(plan, console)
     kept = f"; keeping {', '.join(plan.kept)}" if plan.kept else ""
-    now = textwrap.shorten(capacity(plan.memory), _NOW_CHARS, placeholder=" …")
+    phase = plan.log.phase if plan.log is not None and plan.memory.starts is False else None
+    now = f"failed ({phase}), as the log says" if phase else capacity(plan.memory)
     console.print(line(f"Goal: {plan.goal}{kept}. Now: {now}"))
     if plan.reserved is not None and plan.reserved.status != "pass" and plan.combination:
         console.print(checks_table([plan.reserved.model_copy(update={"remedy": ""})]))
@@ -211,8 +205,11 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
         print_section(console, "Tried", _tried_table(plan.tried))
         print_section(console, "Assumptions", *(line(f"- {words}") for words in plan.assumptions))
     if plan.combination is not None:
+        # With an OOM to avoid, the plan leaves the other process its memory.
+        stops = plan.log and "others_bytes" in plan.log.figures and not plan.oom
+        add = "Stop the other process, and add to" if stops else "Add to"
         console.print()
-        console.print(line(f"Add to vllm serve: {plan.combination.flags}", "bold"), soft_wrap=True)
+        console.print(line(f"{add} vllm serve: {plan.combination.flags}", "bold"), soft_wrap=True)
 
 
 def _tried_table(tried: Sequence[TriedFixes]) -> Table:
@@ -233,11 +230,13 @@ def _tried_table(tried: Sequence[TriedFixes]) -> Table:
 def _print_conclusion(plan: Plan, console: Console) -> None:
     best = plan.combination
     reserved = plan.reserved if best is None else best.reserved
-    if plan.verdict == "reached already":
-        reached = "The goal is already met"
+    if plan.verdict in ("reached already", "not reproduced"):
+        reached, style = "The goal is already met", "bold green"
         if plan.oom is not None:
             reached = "These options leave the memory that the server in the log needed"
-        console.print(line(f"{reached}: {capacity(plan.memory or Memory())}", "bold green"))
+        if plan.verdict == "not reproduced":
+            reached, style = "The log's server failed, and its rehearsal starts", "bold red"
+        console.print(line(f"{reached}: {capacity(plan.memory or Memory())}", style))
     elif best is None:
         words = "Nothing that keeps the model and the card reaches the goal"
         if plan.verdict == "under-reserved":
@@ -246,7 +245,9 @@ def _print_conclusion(plan: Plan, console: Console) -> None:
     else:
         console.print(Text("The least that meets the goal", style="bold green"))
         _print_fixes(best.fixes, "", console)
-        console.print(line(capacity(best.memory), "bold"))
+        before, after = (one.kv_cache_bytes or 0 for one in (plan.memory or Memory(), best.memory))
+        less = f" ({text.gib(before - after)} less KV cache)" if before > after else ""
+        console.print(line(f"{capacity(best.memory)}{less}", "bold"))
     if reserved is not None:
         console.print(checks_table([reserved]))
     if best is not None and not best.proven:
@@ -260,8 +261,6 @@ _ITEMS = {
     "made up": "checked with blank media of the largest admitted sizes",
 }
 _WHOSE = {"none": "Items", "corpus": "Your data", "made up": "Blank media"}
-# A remedy of more characters is printed once.
-_SHORT = 40
 
 
 def print_validation(validation: Validation, console: Console) -> None:
@@ -285,20 +284,11 @@ def print_validation(validation: Validation, console: Console) -> None:
         print_section(console, found)
     if validation.budget is not None:
         print_section(console, "Memory", _reserved_table(validation, validation.budget))
-    checks = checks_table(list(_name_remedies_once(validation.checks)))
     words = verdict_words(validation.verdict, validation.checks)
     # The error that ends the command names a failure.
-    passed = Text(f"PASS{words.removeprefix('pass')}", "bold green")
-    print_section(console, "Checks", checks, *([passed] if validation.verdict == "pass" else []))
-
-
-def _name_remedies_once(checks: Sequence[CheckResult]) -> Iterator[CheckResult]:
-    """Print a long remedy of several checks once."""
-    named: set[str] = set()
-    for check in checks:
-        again = check.remedy in named
-        named |= {check.remedy} if len(check.remedy) > _SHORT else set()
-        yield check.model_copy(update={"remedy": "same as above"}) if again else check
+    passed = [Text(f"PASS{words.removeprefix('pass')}", "bold green")]
+    passed = passed if validation.verdict == "pass" else []
+    print_section(console, "Checks", checks_table(validation.checks), *passed)
 
 
 def _reserved_table(validation: Validation, budget: ValidatedBudgets) -> Table:

@@ -15,7 +15,8 @@ from mmcalib.results.calibration import Corpus
 from mmcalib.results.memory import EncoderBudget, Memory, Startup
 from mmcalib.results.part import CheckResult, DocumentPart, verdict_words
 
-Verdict = Literal["reached already", "reached", "under-reserved", "out of reach", "not rehearsed"]
+_Reached = Literal["reached already", "reached", "under-reserved", "out of reach"]
+Verdict = Literal[_Reached, "not rehearsed", "not reproduced"]
 
 
 class TriedFixes(DocumentPart):

@@ -45,10 +45,9 @@ SGLANG = (
         (OOM.format(total="79.19"), "H100-80G", "--gpu A100-80G"),
         (OOM.format(total="79.19"), "the log names none", "--model MODEL"),
         (OOM.format(total="66.66"), "no known GPU has the log's 66.66GiB", "--capability X.Y"),
-        ("INFO: Starting to load model /nowhere/m...\n", "does not name its GPU", "--gpu NAME"),
         (
             "INFO: Starting to load model /nowhere/m...\n",
-            "/nowhere/m is not a folder",
+            "does not name its GPU; cannot find the log's model: /nowhere/m is not a folder",
             "--gpu NAME",
         ),
         (
@@ -208,13 +207,19 @@ def test_the_answer_comes_first_and_the_rest_with_verbose() -> None:
     assert "--refused" not in shown
     assert "nothing else runs" in page(a_plan(), verbose=True)
     assert shown.rstrip().endswith("Add to vllm serve: --eager")
+    log = answer(failures=("memory " * 40 + "remedy",), figures={"others_bytes": GIB})
+    shown = page(a_plan(log=log), log=log)
+    assert "memory remedy" in " ".join(shown.split())
+    assert shown.rstrip().endswith("Stop the other process, and add to vllm serve: --eager")
 
 
-def test_a_log_with_an_oom_never_has_its_goal_reached_already() -> None:
+def test_a_log_that_failed_never_has_its_goal_reached_already() -> None:
     oom = ObservedOom("serving", GIB, 0, None, None, None, 0, 0, 0, GIB, 0)
-    shown = page(a_plan(verdict="reached already", memory=ENOUGH, combination=None, oom=oom))
-    assert "already" not in shown
-    assert "KV cache 1.00 GiB, 29,127 tokens, 3.56" in shown
+    for verdict, says in (("reached already", "options"), ("not reproduced", "server failed")):
+        shown = page(a_plan(verdict=verdict, memory=ENOUGH, combination=None, oom=oom))
+        assert says in shown
+        assert "already" not in shown
+        assert "KV cache 1.00 GiB, 29,127 tokens, 3.56" in shown
 
 
 FALLS_SHORT = CheckResult(
@@ -236,13 +241,8 @@ def test_nothing_is_offered_to_add_that_does_not_reach_the_goal(verdict: str) ->
 def test_what_startup_does_not_reserve_is_said_of_each_proposal() -> None:
     best = a_plan().combination
     assert best is not None
-    shown = page(
-        a_plan(
-            memory=ENOUGH,
-            reserved=FALLS_SHORT,
-            combination=best.model_copy(update={"reserved": HOLDS}),
-        )
-    )
+    holds = best.model_copy(update={"reserved": HOLDS})
+    shown = page(a_plan(memory=ENOUGH, reserved=FALLS_SHORT, combination=holds))
     assert shown.index("the costliest step, rehearsed") < shown.index("under-reserved by 0.46 GiB")
 
 

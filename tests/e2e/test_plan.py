@@ -36,7 +36,8 @@ def test_a_shared_card_gets_the_highest_utilization_that_starts(engine_cache: Pa
     assert total is not None
     assert free == 17 * GIB - CONTEXT_BYTES
     most = next(share / 100 for share in range(100, 0, -1) if free >= share * total / 100)
-    assert plan.combination.flags == f"--gpu-memory-utilization {most}"
+    # Of that share, less than vLLM's own slack would stay free.
+    assert plan.combination.flags == f"--gpu-memory-utilization {most - 0.01:g}"
     for share, code in ((most, 0), (round(most + 0.01, 2), 3)):
         mmcalib(
             engine_cache, "rehearse", "--model", QWEN, *SHARED, "--strict", "--quiet",

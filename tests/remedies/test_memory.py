@@ -43,13 +43,17 @@ FRAMES = knobs.FrameSampling(path=("video", "fps"), value=2, steps=(0.5, 1, 2))
 
 def situation(args: dict[str, Any] | None = None, **changes: Any) -> Situation:
     memory = changes.pop("memory", rehearsals.rehearsed(budget=TWO))
-    now = Situation(args or {}, memory, TWO, Goal(), knobs=(AREA, FRAMES), attention_heads=28)
+    now = Situation(args or {}, memory, TWO, Goal(), knobs=(AREA, FRAMES))
     return replace(now, **changes)
 
 
 def propose(now: Situation) -> list[Remedy]:
     found = [fix for lever in (*sum(LEVERS, ()), *LAST_LEVERS[1:]) for fix in lever(now)]
     return [fix for fix in found if allows(now.kept, fix)]
+
+
+def proposed(name: str, now: Situation) -> list[Any]:
+    return [fix.changes[name] for fix in propose(now) if fix.knob == name]
 
 
 def fix(number: int, cost: int = 0, knob: str = "", value: int = 1) -> Remedy:
@@ -113,7 +117,7 @@ def test_it_never_asks_more_than_it_may(toy: Toy, most: int) -> None:
 
 
 def test_no_later_lever_is_pulled_where_earlier_ones_suffice() -> None:
-    early, late = fix(1), fix(2, cost=6)
+    early, late = fix(1), fix(2, cost=5)
     toy = ([[early], [late]], lambda chosen: Outcome(early in chosen, 0 if early in chosen else 5))
     found, asked = search(toy)
     assert found.best == (early,)
@@ -181,13 +185,9 @@ def test_a_modality_that_nobody_listed_goes_first_and_a_listed_one_stays() -> No
 
 
 def test_no_context_is_below_the_largest_image_and_its_answer() -> None:
-    lengths = [
-        f.changes["max_model_len"] for f in propose(situation()) if f.knob == "max_model_len"
-    ]
-    assert lengths == [32_768]
+    assert proposed("max_model_len", situation()) == [65_536, 32_768]
     said = rehearsals.rehearsed(problem="the estimated maximum model length is 50512. Try")
-    (only,) = (f for f in propose(situation(memory=said)) if f.knob == "max_model_len")
-    assert only.changes == {"max_model_len": 48_128}
+    assert proposed("max_model_len", situation(memory=said)) == [48_128]
 
 
 def test_the_utilization_is_the_least_that_may_suffice_then_the_most() -> None:
@@ -195,17 +195,21 @@ def test_the_utilization_is_the_least_that_may_suffice_then_the_most() -> None:
     args = {"gpu_memory_utilization": 0.9}
     memory = rehearsals.rehearsed(budget=TWO, requested_bytes=round(0.9 * 22 * 2**30))
     now = situation(args, memory=memory, lacking_bytes=2**28)
-    shares = [f.changes for f in propose(now) if f.knob == "gpu_memory_utilization"]
-    assert shares == [{"gpu_memory_utilization": 0.93}, {"gpu_memory_utilization": 0.95}]
+    assert proposed("gpu_memory_utilization", now) == [0.92, 0.95]
     tight = situation({"gpu_memory_utilization": 0.9}, memory=replace(memory, free_bytes=0))
     assert not any("-" in f.price for f in propose(tight) if f.knob == "gpu_memory_utilization")
 
 
-def test_offloading_is_only_extended() -> None:
-    name = "cpu_offload_gb"
-    assert not any(f.knob == name for f in propose(situation()))
-    more = [f.changes for f in propose(situation({name: 1})) if f.knob == name]
-    assert more == [{name: 2}, {name: 4}]
+def test_vllms_own_slack_stays_free_and_a_kv_cache_of_given_bytes_needs_no_share() -> None:
+    for free, size, shares in ((21.1, 0, [0.95]), (21, 0, [0.94]), (21.1, 9, [])):
+        memory = rehearsals.rehearsed(budget=TWO, free_bytes=round(free * 2**30))
+        now = situation({"kv_cache_memory_bytes": size}, memory=memory)
+        assert proposed("gpu_memory_utilization", now) == shares
+
+
+def test_the_batch_is_the_most_that_may_suffice_then_the_usual_one() -> None:
+    now = situation(budget=replace(TWO, max_num_batched_tokens=65_536), lacking_bytes=2**29)
+    assert proposed("max_num_batched_tokens", now) == [32_768, 2_048]
 
 
 def test_a_size_hint_can_be_dropped() -> None:
@@ -226,9 +230,8 @@ def test_what_is_kept_no_fix_changes_and_what_has_a_least_goes_down_to_it() -> N
     kept = situation(kept=parse_kept(["--max-model-len=20k", "kv_cache_dtype", "max_num_seqs=32"]))
     fixes = propose(kept)
     assert not any("kv_cache_dtype" in f.changes for f in fixes)
-    lengths = [f.changes["max_model_len"] for f in fixes if f.knob == "max_model_len"]
-    assert lengths == [32_768, 20_000]
-    assert [f.changes["max_num_seqs"] for f in fixes if f.knob == "max_num_seqs"] == [64, 32]
+    assert proposed("max_model_len", kept) == [65_536, 32_768, 20_000]
+    assert proposed("max_num_seqs", kept) == [64, 32]
     whole = propose(situation(kept=parse_kept(["max_model_len"])))
     assert not any("max_model_len" in f.changes for f in whole)
     assert allows({}, fixes[0])
@@ -295,8 +298,7 @@ def test_changes_are_merged_into_what_is_set() -> None:
 def test_the_number_of_sequences_that_vllm_names_is_the_mildest() -> None:
     said = rehearsals.rehearsed(problem="exceeds available Mamba cache blocks (774). Please")
     now = situation(memory=said, budget=replace(TWO, max_num_seqs=1_024))
-    counts = [f.changes["max_num_seqs"] for f in propose(now) if f.knob == "max_num_seqs"]
-    assert counts == [750, 64, 16]
+    assert proposed("max_num_seqs", now) == [750, 64, 16]
 
 
 IMAGES = ("images_kwargs", "size", "longest_edge")
@@ -393,17 +395,10 @@ def test_soft_tokens_are_tokens() -> None:
 
 
 def test_what_is_set_already_is_not_proposed() -> None:
-    args = {
-        "enforce_eager": True,
-        "gpu_memory_utilization": 0.95,
-        "kv_cache_dtype": "fp8",
-        "quantization": "fp8",
-        "limit_mm_per_prompt": {"image": 1, "video": 1},
-    }
-    now = situation(
-        args,
-        memory=rehearsals.rehearsed(tensor_parallel_size=8),
-        budget=replace(TWO, max_model_len=4_096, max_num_seqs=16),
-    )
+    limits = {"limit_mm_per_prompt": {"image": 1, "video": 1}, "quantization": "fp8"}
+    args = {"enforce_eager": True, "gpu_memory_utilization": 0.95, "kv_cache_dtype": "fp8"}
+    least = replace(TWO, max_model_len=4_096, max_num_seqs=16)
+    memory = rehearsals.rehearsed(tensor_parallel_size=8)
+    now = situation({**args, **limits}, memory=memory, budget=least)
     changed = {name for one in propose(now) for name in one.changes}
     assert changed == {"max_num_batched_tokens", "mm_processor_kwargs"}

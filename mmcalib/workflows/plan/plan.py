@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from mmcalib.limits.policy import COSTS
 from mmcalib.limits.values import LIMIT, Count
 from mmcalib.logs.starts import StartupLog
 from mmcalib.models.catalogue import quantized_twins
-from mmcalib.models.cut import read_config, text_sections
+from mmcalib.models.cut import read_config
 from mmcalib.models.gpus import AUTO, Gpu, resolve_gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.prediction import worst_steps
@@ -48,7 +49,7 @@ _NO_CORPUS: Final = (
     "an item takes no more memory than vLLM's largest item of the same token count; "
     "`mmcalib validate --data DIR` also checks padded and tiled items, and retained batches"
 )
-# Below this, an anchor is rounding; above this share of the GPU, the log profiled something else.
+# Below this, an anchor is rounding; above this share of the GPU, the log's may be another one.
 _LEAST_ANCHOR: Final = 8 << 20
 _MOST_ANCHOR: Final = 0.05
 
@@ -94,7 +95,7 @@ def plan(
             args, required = {**logged, **args}, stated_remedies(start, kept)
             if from_log.is_comparable(start, device):
                 with progress.step(f"rehearsing the log's configuration on {device.name}"):
-                    measured, notes = _measure(start, rehearsals, logged, model_config)
+                    measured, notes = measure_log(start, rehearsals, logged, model_config)
         trials = Trials(prediction, args, target, kept, required)
         with progress.step(f"rehearsing on {device.name}"):
             base = trials.rehearse(())
@@ -104,13 +105,15 @@ def plan(
                 trials = replace(trials, oom=observe_oom(known, start))
             now, judged = trials.outcome(()), trials.judge((), base)
             trials = trials if now.reached else without_trap_hints(trials)
-        search = _search(trials, rehearsals, resolved, model_config, progress)
+        search = _search(trials, rehearsals, resolved, progress)
         verdict: Verdict = "out of reach"
         if now.reached and not required:
             verdict = "reached already"
+            if start and start.failures and measured and args == logged:
+                verdict = "not reproduced"
         elif search.outcome.reached or search.outcome.starts:
             verdict = "reached" if search.outcome.reached else "under-reserved"
-        best = _combine(search, trials) if verdict == "reached" else None
+        best = combine(search, trials) if verdict == "reached" else None
         observed = describe_oom(trials.oom, base.division) if trials.oom else None
         return Plan(
             goal=f"{target}, and does not run out of memory" if trials.oom else str(target),
@@ -170,7 +173,7 @@ def _find_subject(
     return from_log.with_memory_of_log(gpu, log), found.resolved
 
 
-def _measure(
+def measure_log(
     log: StartupLog, rehearsals: Rehearsals, args: Mapping[str, Any], config: Mapping[str, Any]
 ) -> tuple[RehearsedMemory | None, list[str]]:
     """Rehearse the log's configuration, and anchor all rehearsals to what the log states; return
@@ -184,19 +187,16 @@ def _measure(
     notes = from_log.compare_log(log, first.weights_bytes, first.kv_cache_bytes, twins)
     if log.kv_cache_bytes is not None and not args.get("kv_cache_memory_bytes"):
         beside = first.kv_cache_bytes - log.kv_cache_bytes
-        if abs(beside) > _MOST_ANCHOR * first.total_bytes:
-            notes.append("that is too much for one cause: proposals are rehearsed, not anchored")
-        elif abs(beside) >= _LEAST_ANCHOR:
+        # The log's GPU has the same size, or its server failed as the rehearsal does.
+        is_same = beside > 0 and (log.total_bytes is not None or not first.starts)
+        is_near = abs(beside) <= _MOST_ANCHOR * first.total_bytes
+        if (is_same or is_near) and abs(beside) >= _LEAST_ANCHOR:
             rehearsals.beside_bytes = beside
     return first, notes
 
 
 def _search(
-    trials: Trials,
-    rehearsals: Rehearsals,
-    resolved: ResolvedModel,
-    config: dict[str, Any],
-    progress: Progress,
+    trials: Trials, rehearsals: Rehearsals, resolved: ResolvedModel, progress: Progress
 ) -> r.SearchResult:
     """Search for remedies unless the goal is reached."""
     base = trials.outcome(())
@@ -206,11 +206,7 @@ def _search(
         raise opening.text_only_error(resolved)
     loading = opening.loading_args(trials.engine_args)
     opened = opening.open_model(rehearsals, resolved, progress, loading)
-    *_, text = text_sections(config)
-    heads = text.get("num_attention_heads")
-    trials = replace(trials, knobs=opened.knobs, chunks_mm_input=opened.chunks_mm_input)
-    trials = replace(trials, attention_heads=heads if isinstance(heads, int) else None)
-    return search(trials, base, progress)
+    return search(replace(trials, knobs=opened.knobs), base, progress)
 
 
 def _tried(remedies: r.Remedies, result: r.Outcome, trials: Trials) -> TriedFixes:
@@ -228,12 +224,11 @@ def _tried(remedies: r.Remedies, result: r.Outcome, trials: Trials) -> TriedFixe
     )
 
 
-def _combine(search: r.SearchResult, trials: Trials) -> Combination | None:
+def combine(search: r.SearchResult, trials: Trials) -> Combination | None:
     """Report the remedies as a proposal; None without any."""
     changes, memory = trials.changes(search.best), search.outcome.memory
     # Of two numbers for one argument, the last is proposed.
-    stated = (one for one in trials.required if one.changes.items() <= changes.items())
-    every = (*stated, *search.best)
+    every = reduce(r.with_remedy, (*trials.required, *search.best), r.Remedies())
     if not every or memory is None:
         return None
     return Combination(
@@ -296,8 +291,6 @@ class Trials:
     required: r.Remedies = ()
     oom: ObservedOom | None = None
     knobs: tuple[Knob, ...] = ()
-    chunks_mm_input: bool = True
-    attention_heads: int | None = None
 
     def changes(self, remedies: r.Remedies) -> dict[str, Any]:
         """Return the engine arguments that the remedies change, each with its whole new value."""
@@ -335,10 +328,8 @@ class Trials:
         if now.memory is None or now.memory.budget is None:
             return None
         args, lacking = self.args(remedies), 0 if now.starts else now.lacking_bytes
-        return r.Situation(
-            *(args, now.memory, now.memory.budget, self.goal, lacking, self.knobs),
-            *(self.chunks_mm_input, self.attention_heads, self.kept),
-        )
+        seen = now.memory, now.memory.budget
+        return r.Situation(args, *seen, self.goal, lacking, self.knobs, self.kept)
 
     def _find_rejected(self, remedies: r.Remedies) -> list[Modality]:
         """Return served modalities whose items a cap of another modality's makes vLLM reject."""
@@ -408,12 +399,15 @@ class Trials:
         if judged is None:
             return
         if oom and not before.division.is_before_kv_cache(oom.phase) and judged.lacking_bytes:
-            room = before.requested_bytes - judged.lacking_bytes
-            share = floor_utilization(room, before.total_bytes)
-            less = before.requested_bytes - round(share * before.total_bytes)
-            if share > 0:
+            less, given = judged.lacking_bytes, self.args(remedies).get(r.CACHE_BYTES)
+            change: tuple[str, float] = (r.CACHE_BYTES, (given or 0) - less)
+            if not given:
+                share = floor_utilization(before.requested_bytes - less, before.total_bytes)
+                less = self.rehearse(()).requested_bytes - round(share * before.total_bytes)
+                change = r.UTILIZATION, share
+            if change[1] > 0:
                 price = f"{gib(less)} less, which stays free for such a step"
-                yield r.set_value(r.UTILIZATION, share, price, "KV cache")
+                yield r.set_value(*change, price, "KV cache")
         if (short := judged.shortfall) and not short.passes:
             ask = self.prediction.rehearse_all
             for remedy, _ in worst_steps.find_remedies(short, judged.configuration, ask):
@@ -430,33 +424,33 @@ def search(trials: Trials, base: r.Outcome, progress: Progress) -> r.SearchResul
 
         def evaluate(chosen: r.Remedies) -> r.Outcome:
             task.advance()
-            outcome = trials.outcome(chosen)
-            if outcome.reached and not any(one.reached for one in finder.tried.values()):
-                flags = r.format_flags(trials.changes(chosen))
-                progress.note(f"{flags} is enough; trying for less")
-            return outcome
+            return trials.outcome(chosen)
 
         def reserving(chosen: r.Remedies) -> list[r.Remedy]:
             found = (one for one in trials.reserve(chosen) if r.allows(trials.kept, one))
             return sorted(found, key=lambda one: COSTS.index(one.cost))
 
-        finder = r.Search(evaluate, trials.look, reserving, MOST_REHEARSALS)
-        return finder.run(base)
+        return r.Search(evaluate, trials.look, reserving, MOST_REHEARSALS).run(base)
 
 
 def observe_oom(trials: Trials, log: StartupLog) -> ObservedOom | None:
-    """Return the log's worst OOM, if any. Raises EngineError if it cannot be rehearsed."""
-    errors = [(failure.oom, failure.phase) for failure in log.failures if failure.oom]
+    """Return the log's worst OOM, if any. Before the KV cache it is not vLLM's own if another
+    process held as much as was tried. Raises EngineError if it cannot be rehearsed.
+    """
+    answer = trials.rehearse(())
+    before = answer.division.is_before_kv_cache
+    ooms = [(one.oom, one.phase) for one in log.failures if one.oom]
+    errors = [
+        (o, p) for o, p in ooms if not before(p) or (o.others_bytes or 0) < (o.tried_bytes or 1)
+    ]
     if not errors:
         return None
-    answer = trials.rehearse(())
     short, every = None, list[Demand]()
     if answer.budget is not None:
         config, predicted, short = trials.predict((), answer, answer.budget)
         every = list(worst_steps.list_demands(config, answer, predicted.steps))
-    if log.kv_cache_bytes is not None:
-        answer = replace(answer, kv_cache_bytes=log.kv_cache_bytes)
-    observed = (compare_oom(cause, phase, answer, short, every) for cause, phase in errors)
+    cache = answer.kv_cache_bytes if log.kv_cache_bytes is None else log.kv_cache_bytes
+    observed = (compare_oom(cause, phase, answer, short, every, cache) for cause, phase in errors)
     return max(observed, key=lambda one: one.lacking_bytes)
 
 
@@ -464,8 +458,7 @@ def describe_oom(oom: ObservedOom, division: Division) -> str:
     """Say which step took the memory, and how much was outside PyTorch."""
     words = f"the log's server ran out of memory{f' ({oom.phase})' if oom.phase else ''}"
     if division.is_before_kv_cache(oom.phase) and oom.spare_bytes > oom.lacking_bytes:
-        words += f", though its rehearsal leaves {gib(oom.spare_bytes)} free then: "
-        words += "another process used that GPU"
+        words += f", though its rehearsal leaves {gib(oom.spare_bytes)} free then"
     if oom.step_bytes is not None:
         words += f": its step took {gib(oom.step_bytes)} above the model and the KV cache"
     if oom.step_modality is not None:

@@ -20,9 +20,10 @@ from mmcalib.prediction.worst_steps import find_shortfall
 from mmcalib.progress import Silent
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 from mmcalib.remedies.log import stated_remedies
-from mmcalib.remedies.memory import Goal, Remedy, SearchResult, parse_kept
-from mmcalib.workflows.plan import from_log
+from mmcalib.remedies.memory import Goal, Remedy, SearchResult, parse_kept, set_value
+from mmcalib.workflows.plan import from_log, plan
 from mmcalib.workflows.plan.plan import Judged, Trials, observe_oom, search, without_trap_hints
+from tests.builders import some
 from tests.limits.costed import AREA
 from tests.workflows.memory.test_reserved import reserved_check
 from tests.workflows.rehearsals import BUDGET, GIB, deepstack, limits, peaks, rehearsed
@@ -39,6 +40,7 @@ class DeepStack:
 
     steps: bool = True
     reserved_tokens: int = 305_832
+    beside_bytes: int = 0
 
     def rehearse(
         self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
@@ -103,9 +105,8 @@ def test_where_steps_cannot_be_rehearsed_it_says_what_it_does_not_know() -> None
     at = bench(ROOMY, steps=False)
     found = judge(at)
     assert (found.check.status, found.shortfall) == ("warn", None)
-    assert "only tokens were compared, because rehearsals on H100-80G ended early" in (
-        found.check.detail
-    )
+    why = "only tokens were compared, because rehearsals on H100-80G ended early"
+    assert why in found.check.detail
     assert found.check.remedy.startswith("mmcalib rehearse --model /m --gpu H100-80G --verbose")
     assert at.outcome(()).reached
 
@@ -180,6 +181,8 @@ def test_dropping_a_hint_is_combined_with_a_shorter_context_and_eight_bits() -> 
     changes = at.changes(found.best)
     assert changes["limit_mm_per_prompt"] == {"image": 2, "video": 0}
     assert judge(at, *found.best).holds
+    best = some(plan.combine(found, at))
+    assert {name for fix in best.fixes for name in fix.changes} == changes.keys()
     for fix in found.best:
         fewer = tuple(one for one in found.best if one != fix)
         assert not at.outcome(fewer).reached
@@ -198,9 +201,7 @@ def test_a_server_that_ran_out_of_memory_needs_more_room_whatever_is_reserved() 
     assert judge(calm).holds
     at = exhausted(calm)
     assert at.oom is not None
-    assert at.oom.outside_torch_bytes == 22 * GIB - sum(
-        (OOM.free_bytes or 0, OOM.allocated_bytes or 0)
-    )
+    assert at.oom.outside_torch_bytes == 22 * GIB - round(0.39 * GIB) - round(20.91 * GIB)
     kv_cache = calm.rehearse(()).kv_cache_bytes
     assert at.oom.step_bytes == round(21.99 * GIB) - 16 * GIB - kv_cache
     assert (at.oom.step_modality, at.oom.step_items) == ("image", 2)
@@ -215,6 +216,11 @@ def test_a_server_that_ran_out_of_memory_needs_more_room_whatever_is_reserved() 
     assert remedy.cost == "KV cache"
     assert remedy.price.startswith("0.88 GiB less")
     assert judge(at, remedy).holds
+    (same,) = at.reserve((set_value("gpu_memory_utilization", 0.93),))
+    assert (same.changes, same.price) == (remedy.changes, remedy.price)
+    fixed = exhausted(served(2, gpu_memory_utilization=0.95, kv_cache_memory_bytes=4 * GIB))
+    (less,) = fixed.reserve(())
+    assert less.changes == {"kv_cache_memory_bytes": 4 * GIB - at.oom.lacking_bytes}
 
 
 def test_before_the_kv_cache_a_lower_utilization_makes_no_room() -> None:
@@ -223,6 +229,8 @@ def test_before_the_kv_cache_a_lower_utilization_makes_no_room() -> None:
     assert found.outcome.reached
     assert "images_kwargs.size.longest_edge" in {fix.knob for fix in found.best}
     assert judge(at, *found.best).holds
+    shared = Failure("", "profile: encoder", replace(OOM, others_bytes=2 * GIB))
+    assert observe_oom(at, StartupLog(failures=(shared,))) is None
 
 
 @dataclass
@@ -296,11 +304,13 @@ def test_no_plan_exceeds_the_sequences_that_the_log_allows(tmp_path: Path) -> No
     assert at.args(())["max_num_seqs"] == 108
 
 
+ENCODER = "Encoder cache will be initialized with a budget of 16384 tokens, and profiled with 1"
+WHOLE = "KV cache is needed, which is larger than the available"
 ONE = "ValueError: To serve at least one request with the models's max seq len (65536), "
 
 
 def test_what_an_error_that_is_cut_short_lacks_is_unknown(tmp_path: Path) -> None:
-    cut, whole = ONE, f"{ONE}9.0 GiB KV cache is needed, which is larger than the available"
+    cut, whole = ONE, f"{ONE}9.0 GiB {WHOLE}"
     for error, missing in ((cut, None), (whole, 9 * GIB - round(1.2 * GIB))):
         found = written(tmp_path, "Available KV cache memory: 1.20 GiB", error)
         assert found.answer().missing_bytes == missing
@@ -314,20 +324,18 @@ def test_a_utilization_that_no_line_states_is_no_figure_of_the_log(
     answer = written(tmp_path, "API server version 0.20.0", args, RAN_OUT.format("8.00")).answer()
     assert answer.figures.get("gpu_memory_utilization") == share
     assert answer.figures.get("requested_bytes") == (share and 4 * GIB)
-    assert [note.split(",")[0] for note in answer.notes] == (
-        [] if share else ["assumed: --gpu-memory-utilization 0.92"]
-    )
+    assumed = [] if share else ["assumed: --gpu-memory-utilization 0.92"]
+    assert [note.split(",")[0] for note in answer.notes] == assumed
 
 
-REFUSED = (
-    "Application startup complete.\nERROR 10-25 13:20:01 ValueError: At most 1 image(s) may be"
-)
+READY = "Application startup complete."
+REFUSED = f"{READY}\nERROR 10-25 13:20:01 ValueError: At most 1 image(s) may be"
 
 
 def test_a_start_without_a_failure_says_how_it_ends(tmp_path: Path) -> None:
     loading = "Starting to load model org/m..."
     for more, said in (
-        ("Application startup complete.", "this start did not fail; if a request did: --log FILE"),
+        (READY, "this start did not fail; if a request did: --log FILE"),
         (REFUSED, "this start did not fail; a request did: ValueError: At most 1 image(s)"),
         ("Model loading took 7.1 GiB", "the log ends during startup (profile), without an error"),
         ("ValueError: No available memory for the cache blocks.", ""),
@@ -348,17 +356,30 @@ def test_a_remedy_that_would_not_help_is_not_offered(tmp_path: Path) -> None:
     ):
         found = written(tmp_path, said, profiled, f'File "w.py", line 9, in {frame}', oom)
         assert [name for fix in found.answer().fixes for name in fix.changes] == fixes
+    # Half of what 2 GiB of weights leave in vLLM's 7.36 GiB is for the KV cache.
+    batch = "Chunked prefill is enabled with max_num_batched_tokens=8192."
+    loaded = known, batch, "Model loading took 2 GiB", f"{oom} allocated by PyTorch"
+    fix, *_ = written(tmp_path, *loaded).answer().fixes
+    assert fix.changes == {"max_num_batched_tokens": 3072}
+
+
+def test_no_context_is_offered_below_the_largest_item_with_its_answer(tmp_path: Path) -> None:
+    args = "non-default args: {'max_num_batched_tokens': 2048, 'gpu_memory_utilization': 0.92}"
+    said = args, "Available KV cache memory: 1.2 GiB", f"{ONE}9.0 GiB {WHOLE}"
+    for modality, contexts, least in (
+        ("image", [], "a card with about 23.33 GiB for 17,408 tokens of context"),
+        ("video", [{"max_model_len": 8192}], "a shorter --max-model-len"),
+    ):
+        answer = written(tmp_path, *said, f"{ENCODER} {modality} items").answer(gpus.find_gpu("L4"))
+        assert [one.changes for one in answer.fixes if "max_model_len" in one.changes] == contexts
+        assert answer.least.startswith(least)
 
 
 @pytest.mark.parametrize(
     ("gib", "error", "changed"),
     [
-        (
-            6,
-            f"Application startup complete.\n{RAN_OUT.format('8.00')} which 0.50 GiB is free",
-            5482,
-        ),
-        (2, f"{ONE}2.50 GiB KV cache is needed, which is larger than the available", 2570),
+        (6, f"{READY}\n{RAN_OUT.format('8.00')} which 0.50 GiB is free", 5482),
+        (2, f"{ONE}2.50 GiB {WHOLE}", 2570),
     ],
 )
 def test_a_kv_cache_of_given_bytes_is_changed_by_them(gib, error, changed, tmp_path: Path) -> None:
@@ -391,6 +412,9 @@ def test_of_several_servers_the_last_that_failed_is_taken_and_others_are_named(
     for picked in (Path(f"{log}:2"), None), (log, "org/b"), (Path(f"{log}:2"), "org/a"):
         assert from_log.read_server_log(*picked).log.model == "org/b"
     assert from_log.read_server_log(log, "another").log.model == "org/a"
+    rank = "(EngineCore_DP{0} pid={0}) Available KV cache memory: {1} GiB"
+    figures = written(tmp_path, rank.format(0, 9.5), rank.format(1, 3)).answer().figures
+    assert (figures["kv_cache_bytes"], figures["other_kv_cache_bytes"]) == (3 * GIB, 9.5 * GIB)
     (tmp_path / "late.log").write_text("\n" + TWO_SERVERS[0])
     with pytest.raises(UsageError, match="no server starts by line 1"):
         from_log.read_server_log(tmp_path / "late.log:1")
@@ -402,6 +426,11 @@ def test_a_log_of_another_model_ends_the_plan_and_smaller_differences_are_named(
     weights, cache = from_log.compare_log(log, 15 * GIB, 3 * GIB, ())
     assert weights.startswith("the log's weights are 14.00 GiB, and this model's 15.00 GiB")
     assert cache == "the log's KV cache is 4.00 GiB, rehearsed 3.00 GiB: another GPU or release"
+    # A log that does not state its GPU's memory may be of a smaller one.
+    for total, size, beside in ((22, 4.5, 6), (None, 4.5, 0), (None, 10, 0.5), (22, 12, 0)):
+        said = StartupLog(total_bytes=total and total * GIB, kv_cache_bytes=round(size * GIB))
+        plan.measure_log(said, host := DeepStack(), FOUR, {})  # type: ignore[arg-type]
+        assert host.beside_bytes == beside * GIB
     with pytest.raises(ModelError, match="a quantized build") as caught:
         from_log.compare_log(log, 51 * GIB, 0, ["org/m-FP8"])
     assert caught.value.hint == "--model with it: org/m-FP8"
