@@ -60,7 +60,7 @@ CEILINGS = {
     "modules": 228,
     "product lines": 47_156,
     "test files": 183,
-    "test lines": 38_485,
+    "test lines": 38_163,
     "benchmark lines": 7_164,
     "words of docs": 19_473,
     "words of CHANGELOG": 300,

@@ -262,7 +262,7 @@ def _sized_reason(cache: SizedCache) -> str:
     if not size.mm_processor_cache_gb:
         # Items do repeat, but no allowed size is safe or hits.
         unsafe = f"but the largest allowed request needs {floor}"
-        need = unsafe if size.is_unsafe else "too little to hit"
+        need = unsafe if size.floor_bytes > size.allowed_gib * GIB else "too little to hit"
         why = f"off: {size.allowed_gib:g} GiB per process are allowed, {need}; of {items} {most}"
     if size.floor_limited:
         why += f"; at least what the largest allowed request needs, {floor}"

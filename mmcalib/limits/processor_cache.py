@@ -138,11 +138,6 @@ class CacheSize:
         """A larger allowance would give more hits."""
         return self.wanted_gib > self.allowed_gib
 
-    @property
-    def is_unsafe(self) -> bool:
-        """No allowed cache has room for every admissible request."""
-        return self.floor_bytes > self.allowed_gib * GIB
-
 
 def allowed_gib(ram_budget_bytes: int | None) -> float:
     """The most for one cache: a process' share of the budget, or vLLM's default without one."""

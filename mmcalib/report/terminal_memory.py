@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -27,6 +28,7 @@ from mmcalib.results.plan import Plan, TriedFixes, ValidatedBudgets, Validation
 _NAMED_TENSORS: Final = 6
 # Most failures of a log to show, the last ones.
 _FAILURES: Final = 2
+_FAILURE_CHARS: Final = 380
 # Most rejected requests to show.
 _REFUSED: Final = 4
 
@@ -34,7 +36,10 @@ _REFUSED: Final = 4
 def capacity(memory: Memory) -> str:
     """The KV cache in bytes, tokens and requests, or why the engine does not start."""
     if memory.starts is False:
-        return f"vLLM would not start: {memory.note}"
+        remedy = ""
+        if memory.kv_cache_tokens is not None and memory.most_utilization:
+            remedy = f". gpu_memory_utilization {memory.most_utilization:g} is the most that starts"
+        return f"vLLM would not start: {memory.note}{remedy}"
     return (
         f"KV cache {text.gib(memory.kv_cache_bytes)}, {text.number(memory.kv_cache_tokens)} "
         f"tokens, {text.number(memory.max_concurrency)} full-length requests at once"
@@ -145,7 +150,7 @@ def print_log(answer: LogAnswer, console: Console) -> None:
         for other in answer.others:
             console.print(line(f"  {other}", "yellow"))
     for failure in answer.failures[-_FAILURES:]:
-        console.print(line(failure, "red"))
+        console.print(line(textwrap.shorten(failure, _FAILURE_CHARS, placeholder=" …"), "red"))
     if answer.missing_bytes:
         known = "needed_bytes" in answer.figures or answer.phase == "start"
         words = f"missing: {'' if known else 'at least '}{text.gib(answer.missing_bytes)}"
