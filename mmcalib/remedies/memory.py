@@ -273,15 +273,15 @@ def drop_hints(engine_args: Mapping[str, Any]) -> Iterator[Remedy]:
 
 
 def _utilization(now: Situation) -> Iterator[Remedy]:
-    """The least share of the GPU that may suffice, then the most; or the most that starts. vLLM's
-    own slack stays free, and a KV cache of a set size is sized by no share.
+    """The least share of the GPU that suffices, with 0.01 for errors of rehearsals, then the most;
+    or the most that starts. vLLM's own slack stays free; a KV cache of a set size needs no share.
     """
     memory = now.memory
     share = now.engine_args.get(UTILIZATION, memory.division.utilization)
     free = memory.requested_bytes + memory.outside_bytes - min(0, memory.kv_cache_bytes)
     room = free - max(0, memory.needed_outside_bytes) - VLLM_SLACK_BYTES
     most = min(memory.proposed_utilization, floor_utilization(room, memory.total_bytes))
-    enough = math.ceil(100 * (memory.requested_bytes + now.lacking_bytes) / memory.total_bytes)
+    enough = math.ceil(100 * (memory.requested_bytes + now.lacking_bytes) / memory.total_bytes + 1)
     for value in sorted({min(most, enough / 100), most}):
         left = gib(max(0, free - round(value * memory.total_bytes)))
         if value > share and not now.engine_args.get(CACHE_BYTES):

@@ -195,7 +195,7 @@ def test_the_utilization_is_the_least_that_may_suffice_then_the_most() -> None:
     args = {"gpu_memory_utilization": 0.9}
     memory = rehearsals.rehearsed(budget=TWO, requested_bytes=round(0.9 * 22 * 2**30))
     now = situation(args, memory=memory, lacking_bytes=2**28)
-    assert proposed("gpu_memory_utilization", now) == [0.92, 0.95]
+    assert proposed("gpu_memory_utilization", now) == [0.93, 0.95]
     tight = situation({"gpu_memory_utilization": 0.9}, memory=replace(memory, free_bytes=0))
     assert not any("-" in f.price for f in propose(tight) if f.knob == "gpu_memory_utilization")
 
