@@ -169,6 +169,8 @@ class _Container:
         self.environment, self.left = dict[str, str](), _MOST_EXPANDED
         pairs = (pair for one in path for pair in fields_of(fields_of(one).get("vars")).items())
         self.vars = {name: value for name, one in pairs if (value := _scalar(one)) is not None}
+        if _scalar(path[0], "kind") == "ConfigMap":
+            self.environment[OTHERS] = "may be set by the container that runs it"
         for name, value in (pair for fields in every for pair in _environment(fields)):
             outside = mark_unknown(f"${name}", "gets its value from elsewhere")
             self.environment[name] = outside if value is None else self._expand(value)

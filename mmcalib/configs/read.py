@@ -342,6 +342,9 @@ def _from_command(written: WrittenConfiguration, command: Command) -> WrittenCon
     own_model, flags = split_model(None, texts)
     unread = [*written.unread, *command.unread]
     is_unit = re.search(r"(?m)^(ExecStart=|\[program:)", written.text) is not None
+    options = [(w.text.partition("=")[0], w) for w in command.words if w.text[:2] == "--"]
+    again, last = "is given again, and only the last is read", dict(options)
+    unread += (f"line {w.line}: {name} {again}" for name, w in options if last[name] is not w)
     found = map(_SOURCE.match, written.text.splitlines() if is_unit else ())
     unread += (f"line {at}: {one[1]} is not read" for at, one in enumerate(found, 1) if one)
     if own_model and command.model and own_model != command.model:

@@ -340,7 +340,8 @@ def decide(
     admitted = count_items(budgets.opened, budgets.policy, default, prompts)
     plain = limit_mm_per_prompt(admitted, {})
     present = [k for k in budgets.opened.knobs if default.columns_of(k.modality)]
-    every = [k for k in present if not k.is_set_in(base)]
+    # Any option that the user set for a loader may decide the frames.
+    every = [k for k in present if not (k.is_loader_option and k.path[0] in base.media_io_kwargs)]
 
     def explore_knob(one: Knob) -> list[Explored]:
         return explore(one, default, plain, budgets, progress)

@@ -138,10 +138,6 @@ class MediaOption(ABC):
         """Path to it, or to its sibling `name`, from its argument on."""
         return (self.argument, *self.path[:-1], name or self.path[-1])
 
-    def is_set_in(self, setting: Setting) -> bool:
-        """Check whether the user set any option of its loader: it may decide the frames."""
-        return self.is_loader_option and self.path[0] in setting.media_io_kwargs
-
     def changed_mask(self, shapes: Shapes, value: Value) -> Column:
         """Mask of the shapes whose cost this value may change."""
         return shapes.full_mask()

@@ -10,6 +10,7 @@ from mmcalib.checks.memory import reserve_left
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.memory import LiveTensor
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, VLLM_SLACK_BYTES
+from mmcalib.remedies import log
 from mmcalib.results.calibration import CalibrationDocument, YourConfiguration
 from mmcalib.results.memory import EncoderBudget, Memory, ServedTraffic, TrafficFigures
 from mmcalib.results.part import CheckResult, verdict_words
@@ -31,9 +32,8 @@ Row = tuple[str, ...]
 
 # The memory figures, as all tables name them.
 FIGURES: Final = {
-    "total_bytes": "GPU",
+    **log.FIGURES,
     "requested_bytes": "requested",
-    "weights_bytes": "weights",
     "buffers_bytes": "buffers",
     "stack_bytes": "   kernels' stacks",
     "activation_peak_bytes": "activation peak",
@@ -41,8 +41,6 @@ FIGURES: Final = {
     "non_torch_bytes": "outside torch",
     "cudagraph_bytes": "CUDA graphs",
     "spare_bytes": "kept free",
-    "kv_cache_bytes": "KV cache",
-    "kv_cache_tokens": "KV cache, tokens",
     "max_concurrency": "full-length requests at once",
     "outside_bytes": "free outside the reserve",
 }
@@ -342,9 +340,7 @@ def traffic_rows(traffic: TrafficFigures) -> list[tuple[str, str, str]]:
 def compared_traffic_rows(served: ServedTraffic) -> list[Row]:
     """The rows of the tuned configuration, each with that of the default."""
     rows = traffic_rows(served.calibrated)
-    if served.default is None:
-        return list(rows)
-    others = traffic_rows(served.default)
+    others = traffic_rows(served.default) if served.default else [()] * len(rows)
     return [(*row, *other[1:]) for row, other in zip(rows, others, strict=True)]
 
 
@@ -399,10 +395,10 @@ def traffic_sentence(traffic: TrafficFigures) -> str:
         return f"{over}, within vLLM's own slack."
     if traffic.status == "warn":
         return f"{over} and fits in the memory that gpu_memory_utilization leaves free."
-    cure = ""
+    remedy = ""
     if share := traffic.shortfall.fitting_utilization():
-        cure = f"; gpu_memory_utilization {share:g} leaves enough"
-    return f"{over} and more than the GPU has: out of memory{cure}."
+        remedy = f"; gpu_memory_utilization {share:g} leaves enough"
+    return f"{over} and more than the GPU has: out of memory{remedy}."
 
 
 def cell(value: object) -> str:

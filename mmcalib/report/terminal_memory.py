@@ -292,7 +292,7 @@ def print_validation(validation: Validation, console: Console) -> None:
     words = verdict_words(validation.verdict, validation.checks)
     # The error that ends the command names a failure.
     passed = [Text(f"PASS{words.removeprefix('pass')}", "bold green")]
-    passed = passed if validation.verdict == "pass" else []
+    passed *= validation.verdict == "pass"
     print_section(console, "Checks", checks_table(validation.checks), *passed)
 
 

@@ -271,3 +271,12 @@ def test_a_repeated_key_is_named(tmp_path: Path, head: str) -> None:
     found = read(tmp_path, "a.yaml", head + text)
     assert (found.model, found.file_flags) == (MODEL, ())
     assert list(found.unread) == ["line 4: command is given again, and only the last is read"]
+
+
+def test_an_option_given_twice_is_named(tmp_path: Path) -> None:
+    """vLLM takes the last, also of JSON, but joins options of one argument with dots."""
+    dotted = "--limit-mm-per-prompt.image 1 --limit-mm-per-prompt.video 0"
+    text = f"O='--seed 4 {dotted}'\nvllm serve {MODEL} $O --seed=8\n"
+    found = read(tmp_path, "start.sh", text)
+    assert found.unread == ("line 2: --seed is given again, and only the last is read",)
+    assert found.file_flags == ("--seed", "4", *dotted.split(), "--seed=8")
