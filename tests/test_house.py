@@ -58,9 +58,9 @@ SHORT = {
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
     "modules": 228,
-    "product lines": 47_154,
+    "product lines": 47_153,
     "test files": 183,
-    "test lines": 38_172,
+    "test lines": 38_180,
     "benchmark lines": 7_164,
     "words of docs": 19_473,
     "words of CHANGELOG": 300,

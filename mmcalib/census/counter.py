@@ -273,11 +273,7 @@ class CorpusCount:
 
 
 def count_corpus(
-    sources: Iterable[Source],
-    prober: Prober,
-    *,
-    in_order: bool = True,
-    repeats: bool = False,
+    sources: Iterable[Source], prober: Prober, *, in_order: bool = True, repeats: bool = False
 ) -> CorpusCount:
     """Probe every file once with `prober`, and count.
 

@@ -68,10 +68,7 @@ class WrittenFile:
 
 
 def check_file(
-    written: WrittenFile,
-    refusal: str,
-    values: Mapping[str, Any] | None,
-    bad: Mapping[str, str],
+    written: WrittenFile, refusal: str, values: Mapping[str, Any] | None, bad: Mapping[str, str]
 ) -> Iterator[Check]:
     """`refusal` is vLLM's error for the file, `bad` its errors by key, `values` all arguments."""
     for key, value in written.settings.items():

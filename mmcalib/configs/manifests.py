@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
@@ -285,6 +287,10 @@ class _Container:
         elif style:
             start, end = start + 1, end - 1
         raw, value = self.text[start:end], self._expand(node.value, is_script=not is_one_line)
+        if self.form is _COMPOSE and is_one_line and "{{" not in value:
+            # Compose only splits words: it has no comments, and has filled in its variables.
+            with suppress(ValueError):
+                value = shlex.join(shlex.split(value.replace("\\\n", " ")))
         # On one line, a line break is only a blank.
         value = re.sub(r"(?m)^#.*|\\?\n", " ", value) if is_one_line else value
         raw = raw.replace("\n", " ") if is_one_line or style != "|" else raw

@@ -53,6 +53,14 @@ def test_what_compose_fills_in_is_named(tmp_path: Path) -> None:
     ]
 
 
+def test_compose_splits_a_command_without_comments_or_variables_of_a_shell(tmp_path: Path) -> None:
+    command = f">\n      --model {MODEL} --seed $$S\n      # --dtype half\n      sh -c 'a # b'"
+    text = f"services:\n  v:\n    image: vllm/vllm-openai\n    command: {command}\n"
+    found = read(tmp_path, "compose.yaml", text)
+    assert found.model == MODEL
+    assert found.file_flags == ("--seed", "$S", "#", "--dtype", "half", "sh", "-c", "a # b")
+
+
 def test_what_a_compose_service_takes_from_elsewhere_is_named(tmp_path: Path) -> None:
     own = f"extends: base, env_file: .env, command: [--model, {MODEL}]"
     text = f"services: {{base: {{environment: [S=1]}}, v: {{{own}}}}}\n"
