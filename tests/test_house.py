@@ -60,7 +60,7 @@ CEILINGS = {
     "modules": 228,
     "product lines": 47_153,
     "test files": 183,
-    "test lines": 38_180,
+    "test lines": 38_181,
     "benchmark lines": 7_164,
     "words of docs": 19_473,
     "words of CHANGELOG": 300,

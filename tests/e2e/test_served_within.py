@@ -72,7 +72,8 @@ def test_clips_of_a_second(judge: Judge, tmp_path: Path) -> None:
     asked: dict[str, Any] = {"requests": [requests], "gpu": gpu}
     before = served(tmp_path, AUDIO, text, **asked)
     assert before.status != "pass"
-    assert before.peak_bytes > 10 * before.reserved_bytes
+    # 39 clips a step, with the words of the template.
+    assert before.peak_bytes > 7 * before.reserved_bytes
     data = (tmp_path / "media",)
     check = checks(judge(text, model=AUDIO, gpu=gpu, data=data))["memory reserve"]
     assert check.status == "fail"
