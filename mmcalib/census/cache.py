@@ -40,8 +40,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     Its folder is for its owner alone, so that nobody else can have written the file.
     """
     versions = (f"{name} {installed_version(name) or '?'}" for name in _READERS)
-    made_by = crc32(" ".join([_TABLE, str(PROBE), *versions]).encode()) >> 1
-    folder = path.parent
+    folder, made_by = path.parent, crc32(" ".join([_TABLE, str(PROBE), *versions]).encode()) >> 1
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     owners = {os.geteuid(), os.stat(folder.parent).st_uid}
     if {os.lstat(folder).st_uid, os.stat(folder).st_uid} - owners:

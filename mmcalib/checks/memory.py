@@ -81,7 +81,7 @@ def outside_check(after: RehearsedMemory) -> Check:
         left = f"vLLM sizes its extensible KV cache last, and leaves {gib(after.spare_bytes)} free"
         return Check(ids.OUTSIDE, "pass", left)
     parts = ", ".join(f"{o.name} {gib(o.nbytes)}, {o.label}" for o in after.after_pool)
-    needs = f"{gib(max(0, after.needed_outside_bytes))} ({parts})" if parts else "nothing"
+    needs = f"{gib(after.needed_outside_bytes)} ({parts})" if parts else "nothing"
     left = f"the start needs {needs} outside its reserve, where {gib(after.outside_bytes)} are free"
     for one in after.before_snapshot:
         left += f"; {one.name} took {gib(one.nbytes)} before, {one.label}"

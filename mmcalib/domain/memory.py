@@ -292,12 +292,14 @@ class RehearsedMemory:
 
     @property
     def needed_outside_bytes(self) -> int:
-        """Bytes of `after_pool` for which the start has no other room: it runs the language model,
-        so only the part of the reserve that the encoder alone needs is free. Negative: left of it.
-        """
+        """Bytes of `after_pool` for which the start has no other room."""
+        return max(0, sum(one.nbytes for one in self.after_pool) - self._idle_bytes)
+
+    @property
+    def _idle_bytes(self) -> int:
+        """The part of the reserve that only the encoder needs: a start runs the language model."""
         peaks = [one.peak_bytes for one in self.phases if one.name != "encoder"]
-        idle = max(0, self.activation_peak_bytes - max(peaks, default=0))
-        return sum(one.nbytes for one in self.after_pool) - idle
+        return max(0, self.activation_peak_bytes - max(peaks, default=0))
 
     @property
     def outside_for_steps_bytes(self) -> int:
@@ -314,7 +316,8 @@ class RehearsedMemory:
         """Why the start fails, in vLLM's words but for the advice at their end; empty if not."""
         if self.refusal or self.kv_cache_tokens is None:
             return (self.refusal or self.problem).partition(" Try ")[0].rstrip(".")
-        if self.needed_outside_bytes <= self.outside_bytes + self.spare_bytes:
+        room = self.outside_bytes + self.spare_bytes + self._idle_bytes
+        if sum(one.nbytes for one in self.after_pool) <= room:
             return ""
         parts = ", ".join(f"{one.name} {gib(one.nbytes)}" for one in self.after_pool)
         # A KV cache of a set size may be larger than what is free.
@@ -331,8 +334,7 @@ class RehearsedMemory:
         """The highest `gpu_memory_utilization` in hundredths with which nothing runs out."""
         if self.division.is_extensible and not self.refusal:
             return 1.0
-        free = self._free_bytes - max(0, self.needed_outside_bytes)
-        return floor_utilization(free, self.total_bytes)
+        return floor_utilization(self._free_bytes - self.needed_outside_bytes, self.total_bytes)
 
     @property
     def proposed_utilization(self) -> float:

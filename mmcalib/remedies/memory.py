@@ -279,7 +279,7 @@ def _utilization(now: Situation) -> Iterator[Remedy]:
     memory = now.memory
     share = now.engine_args.get(UTILIZATION, memory.division.utilization)
     free = memory.requested_bytes + memory.outside_bytes - min(0, memory.kv_cache_bytes)
-    room = free - max(0, memory.needed_outside_bytes) - VLLM_SLACK_BYTES
+    room = free - memory.needed_outside_bytes - VLLM_SLACK_BYTES
     most = min(memory.proposed_utilization, floor_utilization(room, memory.total_bytes))
     enough = math.ceil(100 * (memory.requested_bytes + now.lacking_bytes) / memory.total_bytes + 1)
     for value in sorted({min(most, enough / 100), most}):

@@ -291,9 +291,9 @@ def print_validation(validation: Validation, console: Console) -> None:
         print_section(console, "Memory", _reserved_table(validation, validation.budget))
     words = verdict_words(validation.verdict, validation.checks)
     # The error that ends the command names a failure.
-    passed = [Text(f"PASS{words.removeprefix('pass')}", "bold green")]
-    passed *= validation.verdict == "pass"
-    print_section(console, "Checks", checks_table(validation.checks), *passed)
+    passed = Text(f"PASS{words.removeprefix('pass')}", "bold green")
+    shown = [passed] if validation.verdict == "pass" else []
+    print_section(console, "Checks", checks_table(validation.checks), *shown)
 
 
 def _reserved_table(validation: Validation, budget: ValidatedBudgets) -> Table:
