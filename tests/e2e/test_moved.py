@@ -23,7 +23,6 @@ from compatibility.capabilities import capabilities
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 CUDA = "vllm.platforms.cuda:CudaPlatformBase"
-KV = "vllm.v1.core.kv_cache_utils:get_kv_cache_configs"
 TEXTS = "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest.build_chat_params"
 Lacks = Callable[[str], None]
 
@@ -64,22 +63,21 @@ def test_one_capability_is_lost(without: Lacks, missing: str, lost: dict[str, st
 
 
 def test_a_run_goes_on_without_a_rehearsal(without: Lacks, tmp_path: Path) -> None:
-    without(KV)
+    without(CUDA)
     photo(tmp_path / "media" / "a.jpg", 640, 480, 1)
     found = calibrate(QWEN, tmp_path / "media", gpu="L4", validate="budget")
     assert found.verdict == "pass"
     memory = next(check for check in found.checks if check.name == "memory on L4")
-    assert memory.status == "skip"
-    assert "get_kv_cache_configs" in memory.detail
+    assert memory.status == "warn"
+    assert "CudaPlatformBase" in memory.detail
     assert found.limits["image"]
 
 
 def test_what_cannot_go_on_ends_with_one_line(without: Lacks) -> None:
-    without(KV)
+    without(CUDA)
     with pytest.raises(MmcalibError) as ended:
         rehearse(QWEN, gpu="L4")
     assert isinstance(ended.value, VllmMoved)
-    assert "get_kv_cache_configs" in ended.value.message
-    assert ended.value.hint == (
-        "mmcalib doctor (shows whether mmcalib is tested with this vLLM release)"
-    )
+    assert "CudaPlatformBase" in ended.value.message
+    shown = "mmcalib doctor (shows whether mmcalib is tested with this vLLM release); full log: "
+    assert (ended.value.hint or "").startswith(shown)

@@ -85,7 +85,10 @@ def test_run_shows_calibrated_and_measured_beside_default_and_predicted(
     assert memory["measured"]["weights_bytes"] == pytest.approx(
         memory["calibrated"]["weights_bytes"], rel=0.05
     )
-    assert all(point["kv_cache_tokens"] for point in found["frontier"])
+    # Between caps that decide, not every one is rehearsed.
+    points = [point for point in found["frontier"] if point["choice"] != "open"]
+    assert [point["choice"] for point in points] == ["beaten", "chosen", "beaten"]
+    assert all(point["kv_cache_tokens"] for point in points)
     checks = {check["name"]: check for check in found["checks"]}
     assert checks["prediction accuracy"]["status"] == "pass"
     assert checks["memory on L4"]["status"] == "pass"
