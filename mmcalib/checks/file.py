@@ -32,14 +32,16 @@ _OLD = re.compile(r"\w+=\d+(,\s*\w+=\d+)*")
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
     """A file and the flags given with it, before vLLM reads them. `settings` are the file's
-    top-level keys, `repeated_keys` the repeated ones. `options` maps each option of `vllm serve`,
-    without leading dashes, to the argument that it sets.
+    top-level keys, `repeated_keys` the repeated ones, `left_out` says which settings mmcalib cannot
+    know. `options` maps each option of `vllm serve`, without leading dashes, to the argument that
+    it sets.
     """
 
     settings: Mapping[str, Any]
     repeated_keys: Sequence[str]
     flags: Sequence[str]
     options: Mapping[str, str]
+    left_out: Sequence[str] = ()
 
     def argument(self, key: str) -> str | None:
         """The argument that a key sets; None for a key that is no option of `vllm serve`."""
@@ -97,6 +99,9 @@ def check_file(
     elif lost:
         detail = f"vLLM reads other values: {'; '.join(lost)}"
         yield Check(ids.CONFIG_PARSING, "fail", detail, "write the value that vLLM should read")
+    elif written.left_out:
+        detail = f"the value of a setting is not known: {'; '.join(written.left_out)}"
+        yield Check(ids.CONFIG_PARSING, "warn", detail, "add what is left out after --")
     else:
         count = len(written.settings) + sum(word.startswith("-") for word in written.flags)
         yield Check(ids.CONFIG_PARSING, "pass", f"vLLM's own parser reads all {count} settings")

@@ -177,15 +177,15 @@ class Command:
         return given
 
 
-def split_models(flags: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate models from other words of `vllm serve`."""
-    models, rest, before = list[str](), list[str](), "--no-"
-    words = iter(flags)
-    for word in words:
+def split_models(flags: Sequence[str], model: str | None = None) -> tuple[list[str], list[str]]:
+    """Separate models, the given one first, from other words of `vllm serve`."""
+    models, rest, before = [model] if model else [], list[str](), "--no-"
+    for word in (words := iter(flags)):
         name, _, value = word.partition("=")
         value = (value or next(words, "")) if name == "--model" else ""
-        # The model may also follow an option that takes no value, or has one already.
-        value = word if word[:1] != "-" and _WHOLE.match(before) else value
+        # One alone may also follow an option that takes no value, or has one already.
+        is_bare = word[:1] != "-" and (before == "--no-" or not models)
+        value = word if is_bare and _WHOLE.match(before) else value
         (models if value else rest).append(value or word)
         before = word
     return models, rest
@@ -193,8 +193,8 @@ def split_models(flags: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def split_model(model: str | None, flags: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
     """Separate the model from other flags. Raises UsageError for two different models."""
-    own, rest = split_models(flags)
-    first, *others = list(dict.fromkeys([*([] if model is None else [model]), *own])) or [""]
+    models, rest = split_models(flags, model)
+    first, *others = list(dict.fromkeys(models)) or [""]
     if others:
         raise UsageError(f"two different models: {first} and {others[0]}", hint=f"--model {first}")
     return first or None, tuple(rest)
@@ -246,6 +246,7 @@ def keep_known(words: Sequence[Span]) -> tuple[list[Span], list[str]]:
             what = what if is_left_out or is_option else "another word" if kept else "the model"
             why = one_line(", ".join(unknown).translate(_SHOWN))
             notes.append(f"line {word.line}: {what} is left out: {why}")
+            is_left_out = is_left_out or (is_option and "=" not in without_marks(word.text))
         elif is_option or not is_left_out:
             is_left_out = False
             kept.append(word)

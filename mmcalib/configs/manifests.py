@@ -15,7 +15,7 @@ import yaml
 from mmcalib.configs.commands import OTHERS, Command, Span, argument_of, mark_unknown
 from mmcalib.configs.shell import ORPHANS, Script
 from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
-from mmcalib.text import serve_option
+from mmcalib.text import one_line, serve_option
 
 _Path: TypeAlias = tuple[yaml.MappingNode, ...]
 # Fields that may have the model's.
@@ -242,6 +242,8 @@ class _Container:
                 is_text = value is not None and one.tag not in _NO_TEXT
                 text = self._expand(value or "") if is_text else mark_unknown(shown, "is no text")
                 words.append(_span(text, one, "list" if is_flow(node) else "item"))
+                if re.match(r"(--[\w.-]+|\S*vllm) +[\w-]", text):
+                    notes.append(f"line {_line(one)}: {one_line(text)} is one word, not several")
         image = _scalar(self.fields.get("image") or self.fields.get("repository")) or ""
         # The router of production-stack has arguments and an image of its own too.
         has_own = not _SERVERS.isdisjoint(self.fields) or (not image and "extraArgs" in self.fields)

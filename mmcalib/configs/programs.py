@@ -8,8 +8,9 @@ import operator
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final
@@ -68,6 +69,12 @@ def read_program(text: str, read_script: Callable[[str, int], list[Command]]) ->
     for target, value in values.items():
         owner, _, argument = target.rpartition(".")
         changed[id(values.get(owner))][argument] = value.lineno
+    for name, node in called:
+        if name in ("replace", "dataclasses.replace") and node.args:
+            owner = ast.unparse(node.args[0])
+            changed[id(values.get(owner))] |= {
+                one.arg or "**": node.lineno for one in node.keywords
+            }
     calls = [
         _read_call(node, imported.get(name, name.rpartition(".")[2]), inlining, changed[id(node)])
         for name, node in called
@@ -131,39 +138,23 @@ class _Inlining(ast.NodeTransformer):
         self.added = defaultdict[ast.AST, list[tuple[bool, ast.stmt, list[ast.expr]]]](list)
         assigned = defaultdict[str, dict[Any, Any]](dict)
         found = list[tuple[str, Any, ast.stmt, list[ast.expr], ast.Dict | None]]()
+        changers = {
+            one.name
+            for one in getattr(next(iter(nodes), None), "body", ())
+            if _changes_parameter(one)
+        }
         for node in nodes:
             for block in (getattr(node, part, ()) for part in ("body", "orelse", "finalbody")):
                 for one in block if isinstance(block, list) else ():
-                    words, more = list[ast.expr](), None
-                    match one:
-                        case ast.Assign(
-                            [ast.Name(id=name)], ast.BinOp(ast.Name(id=same), ast.Add(), own)
-                        ) if name == same:
-                            words = [ast.Starred(own)]
-                        case ast.Assign([ast.Name(id=name)], value) | ast.AnnAssign(
+                    match _read_change(one, changers), one:
+                        case (name, words, more), _:
+                            own = values.get(name)
+                            name = own.id if isinstance(own, ast.Name) else name
+                            found.append((name, block, one, words, more))
+                        case None, ast.Assign([ast.Name(id=name)], value) | ast.AnnAssign(
                             ast.Name(id=name), _, ast.expr() as value
                         ):
                             assigned[name][one.lineno, one.col_offset] = block, value
-                            continue
-                        case ast.Expr(ast.Call(ast.Attribute(ast.Name(id=name), "append"), [own])):
-                            words = [own]
-                        case ast.Expr(
-                            ast.Call(ast.Attribute(ast.Name(id=name), "extend"), [own])
-                        ) | ast.AugAssign(ast.Name(id=name), ast.Add(), own):
-                            words = [ast.Starred(own)]
-                        case ast.Assign([ast.Subscript(ast.Name(id=name), key)], value):
-                            more = ast.Dict([key], [value])
-                        case ast.Expr(ast.Call(ast.Attribute(ast.Name(id=name), "update")) as call):
-                            more = _updated(call)
-                        case (
-                            ast.Expr(ast.Call(ast.Attribute(ast.Name(id=name))))
-                            | ast.AugAssign(ast.Subscript(ast.Name(id=name)))
-                            | ast.Delete([ast.Subscript(ast.Name(id=name))])
-                        ):
-                            more = ast.Dict([None], [ast.Name(ast.unparse(one))])
-                        case _:
-                            continue
-                    found.append((name, block, one, words, more))
         before = {name: sorted(lines) for name, lines in assigned.items()}
         for name, block, one, words, more in found:
             at = bisect_left(before.get(name, []), (one.lineno, one.col_offset))
@@ -186,6 +177,10 @@ class _Inlining(ast.NodeTransformer):
             with suppress(RecursionError):
                 parts = [] if id(node) in read else self._words_of(node, notes, read)
                 words = [Span(self.read_text(one), line=one.lineno) for one in parts]
+                for at, word in enumerate(words):
+                    # A change that is not read may be of the option that it names.
+                    if word.text[:2] == "--" and any(repr(word.text) in note for note in notes):
+                        words[at] = replace(word, text=word.text + mark_unknown("it", "is changed"))
                 servers += Command(words, notes, node.lineno).find_server()
         return servers
 
@@ -287,6 +282,52 @@ class _Inlining(ast.NodeTransformer):
                     value = apply(left, right)
                     return ast.Constant(value) if abs(value) <= _LARGEST else node
         return node
+
+
+def _read_change(
+    one: ast.stmt, changers: Collection[str]
+) -> tuple[str, list[ast.expr], ast.Dict | None] | None:
+    """Return the list or dictionary that a statement changes, and what it adds to it; what is
+    unknown has the statement's text. None for others; the `changers` are functions that may change
+    what they get.
+    """
+    unknown = ast.Name(ast.unparse(one))
+    match one:
+        case ast.Assign([ast.Name(id=name)], ast.BinOp(ast.Name(id=same), ast.Add(), own)) if (
+            name == same
+        ):
+            return name, [ast.Starred(own)], None
+        case ast.Expr(ast.Call(ast.Attribute(ast.Name(id=name), "append"), [own])):
+            return name, [own], None
+        case ast.Expr(ast.Call(ast.Attribute(ast.Name(id=name), "extend"), [own])) | ast.AugAssign(
+            ast.Name(id=name), ast.Add(), own
+        ):
+            return name, [ast.Starred(own)], None
+        case ast.Assign([ast.Subscript(ast.Name(id=name), key)], value):
+            return name, [], ast.Dict([key], [value])
+        case ast.Expr(ast.Call(ast.Attribute(ast.Name(id=name), "update")) as call):
+            return name, [], _updated(call)
+        case (
+            ast.Expr(ast.Call(ast.Attribute(ast.Name(id=name), "pop"), [key, *_]))
+            | ast.AugAssign(ast.Subscript(ast.Name(id=name), key))
+            | ast.Delete([ast.Subscript(ast.Name(id=name), key)])
+        ):
+            return name, [], ast.Dict([key], [unknown])
+        case ast.Expr(ast.Call(ast.Attribute(ast.Name(id=name)))):
+            return name, [], ast.Dict([None], [unknown])
+        case ast.Expr(ast.Call(ast.Name(id=function), [ast.Name(id=name), *_])) if (
+            function in changers
+        ):
+            return name, [], ast.Dict([None], [unknown])
+    return None
+
+
+def _changes_parameter(function: ast.AST) -> bool:
+    if not isinstance(function, ast.FunctionDef):
+        return False
+    own = {one.arg for one in function.args.args}
+    parts = (one for one in ast.walk(function) if isinstance(one, ast.stmt))
+    return any(change[0] in own for change in (_read_change(one, ()) for one in parts) if change)
 
 
 def _updated(call: ast.Call) -> ast.Dict:

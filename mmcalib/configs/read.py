@@ -119,6 +119,13 @@ class WrittenConfiguration:
         return UsageError(said, hint="--model MODEL, or --config FILE with one")
 
     @property
+    def left_out(self) -> list[str]:
+        """The notes about settings whose value is unknown, and that no flag of the user's sets."""
+        found = ((re.search(r": ([\w-]+) is left out: ", note), note) for note in self.unread)
+        given = {argument_of(flag) for flag in self.flags}
+        return [note for name, note in found if name and argument_of(name[1]) not in given]
+
+    @property
     def every_flag(self) -> tuple[str, ...]:
         return (*self.file_flags, *self.flags)
 
@@ -292,12 +299,19 @@ def _read_script(text: str, offset: int | None) -> list[Command]:
     environment = dict[str, str]()
     if is_unit:
         text = _SKIPPED.sub(lambda line: " " * (len(line[0]) - 1) + "\\", text)
+        if not re.search(r"\bsh -\w*c\b", text) and re.search(r"[ \t]#", text):
+            # It begins a comment only for a shell.
+            text, offset = re.sub(r"(?<=[ \t])#", r"\#", text), None
         with suppress(ValueError):
             pairs = shlex.split(" ".join(re.findall("(?m)^Environment=(.*)", text)))
             environment = dict(pair.split("=", 1) for pair in pairs)
+        # Systemd has no defaults.
+        environment[commands.OTHERS] = "is not set in the unit"
         if source := _SOURCE.search(text):
             environment[commands.OTHERS] = f"may be set by {source[1]}, which is not read"
-        text = re.sub("(?m)^Environment=.*", lambda line: " " * len(line[0]), text)
+        text = re.sub(
+            r"(?m)^(?:Environment|Exec(?!Start=)\w+)=.*", lambda line: " " * len(line[0]), text
+        )
     plain = _QUOTED.sub(lambda m: f"{m[1]} {m[3]} " if "--" in m[3] else m[0], text)
     plain = _VARIABLE.sub(lambda name: " " * len(name[0]), plain)
     script = Script(plain, environment, offset)
@@ -431,6 +445,8 @@ def _read(path: Path) -> tuple[str, list[yaml.Node], list[str]]:
     documents, notes = list[yaml.Node](), list[str]()
     try:
         data = read_document(path, _MAX_BYTES)
+        if data[:2] == b"#!" and b"\r\n" in data:
+            notes.append("line 1: no shell starts a script with Windows' line endings")
         text = data.decode(encoding_of(data)).replace("\r\n", "\n")
         # Compose without tags, so that YAML constructs no objects yet.
         for root in yaml.compose_all("" if path.suffix == ".md" else text, yaml.SafeLoader):

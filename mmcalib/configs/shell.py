@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Final
 
 import tree_sitter_bash
@@ -277,7 +278,7 @@ class Script:
             case [name, *_] if name.startswith("--"):
                 self.commands.append(command)
                 self.notes.append(f"line {command.line}: {ORPHANS}")
-            case [*texts] if _TALKERS.isdisjoint(texts[:2]):
+            case [*texts] if _TALKERS.isdisjoint(PurePath(text).name for text in texts[:2]):
                 self.commands.append(command)
                 if texts[0] == "xargs":
                     self.notes.append(f"line {command.line}: what xargs adds is not read")

@@ -156,6 +156,12 @@ class ResolvedModel:
     notes: tuple[str, ...]
 
 
+def hub_name(model: str) -> str:
+    """Return the id of a model that is named by its place in a hub's cache; other names stay."""
+    cached = _CACHED.search(model)
+    return cached[1].replace("--", "/") if cached else model
+
+
 def resolve(
     model: str,
     *,
@@ -171,9 +177,8 @@ def resolve(
     ModelError if the model is not found, or if a local folder has no config.json.
     """
     env = os.environ if env is None else env
-    cached = _CACHED.search(model)
-    if cached and not Path(model, "config.json").expanduser().exists():
-        name = cached[1].replace("--", "/")
+    name = hub_name(model)
+    if name != model and not Path(model, "config.json").expanduser().exists():
         found = resolve(name, cache_dir=cache_dir, env=env, hub=hub, architecture=architecture)
         return replace(found, notes=(*found.notes, f"{model} is {name} of the hub"))
     if (local := Path(model).expanduser()).is_dir():

@@ -74,6 +74,7 @@ def test_the_model_of_a_log_is_looked_for_before_vllm_reads_anything(cli, tmp_pa
     )
     ended = cli("plan", "--log", "server.log", "--gpu", "L4")
     assert (ended.code, ended.out) == (1, "")
+    assert "\nopendatalab/MinerU2.5-2509-1.2B: what the log says\n" in ended.err
     assert "cannot find the log's model: model opendatalab/MinerU2.5-2509-1.2B not" in ended.err
     assert "such as Qwen/Qwen2-VL-2B-Instruct" in ended.err
 

@@ -181,6 +181,21 @@ def test_another_change_of_a_list_is_named(tmp_path: Path, change: str) -> None:
     assert read(tmp_path, "a.py", text).unread == (f"line 2: {change} is not read",)
 
 
+def test_an_option_that_an_unread_change_names_is_left_out(tmp_path: Path) -> None:
+    text = f"a = ['vllm', 'serve', '{MODEL}', '--seed', '1', '--port', '2']\n"
+    text += (
+        "def quiet(words):\n    words += ['--disable-log-stats']\ndef show(words): print(words)\n"
+    )
+    text += "b = a\nb[b.index('--seed') + 1] = '3'\nquiet(a)\nshow(a)\nrun(a)"
+    found = read(tmp_path, "a.py", text)
+    assert found.file_flags == ("--port", "2")
+    assert list(found.unread) == [
+        "line 6: b[b.index('--seed') + 1] = '3' is not read",
+        "line 7: quiet(a) is not read",
+        "line 1: --seed is left out: it is changed",
+    ]
+
+
 def test_why_no_model_is_given_is_said(tmp_path: Path) -> None:
     error = read(tmp_path, "a.sh", "set -a\nvllm serve $M --seed $S\n").no_model_error()
     why = "line 2: the model is left out: $M is not set in the file"
@@ -188,10 +203,13 @@ def test_why_no_model_is_given_is_said(tmp_path: Path) -> None:
 
 
 def test_an_argument_that_is_set_again_is_left_out(tmp_path: Path) -> None:
-    text = f"import vllm as v\na = v.EngineArgs('{MODEL}', seed=1)\na.seed = 2\n"
-    found = read(tmp_path, "a.py", text)
+    text = f"import vllm as v\na = v.EngineArgs('{MODEL}', seed=1, port=1)\na.seed = 2\n"
+    found = read(tmp_path, "a.py", f"{text}b = dataclasses.replace(a, port=2)\n")
     assert (found.model, found.file_flags) == (MODEL, ())
-    assert found.unread == ("line 3: seed is left out: it is set again here",)
+    assert list(found.unread) == [
+        "line 3: seed is left out: it is set again here",
+        "line 4: port is left out: it is set again here",
+    ]
 
 
 @pytest.mark.parametrize("option", ["", "--port=1 ", "--no-enable-prefix-caching "])
@@ -206,7 +224,9 @@ from vllm import EngineArgs
 BASE = {{"max_model_len": 8 * 1024, "limit_mm_per_prompt": dict(image=2**2)}}
 cfg = {{**BASE, "model": "{MODEL}", "seed": 1}}
 cfg["seed"] = 1 << 4
-cfg.update({{"port": -2}}, max_num_seqs=9 // 2)
+same = cfg
+same.update({{"port": -2}}, max_num_seqs=9 // 2, enforce_eager=True)
+cfg.pop("enforce_eager")
 if BASE:
     cfg["dtype"] = "half"
 cfg["block_size"] = 2 ** 10**9
@@ -221,9 +241,10 @@ cfg["revision"] = "main"
     )
     known = " is known only when it runs"
     assert list(found.unread) == [
-        f"line 9: dtype is left out: 'half' if ... else ...{known}",
-        f"line 9: block_size is left out: 2 ** 10 ** 9{known}",
-        f"line 9: revision is left out: 'main' if ... else ...{known}",
+        f"line 11: enforce_eager is left out: cfg.pop('enforce_eager'){known}",
+        f"line 11: dtype is left out: 'half' if ... else ...{known}",
+        f"line 11: block_size is left out: 2 ** 10 ** 9{known}",
+        f"line 11: revision is left out: 'main' if ... else ...{known}",
     ]
 
 
@@ -258,6 +279,17 @@ def test_yaml_of_another_program_is_no_configuration(tmp_path: Path, text: str) 
         read(tmp_path, "a.yaml", text)
     kept = "hf-overrides: {a: 1}\nlora-modules: [{name: a}]\nof_another_release: {a: 1}\n"
     assert len(read(tmp_path, "a.yaml", kept).settings) == 3
+
+
+def test_windows_line_endings_of_a_script_are_named(tmp_path: Path) -> None:
+    found = read(tmp_path, "a.sh", f"#!/bin/sh\r\nvllm serve \\\r\n  {MODEL}\r\n")
+    assert found.unread == ("line 1: no shell starts a script with Windows' line endings",)
+
+
+def test_an_item_of_several_words_is_named(tmp_path: Path) -> None:
+    text = f"image: vllm/vllm-openai\nargs: [--model, {MODEL}, --max-num-seqs 8]\n"
+    found = read(tmp_path, "a.yaml", f"kind: Pod\n{text}")
+    assert found.unread == ("line 3: --max-num-seqs 8 is one word, not several",)
 
 
 @pytest.mark.parametrize(("name", "said"), [("a.ipynb", "is a notebook"), ("a.hcl", "has no form")])

@@ -16,6 +16,7 @@ from mmcalib.files import encoding_of, open_document
 from mmcalib.logs.starts import StartupLog, last_failed, read_starts
 from mmcalib.models import gpus
 from mmcalib.models.gpus import Gpu
+from mmcalib.models.resolve import hub_name
 from mmcalib.releases.constants import CONTEXT_BYTES, MOST_CONTEXT_BYTES, find_unsafe_settings
 from mmcalib.remedies.log import ROUNDING_BYTES, LogAnswer, answer_log
 from mmcalib.remedies.memory import NOTHING_KEPT, Kept
@@ -84,7 +85,8 @@ class ServerLog:
 
     def answer(self, gpu: Gpu | None = None, kept: Kept = NOTHING_KEPT) -> LogAnswer:
         """Answer from the log alone."""
-        return answer_log(self.starts, self.log, gpu.total_bytes if gpu else None, kept)
+        answer = answer_log(self.starts, self.log, gpu.total_bytes if gpu else None, kept)
+        return replace(answer, model=hub_name(answer.model))
 
     def engine_args(self, known: Collection[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Return the arguments to rehearse, of those that the parser knows, and the others.
@@ -121,7 +123,7 @@ def read_server_log(path: Path, model: str | None = None) -> ServerLog:
         why = f"--log {path}: no server starts by line {line}"
         raise UsageError(why, hint=f"--log {path}:{starts[0].line}")
     # An export may have its newest start first.
-    named = [one for one in starts if model and one.model == model] or starts
+    named = [one for one in starts if model and hub_name(one.model or "") == model] or starts
     chosen = max(picked, key=lambda one: one.line) if picked else last_failed(named)
     if chosen.is_mixed:
         why = f"--log {path}: the lines of several servers are mixed, and do not say whose they are"

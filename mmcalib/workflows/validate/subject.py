@@ -70,7 +70,8 @@ def parse_config(
     """
     options, bad = opening.list_options(host).arguments, dict[str, str]()
     flags, repeated = configuration.every_flag, configuration.repeated_keys
-    written = WrittenFile(configuration.settings, repeated, flags, options)
+    left_out = configuration.left_out
+    written = WrittenFile(configuration.settings, repeated, flags, options, left_out)
     parsed, refused = _parse(host, configuration)
     if parsed is None:
         if flags_error := opening.rejected_flags_error(refused, flags, options):
