@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
 
 from mmcalib.census.census import Census
 from mmcalib.census.prompts import PromptCensus
@@ -35,6 +36,10 @@ from mmcalib.progress import Progress
 from mmcalib.remedies.memory import Remedy
 from mmcalib.text import plural
 
+# The most tokens of an item, for each modality that has to shrink.
+Tokens: TypeAlias = Mapping[Modality, int]
+_FREE: Final[Tokens] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class DecisionBuilder:
@@ -60,10 +65,10 @@ class DecisionBuilder:
         budgets = self.budgets.with_values(remedy.changes)
         return replace(self, budgets=budgets, remedies=(*self.remedies, remedy))
 
-    def candidates(self, at_most: int | None = None) -> Iterator[Decision]:
+    def candidates(self, at_most: Tokens = _FREE) -> Iterator[Decision]:
         """Yield configurations of equal quality, the cheapest budget first: the smallest caps that
         shrink no item, with a step rounded to whole items up or down, or to the corpus' largest
-        item; then vLLM's default items and step. `at_most` bounds the tokens of items.
+        item; then vLLM's default items and step. `at_most` bounds the tokens of a modality's items.
         """
         budgets = self.budgets
         # A model that cannot chunk its input needs room for a few prompt tokens in the step.
@@ -76,12 +81,10 @@ class DecisionBuilder:
         step = replace(budgets, rounding=other).step_tokens(capped.engine_args, largest)
         if step != capped.engine_args["max_num_batched_tokens"]:
             yield self.build(at_most, other)
-        if at_most is None and budgets.policy.keeps_quality and not capped.raises_detail:
-            yield self.build(None, "none", capped=False)
+        if not at_most and budgets.policy.keeps_quality and not capped.raises_detail:
+            yield self.build(at_most, "none", capped=False)
 
-    def build(
-        self, at_most: int | None, rounding: Rounding = "up", *, capped: bool = True
-    ) -> Decision:
+    def build(self, at_most: Tokens, rounding: Rounding = "up", *, capped: bool = True) -> Decision:
         """Build the policy's configuration for items of at most `at_most` tokens; without `capped`,
         every option keeps its default and has no size hint: vLLM's encoder cache is larger.
         """
@@ -146,13 +149,13 @@ class DecisionBuilder:
             )
         return self._tables[setting.key]
 
-    def _choose(self, explored: Sequence[Explored], at_most: int | None) -> Point:
+    def _choose(self, explored: Sequence[Explored], tokens: Tokens) -> Point:
         """Choose by policy among caps with which vLLM's largest item covers the corpus' largest:
         below that only a larger step would hold it. If the default's does not, neither need those
         above it. Prefer the default at equal cost: vLLM 0.28 counts the largest item without the
         cap but builds its dummy with it, and so reserves too little.
         """
-        policy = self.budgets.policy
+        policy, at_most = self.budgets.policy, tokens.get(explored[0].point.knob.modality)
         default = _default(explored)
         free = at_most is None and policy.keeps_quality
         covered = any(e.point is default and _covers(e) for e in explored)
@@ -377,33 +380,77 @@ def decide(
         return _first_that_serves(judge, ranked) or _with_reserve(first, 0, judge) or first
     if not too_long and (found := _with_remedies(builder, judge, ranked)):
         return found
-    by_level: dict[int, Decision | None] = {}
 
-    def fits(at_most: int) -> bool:
+    def serving(at_most: Tokens) -> Decision | None:
         ranked = _rank(builder, judge, at_most)
-        found = None
-        if not _too_long(ranked[0]):
-            found = _first_that_serves(judge, ranked)
-            found = found or _with_remedies(builder, judge, ranked, at_most)
-        by_level[at_most] = found
-        return found is not None
+        if _too_long(ranked[0]):
+            return None
+        found = _first_that_serves(judge, ranked)
+        return found or _with_remedies(builder, judge, ranked, at_most)
 
-    # Smaller items take no more memory, except for profiles rounded to whole items. So if any step
-    # fits, the last one does, and bisection finds the first. Each try takes seconds.
     turned = [[e.point for e in row] for row in explored.values() if has_any_effect(row)]
-    steps = token_levels(turned, budgets.policy)
-    if not steps or not fits(steps[-1]):
+    chosen = _shrink(turned, budgets.policy, serving)
+    if chosen is None:
         return first
-    chosen = by_level[steps[bisect_left(steps, True, hi=len(steps) - 1, key=fits)]]
-    assert chosen is not None
     if too_long:
         return replace(chosen, forced=reason, forced_by="context")
     return replace(chosen, forced=reason, forced_by="memory", unforced=judge.would_serve(first))
 
 
-def _rank(
-    builder: DecisionBuilder, judge: MemoryJudge, at_most: int | None = None
-) -> list[Decision]:
+def _shrink(
+    turned: Sequence[Sequence[Point]], policy: Policy, serving: Callable[[Tokens], Decision | None]
+) -> Decision | None:
+    """Return what serves with the largest items: all of one bound, then each modality of its own,
+    those that lose most first. None if even the smallest items do not serve.
+    """
+    modalities = {points[0].knob.modality for points in turned}
+    found = _largest_serving(token_levels(turned, policy), _FREE, modalities, serving)
+    if found is None:
+        return None
+    level, chosen = found
+    at_most = dict.fromkeys(modalities, level)
+    kept = {
+        m: [p.mean_retention for p in chosen.chosen if p.knob.modality == m] for m in modalities
+    }
+    for modality in sorted(modalities, key=lambda m: min(kept[m])):
+        others = {m: tokens for m, tokens in at_most.items() if m != modality}
+        if not others or min(kept[modality]) == 1:
+            continue
+        if whole := serving(others):
+            chosen, at_most = whole, others
+            continue
+        own = [points for points in turned if points[0].knob.modality == modality]
+        more = [tokens for tokens in token_levels(own, policy) if tokens > level]
+        if found := _largest_serving(more, others, {modality}, serving):
+            at_most[modality], chosen = found
+    return chosen
+
+
+def _largest_serving(
+    levels: Sequence[int],
+    others: Tokens,
+    modalities: Iterable[Modality],
+    serving: Callable[[Tokens], Decision | None],
+) -> tuple[int, Decision] | None:
+    """Return the largest of these levels that serves, beside the bounds of `others`, and how.
+
+    Smaller items take no more memory, except for profiles rounded to whole items. So if any level
+    serves, the last one does, and bisection finds the first. Each try takes seconds.
+    """
+    by_level: dict[int, Decision | None] = {}
+
+    def serves(level: int) -> bool:
+        by_level[level] = serving({**others, **dict.fromkeys(modalities, level)})
+        return by_level[level] is not None
+
+    if not levels or not serves(levels[-1]):
+        return None
+    level = levels[bisect_left(levels, True, hi=len(levels) - 1, key=serves)]
+    chosen = by_level[level]
+    return None if chosen is None else (level, chosen)
+
+
+def _rank(builder: DecisionBuilder, judge: MemoryJudge, at_most: Tokens = _FREE) -> list[Decision]:
     """Rank candidates: first those with nearly the largest KV cache, at least the default's, the
     step nearest to vLLM's default first; then the others. vLLM's own items and step come before
     all if they are among them and reserved, or if none exceeds the default. Only one without a GPU.
@@ -471,7 +518,7 @@ def _with_remedies(
     builder: DecisionBuilder,
     judge: MemoryJudge,
     ranked: Sequence[Decision],
-    at_most: int | None = None,
+    at_most: Tokens = _FREE,
 ) -> Decision | None:
     """Return a configuration that serves: the first, or the one with the fewest remedies, of these
     one that is no slower, at the least cost, with the most KV cache. None if there is none.

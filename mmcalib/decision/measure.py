@@ -11,10 +11,18 @@ from mmcalib.census.census import Census, shape_order
 from mmcalib.decision.media_files import Files, prepare_files
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import Setting
-from mmcalib.domain.memory import Dummy
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shape_columns import Column, ShapeCount, ShapeCounts, Shapes
-from mmcalib.domain.shapes import Modality, Shape, VideoShape, is_size, scaled, weight
+from mmcalib.domain.shapes import (
+    AudioShape,
+    ImageShape,
+    Modality,
+    Shape,
+    VideoShape,
+    is_size,
+    scaled,
+    weight,
+)
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Blank, CountEmbeds, File, Measure, Measured
 from mmcalib.errors import EngineDied, VllmMoved, VllmRefused
@@ -164,15 +172,18 @@ def count_embeds(host: EngineHost, setting: Setting, shapes: Shapes) -> counting
 
 # Copies of an item that are compared with it, and the scale of the smallest and of a larger one.
 _COPIES, _SMALLEST, _LARGER = 33, 1 / 64, 4.0
+# Shares of an item above which its loss is not worth a word.
+_LOST_SOUND, _LOST_DETAIL = 0.95, 0.5
 
 
 def find_same_cost(
-    host: EngineHost, setting: Setting, shape: Shape, dummy: Dummy | None
+    host: EngineHost, setting: Setting, shape: Shape, dummy: Shape | None
 ) -> Shape | None:
-    """Return the smallest copy that takes as many tokens; the `dummy` if all copies do.
+    """Return the smallest copy that takes as many tokens; of the `dummy`'s size if all copies do.
 
-    None if that has more than half of the pixels or samples, if a larger copy takes more (then the
-    model enlarges the small ones), or if vLLM cannot count them.
+    None if that has more than half of the pixels, or nearly all of a sound, of which the rest is
+    lost; if a larger copy takes more (then the model enlarges the small ones); or if vLLM cannot
+    count them.
     """
     larger = scaled(shape, _LARGER)
     edges: tuple[float, float] = 1.0, _SMALLEST
@@ -193,11 +204,15 @@ def find_same_cost(
             break
         below = fewer.index(True)
         edges, found = (steps[below - 2], steps[below - 1]), copies[below - 1]
-    if found is None and dummy is not None:
-        found = dummy.shape(shape.modality, getattr(shape, "sample_rate_hz", None))
-        if isinstance(shape, VideoShape) and isinstance(found, VideoShape):
-            found = replace(shape, width_px=found.width_px, height_px=found.height_px)
-    return found if found and weight(found) < weight(shape) / 2 else None
+    match found, shape, dummy:
+        case None, VideoShape(), VideoShape():
+            found = replace(shape, width_px=dummy.width_px, height_px=dummy.height_px)
+        case None, AudioShape(), AudioShape():
+            found = scaled(shape, dummy.duration_s / shape.duration_s)
+        case None, ImageShape(), _:
+            found = dummy
+    least = _LOST_SOUND if shape.modality == "audio" else _LOST_DETAIL
+    return found if found and weight(found) < weight(shape) * least else None
 
 
 Sample = Sequence[tuple[Shape, str]]

@@ -183,7 +183,7 @@ class RunOptions:
         spelled=("--count", "--conversation"),
         words_type=list[str],
         read=_read_counts,
-        wrong="a count must not be negative",
+        wrong="{option}: {given} is not a modality, or not a count",
         hint="--count image=4",
         basic=True,
     )

@@ -136,8 +136,9 @@ def review(session: Session, decided: Derived) -> Review:
     for modality in (m for m in table.modalities() if m not in kept):
         largest = items.largest_item(table.columns_of(modality)).shape
         dummy = decision.plain.dummies.get(modality)
+        profiled = dummy.shape(modality, served.opened.audio_rate_hz) if dummy else None
         # A smaller copy of the largest item that takes as many tokens.
-        if copy := find_same_cost(session.host, table.setting, largest, dummy):
+        if copy := find_same_cost(session.host, table.setting, largest, profiled):
             same[modality], kept[modality] = copy, weight(copy) / weight(largest)
     needed = required_environment(served.refused, served.opened.server)
     corpus, gpu = replace(served.corpus, skipped=decided.skipped), session.job.gpu

@@ -127,6 +127,19 @@ def test_a_context_too_short_for_an_item_forces_it_smaller_and_says_so() -> None
     assert "--max-model-len" in checks["detail kept"].remedy
 
 
+def test_each_modality_shrinks_no_more_than_the_context_asks() -> None:
+    """Two pages and a clip: once the pages are small, the clip fits whole."""
+    clip = VideoShape(32, 30.0, 9.0, 336, 336)
+    policy = Policy(max_model_len=6144, count={"image": 2})
+    model = opened(knobs=(area_knob("image"), area_knob("video")))
+    decision = decide(corpus([PAGE, clip]), policy, model=model)
+    assert decision.forced_by == "context"
+    assert decision.default_table.costs[clip].tokens == 2304
+    assert [decision.table.costs[shape].tokens for shape in (PAGE, clip)] == [1280, 2304]
+    assert decision.longest is not None
+    assert decision.longest.needed_tokens == 2 * 1280 + 2304 + 1024
+
+
 def test_few_steps_are_tried_and_one_where_none_helps() -> None:
     """Each takes seconds: it is measured as a whole, and rehearsed."""
     tried: set[int] = set()

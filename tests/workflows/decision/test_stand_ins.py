@@ -9,7 +9,7 @@ import pytest
 from mmcalib.decision.measure import find_same_cost
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.model import Cost
-from mmcalib.domain.shapes import ImageShape, Shape, weight
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, weight
 from mmcalib.engine.messages import Blank, CountEmbeds, EmbedCounts, Measure, Measured
 from mmcalib.limits.costs import CostTable
 from mmcalib.limits.counting import PROBES, PROBES_AGAIN
@@ -145,3 +145,27 @@ class Enlarging(Counting):
 def test_an_item_that_the_model_enlarges_loses_no_detail() -> None:
     host = Enlarging(opened())
     assert find_same_cost(host, Setting(), ImageShape(320, 240), None) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("seconds", "kept_s"), [(600, 30), (60, 30), (33, 30), (31, None)])
+def test_sound_that_takes_no_more_tokens_is_lost(seconds: int, kept_s: int | None) -> None:
+    """The model hears 30 seconds."""
+    sound = AudioShape(seconds * 44_100, 44_100)
+    found = find_same_cost(FakeHost(opened()), Setting(), sound, None)  # type: ignore[arg-type]
+    assert (found is None) == (kept_s is None)
+    if isinstance(found, AudioShape):
+        assert found.duration_s == pytest.approx(kept_s, rel=0.01)
+
+
+class Padding(Counting):
+    """Makes as many tokens of every sound, as Whisper does of its 30 seconds."""
+
+    def count(self, request: CountEmbeds) -> EmbedCounts:
+        found = super().count(request)
+        return replace(found, embeds=(1500,) * len(found.embeds))
+
+
+def test_the_length_that_a_model_pads_to_is_said_at_the_rate_of_the_file() -> None:
+    sound, hears = AudioShape(60 * 44_100, 44_100), AudioShape(480_000, 16_000)
+    found = find_same_cost(Padding(opened()), Setting(), sound, hears)  # type: ignore[arg-type]
+    assert found == AudioShape(30 * 44_100, 44_100)
