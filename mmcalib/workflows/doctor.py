@@ -19,7 +19,7 @@ from typing import Literal
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, Status, verdict
 from mmcalib.domain.memory import floor_utilization
-from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.domain.shapes import Modality
 from mmcalib.engine.environment import serve_command
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import EnvironmentReport, ProbeEnvironment
@@ -257,11 +257,11 @@ def check_machine(machine: Host, *, wanted_bytes: int) -> Iterator[Check]:
         yield Check(ids.OPEN_FILES, "pass", most)
 
 
-# Package name: its module, and the shape of the test file that it writes and reads.
-_MEDIA: dict[str, tuple[str, Shape]] = {
-    "pillow": ("PIL", ImageShape(64, 48)),
-    "av": ("av", VideoShape(4, 2.0, 2.0, 64, 48)),
-    "soundfile": ("soundfile", AudioShape(800, 16_000)),
+# Package name: its module, and the modality of the test file that it writes and reads.
+_MEDIA: dict[str, tuple[str, Modality]] = {
+    "pillow": ("PIL", "image"),
+    "av": ("av", "video"),
+    "soundfile": ("soundfile", "audio"),
 }
 _WITH_VLLM = ("torch", "transformers", "torchvision", "torchaudio")
 _OPTIONAL = {
@@ -303,10 +303,10 @@ def check_media_libraries() -> Check:
             return Check(ids.MEDIA_LIBRARIES, "fail", detail, remedy)
     try:
         with Scratch() as scratch:
-            for name, (_, shape) in _MEDIA.items():
-                if why := check_library(shape, scratch.path):
+            for name, (_, modality) in _MEDIA.items():
+                if why := check_library(modality, scratch.path):
                     version = installed_version(name)
-                    detail = f"{name} {version} cannot read {shape.modality} files: {why}"
+                    detail = f"{name} {version} cannot read {modality} files: {why}"
                     # The requirement that excludes the installed series.
                     first, second, *_ = f"{version}.0".split(".")
                     series = first if first != "0" else f"0.{second}"
