@@ -26,7 +26,6 @@ from mmcalib.engine.messages import EnvironmentReport, ProbeEnvironment
 from mmcalib.errors import EngineError, OutputError, UsageError
 from mmcalib.files import Scratch
 from mmcalib.limits.processor_cache import SHM_BYTES
-from mmcalib.media.decode import check_library
 from mmcalib.models import gpus, resolve
 from mmcalib.models.catalogue import bundled_models
 from mmcalib.models.gpus import Gpu
@@ -301,6 +300,9 @@ def check_media_libraries() -> Check:
             detail = one_line(f"{name} {installed_version(name)} does not import: {error}")
             remedy = f"pip install --force-reinstall --no-deps {name}"
             return Check(ids.MEDIA_LIBRARIES, "fail", detail, remedy)
+    # It imports them too.
+    from mmcalib.media.decode import check_library
+
     try:
         with Scratch() as scratch:
             for name, (_, modality) in _MEDIA.items():
