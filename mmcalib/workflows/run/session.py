@@ -54,7 +54,7 @@ from mmcalib.progress import Progress
 from mmcalib.proof.prove import Proof
 from mmcalib.results.memory import EncoderBudget
 from mmcalib.text import flag, one_line
-from mmcalib.workflows.corpus import LoadedCorpus, read_corpus
+from mmcalib.workflows.corpus import LoadedCorpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +114,6 @@ class RunOutcome:
     def update(self, calibration: Calibration | None) -> None:
         self.calibration = calibration
         self.on_change(self)
-
-
-def read_job_corpus(job: Job, progress: Progress, *, sound: bool = False) -> LoadedCorpus:
-    """Read the job's corpus, `sound` as in `examine`. Raises CorpusError and UsageError."""
-    return read_corpus(
-        job.options.data or (),
-        job.options.requests or (),
-        allowed_root=job.options.allowed_local_media_path,
-        progress=progress,
-        how=job.probe,
-        sound=sound,
-    )
 
 
 @dataclass(frozen=True, slots=True)
