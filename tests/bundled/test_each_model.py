@@ -23,9 +23,8 @@ from mmcalib.progress import Silent
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.workflows.corpus import read_corpus
 from mmcalib.workflows.run.document import build_calibration
-from mmcalib.workflows.run.prepare import open_to_calibrate, prepare
 from mmcalib.workflows.run.session import Job, Session
-from mmcalib.workflows.run.stages import Review, derive, prove_decision
+from mmcalib.workflows.run.stages import Review, derive, open_to_calibrate, prepare, prove_decision
 from tests.bundled.known import Line, counts, marks, rule
 from tests.bundled.shapes import CORPUS, SHAPES
 from tests.bundled.subject import Subject

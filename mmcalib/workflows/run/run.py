@@ -34,7 +34,6 @@ from mmcalib.storage.location import allow_hosts
 from mmcalib.workflows.corpus import read_corpus
 from mmcalib.workflows.run import stages
 from mmcalib.workflows.run.document import build_calibration
-from mmcalib.workflows.run.prepare import open_to_calibrate, prepare
 from mmcalib.workflows.run.session import Job, RunOutcome, Shared, open_session
 
 
@@ -88,7 +87,7 @@ def _run(
         root, how = given.allowed_local_media_path, job.probe
         sources = given.data or (), given.requests or ()
         read = partial(read_corpus, *sources, allowed_root=root, how=how)
-        opening = shared.open(partial(open_to_calibrate, session, resolved))
+        opening = shared.open(partial(stages.open_to_calibrate, session, resolved))
         pending: list[Future[Any]] = [opening, *([session.fit] if session.fit else [])]
         if shared.corpus is None:
 
@@ -111,7 +110,8 @@ def _run(
         outcome.update(None)
         for note in resolved.notes[:1]:
             progress.note(note)
-        decided = stages.derive(session, prepare(session, resolved, corpus, opened))
+        served = stages.prepare(session, resolved, corpus, opened)
+        decided = stages.derive(session, served)
         outcome.skipped.extend(decided.decision.unreadable)
         reviewed = stages.review(session, decided)
         stages.start_memory(session, decided)
