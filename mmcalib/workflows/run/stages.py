@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,10 +45,19 @@ from mmcalib.gate.admission import (
 )
 from mmcalib.limits.demand import FixedKvCache
 from mmcalib.limits.policy import Policy
+from mmcalib.limits.values import compute_reserve, count_limits
+from mmcalib.models.catalogue import find_model
 from mmcalib.models.cut import cut_checkpoint
+from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.prediction import predict, worst_steps
-from mmcalib.prediction.rehearse import Predicted, with_gpu_defaults
+from mmcalib.prediction.rehearse import (
+    EngineArgs,
+    MemoryPrediction,
+    Predicted,
+    budget_figures,
+    with_gpu_defaults,
+)
 from mmcalib.prediction.worst_steps import RehearseAll, find_shortfall
 from mmcalib.progress import Silent
 from mmcalib.proof.prove import (
@@ -64,12 +75,7 @@ from mmcalib.results.memory import EncoderBudget, ServedTraffic
 from mmcalib.text import one_line
 from mmcalib.workflows import judging
 from mmcalib.workflows.corpus import LoadedCorpus, files_of, keep_requests
-from mmcalib.workflows.run.session import (
-    Session,
-    budget_your_config,
-    check_unstarted_flags,
-    refuse_unusable,
-)
+from mmcalib.workflows.run.session import GivenConfiguration, Session
 from mmcalib.workflows.traffic.rehearse import MOST_IN_A_RUN, BackgroundTraffic, finish_serving
 from mmcalib.workflows.traffic.requests import make_trace
 
@@ -205,6 +211,29 @@ def prepare(
     )
 
 
+def refuse_unusable(
+    prediction: MemoryPrediction,
+    default: EngineArgs,
+    given: Mapping[str, Any],
+    flags: Sequence[str],
+    resolved: ResolvedModel,
+) -> None:
+    """Raise UsageError if vLLM rejects the model with these arguments but not without them."""
+    prediction.attempt(default)
+    refused = prediction.find_result(default)
+    rest = {k: v for k, v in default.items() if k not in given}
+    if not given or not isinstance(refused, VllmRefused) or prediction.attempt(rest) is None:
+        return
+    arguments = shlex.join(flags) or ", ".join(given)
+    hint = refused.hint or "change the flag that vLLM names, or leave it out"
+    if not_quantized := re.search(r"(?:config file for|config, and) (\w+)", refused.reason):
+        sibling = f"{resolved.id}-{not_quantized[1].upper()}"
+        other = f"--model {sibling}" if find_model(sibling) else "--model with a checkpoint that is"
+        hint = f"this checkpoint is not quantized: {other}, or -- --quantization fp8"
+    words = f"vLLM rejects {resolved.id} with {arguments}: {one_line(refused.reason)}"
+    raise UsageError(words, hint=hint) from refused
+
+
 def open_to_calibrate(session: Session, resolved: ResolvedModel) -> ModelInfo:
     """Open the model without progress. Raises ModelError if it is text-only or vLLM rejects it."""
     try:
@@ -276,6 +305,20 @@ class Derived:
         return {"model": model, **self.decision.engine_args}
 
 
+def budget_your_config(
+    yours: GivenConfiguration | None, budgets: BudgetSource
+) -> tuple[EncoderBudget | None, str]:
+    """Return vLLM's budget under the user's configuration, and vLLM's words if it rejects it."""
+    if yours is None:
+        return None, ""
+    try:
+        budget = budgets.budget_of(yours.engine_args, build_dummy=True)
+    except VllmRefused as error:
+        return None, error.reason
+    counts = {m: c.value for m, c in count_limits(yours.engine_args, budgets.opened).items()}
+    return budget_figures(budget, compute_reserve(budget, counts)), ""
+
+
 def derive(session: Session, served: Prepared) -> Derived:
     job, host, progress = session.job, session.host, session.progress
     opened, corpus = served.opened, served.corpus
@@ -325,6 +368,15 @@ class Review:
     environment: Mapping[str, int]
     checks: tuple[Check, ...]
     least_kept: Mapping[Modality, float] = field(default_factory=dict)
+
+
+def check_unstarted_flags(
+    given: Mapping[str, Any], device: str, gpu: Gpu | None
+) -> Iterator[Check]:
+    """Yield a check of the arguments with which no engine can start on this machine."""
+    usable = without_gpu_args(given, device)
+    if unusable := [name for name in given if name not in usable]:
+        yield engine.unstarted_flags_check(unusable, gpu.name if gpu else None)
 
 
 def review(session: Session, decided: Derived) -> Review:
