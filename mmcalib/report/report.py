@@ -149,7 +149,7 @@ class Report:
     @property
     def shown(self) -> CalibrationDocument:
         """The calibration, redacted if asked for."""
-        return self._redacted[0] if self.redact_paths else self.calibration
+        return self._redacted[0]
 
     @property
     def command(self) -> str:
@@ -160,14 +160,13 @@ class Report:
     @cached_property
     def items(self) -> list[CostlyItem]:
         """The costliest items, as the page shows them."""
-        names = self._redacted[1] if self.redact_paths else None
         return costliest_items(
-            self.calibration, thumbnails=self.thumbnails, names=names, roots=self.roots
+            self.calibration, thumbnails=self.thumbnails, names=self._redacted[1], roots=self.roots
         )
 
     @cached_property
-    def _redacted(self) -> tuple[CalibrationDocument, dict[str, str]]:
-        return redacted(self.calibration)
+    def _redacted(self) -> tuple[CalibrationDocument, dict[str, str] | None]:
+        return redacted(self.calibration) if self.redact_paths else (self.calibration, None)
 
 
 def html(report: Report) -> str:
