@@ -23,6 +23,7 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.engine.environment import serve_command
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import EnvironmentReport, ProbeEnvironment
+from mmcalib.engine.wheels import is_mismatched
 from mmcalib.errors import EngineError, OutputError, UsageError
 from mmcalib.files import Scratch
 from mmcalib.limits.processor_cache import SHM_BYTES
@@ -99,8 +100,7 @@ def _backend_check(report: EnvironmentReport, seconds: float, gpu: Gpu | None) -
 
 def _torch_check(report: EnvironmentReport, versions: Mapping[str, str]) -> Check:
     """Check that torchvision and torchaudio are built for the installed torch."""
-    torch = versions.get("torch", "")
-    index = f" --index-url {CPU_INDEX}" if "+cpu" in torch else ""
+    index = f" --index-url {CPU_INDEX}" if "+cpu" in versions.get("torch", "") else ""
     remedy = f"pip install --force-reinstall --no-deps torchvision torchaudio{index}"
     names = ("torchvision", "torchaudio")
     installs = ", ".join(f"{name} {versions.get(name, 'missing')}" for name in ("torch", *names))
@@ -109,7 +109,7 @@ def _torch_check(report: EnvironmentReport, versions: Mapping[str, str]) -> Chec
         # Models with images need torchvision; only some with audio need torchaudio.
         status: Status = "fail" if "torchvision" in report.failing else "warn"
         return Check(ids.TORCH, status, f"{why} ({installs})", remedy)
-    if "+cpu" in torch and any("+cpu" not in versions.get(name, "+cpu") for name in names):
+    if any(is_mismatched(name, versions.get) for name in names):
         detail = f"{installs}: CUDA builds with a CPU-only torch. mmcalib works around that, also "
         detail += "in `mmcalib serve`; `vllm serve` would not start here"
         return Check(ids.TORCH, "warn", detail, remedy)
