@@ -37,7 +37,7 @@ from mmcalib.models.resolve import cache_dir, resolve
 from mmcalib.prediction.rehearse import Rehearsals
 from mmcalib.results.calibration import CalibrationDocument
 from mmcalib.results.memory import TrafficFigures
-from mmcalib.workflows.traffic.rehearse import serve_trace, traffic_figures
+from mmcalib.workflows.traffic.rehearse import serve_trace
 
 ROOT = Path(__file__).resolve().parent.parent
 GPU = "L4"
@@ -125,11 +125,7 @@ def worst_order(calibration: CalibrationDocument, scratch: Path) -> TrafficFigur
         cut = cut_checkpoint(model, scratch / "served")
         shapes = [sizes[place][1] for place in sorted(places)]
         found = [
-            traffic_figures(
-                serve_trace(rehearsals, cut, args, started, asked, Arrivals(timed=True)),
-                asked,
-                started,
-            )
+            serve_trace(rehearsals, cut, args, started, asked, Arrivals(timed=True))
             for asked in orders(shapes, started.budget, embeds)
         ]
     return max(found, key=lambda one: one.peak_bytes)

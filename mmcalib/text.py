@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
@@ -150,3 +150,12 @@ def map_strings(value: Any, change: Callable[[str], str]) -> Any:
             return [map_strings(one, change) for one in value]
         case _:
             return value
+
+
+def dotted(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value in nested mappings after its dotted name, such as `vision_config.depth`."""
+    for name, one in value.items():
+        if isinstance(one, Mapping):
+            yield from dotted(one, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", one

@@ -20,6 +20,11 @@ def run_python(*words: object, **options: Any) -> subprocess.CompletedProcess[st
     return run_program(sys.executable, *words, **options)
 
 
+def start_python(*words: object, **options: Any) -> subprocess.Popen[str]:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+    return subprocess.Popen([sys.executable, *map(str, words)], **pipes)
+
+
 def answer_of(*words: str | Path, **environment: str) -> Any:
     """Run Python as the engine's child, and return what its last line says."""
     done = run_python(*words, env={**child_environment(os.environ), **environment})

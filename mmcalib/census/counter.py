@@ -15,17 +15,10 @@ from mmcalib.census.executor import Executor, ProbeResult, ProbeTask
 from mmcalib.census.prompts import PromptCensus
 from mmcalib.corpus.chat import Prompt, Source
 from mmcalib.domain.items import Item, Skipped, decode_line, drop_data, loaded_bytes
-from mmcalib.domain.shapes import (
-    AudioShape,
-    EncodedItem,
-    ImageShape,
-    VideoShape,
-    as_encoded_item,
-    is_size,
-)
+from mmcalib.domain.shapes import EncodedItem, as_encoded_item, is_size
 from mmcalib.errors import CorpusError, MmcalibError
 from mmcalib.files import Scratch
-from mmcalib.media.sniff import AUDIO_EXTENSIONS, IMAGE_EXTENSIONS, VIDEO_EXTENSIONS, extension_of
+from mmcalib.media.sniff import EXTENSIONS, extension_of
 from mmcalib.progress import Progress, Silent
 from mmcalib.storage.location import item_version
 from mmcalib.storage.tables import row_of
@@ -250,11 +243,6 @@ _FULL_BYTES = 16 << 20
 
 # If fewer files of a kind fail, they may simply all be damaged.
 _MIN_FAILURES = 3
-_SAMPLES = (
-    (ImageShape(64, 48), IMAGE_EXTENSIONS),
-    (VideoShape(4, 2.0, 2.0, 64, 48), VIDEO_EXTENSIONS),
-    (AudioShape(800, 16_000), AUDIO_EXTENSIONS),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,17 +342,17 @@ def _group(
 def _check_libraries(counter: CorpusCounter) -> None:
     """Raises MmcalibError if all files of a kind fail, and mmcalib's own file of that kind too."""
     present = counter.census.modalities()
-    for shape, endings in _SAMPLES:
+    for modality, endings in EXTENSIONS.items():
         failed = [s for s in counter.skipped.values() if extension_of(s.path) in endings]
         one_reason = len({skipped.reason for skipped in failed}) == 1
-        if not one_reason or len(failed) < _MIN_FAILURES or shape.modality in present:
+        if not one_reason or len(failed) < _MIN_FAILURES or modality in present:
             continue
         from mmcalib.media.decode import check_library
 
         with Scratch() as scratch:
-            why = check_library(shape, scratch.path)
+            why = check_library(modality, scratch.path)
         if why:
-            fails = f"cannot read {shape.modality}: all {len(failed):,} files fail"
+            fails = f"cannot read {modality}: all {len(failed):,} files fail"
             raise MmcalibError(
                 one_line(f"{fails}, and a test file written by mmcalib fails too: {why}"),
                 hint="mmcalib doctor names the broken library and its fix",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import NamedTuple, Protocol
 
 from mmcalib.domain.items import Item, ProbedMedia
@@ -23,13 +22,12 @@ class FunctionRef:
     more: tuple[object, ...] = ()
 
     def __call__(self, item: Item) -> ProbedMedia | str:
-        return load_function(self.module, self.name)(item, *self.more)
+        return self.load()(item)
 
-
-@cache
-def load_function(module: str, name: str) -> Callable[..., ProbedMedia | str]:
-    function: Callable[..., ProbedMedia | str] = getattr(import_module(module), name)
-    return function
+    def load(self) -> ProbeFunction:
+        """Import the module, and return the function of an item alone."""
+        function = resolve_name(f"{self.module}:{self.name}")
+        return lambda item: function(item, *self.more)
 
 
 class ProbeTask(NamedTuple):

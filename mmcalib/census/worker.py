@@ -9,13 +9,7 @@ import gc
 import time
 from multiprocessing.connection import Connection
 
-from mmcalib.census.executor import (
-    FunctionRef,
-    ProbeFunction,
-    ProbeResult,
-    ProbeTask,
-    load_function,
-)
+from mmcalib.census.executor import FunctionRef, ProbeFunction, ProbeResult, ProbeTask
 from mmcalib.domain.items import Skipped, encode_line
 from mmcalib.errors import BUGS, MmcalibError, unexpected
 from mmcalib.processes import confine, serve_parent
@@ -68,7 +62,7 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
     """Serve the parent, whose first message is the probe function and the allowed hosts."""
     look, hosts = pipe.recv()
     if isinstance(look, FunctionRef):
-        load_function(look.module, look.name)
+        look = look.load()
     confine(memory_bytes)
     # Keep imported modules out of every garbage collection.
     gc.freeze()

@@ -47,7 +47,7 @@ def check_every_limited(facts: CheckFacts) -> Iterator[Check]:
     judged, taken = facts.configuration, facts.model.modalities
     limits, budget = judged.engine_args.get(LIMIT) or {}, judged.budget
     missing = [m for m in taken if m not in limits]
-    if not missing or judged.engine_args.get("language_model_only"):
+    if not missing:
         return
     largest = {m: budget.max_tokens_per_item.get(m, 0) for m in missing}
     each = "; ".join(f"one {m} may take {tokens:,} tokens" for m, tokens in largest.items())

@@ -13,14 +13,7 @@ from mmcalib.domain.shapes import Modality, is_size, parse_size, with_tag
 from mmcalib.errors import CorpusError
 from mmcalib.files import is_within
 from mmcalib.media.failure import error_reason
-from mmcalib.media.sniff import (
-    AUDIO_EXTENSIONS,
-    HEAD_BYTES,
-    VIDEO_EXTENSIONS,
-    extension_of,
-    is_media,
-    sniff,
-)
+from mmcalib.media.sniff import EXTENSIONS, HEAD_BYTES, extension_of, is_media, sniff
 from mmcalib.storage.location import MEMBER_MARK, Location, member_path, url_of
 from mmcalib.storage.tables import Cell, Query, batch_rows, open_dataset, open_table
 from mmcalib.text import MISSING, NO_FILE, one_line
@@ -137,9 +130,9 @@ class _TableSource:
 def guess_modality(data: bytes, ending: str) -> Modality:
     """Guess the modality from first bytes and extension; the probe decides later."""
     kind = sniff(data[:HEAD_BYTES])
-    if kind == "audio" or (kind != "image" and ending in AUDIO_EXTENSIONS):
+    if kind == "audio" or (kind != "image" and ending in EXTENSIONS["audio"]):
         return "audio"
-    video = kind == "container" or (kind != "image" and ending in VIDEO_EXTENSIONS)
+    video = kind == "container" or (kind != "image" and ending in EXTENSIONS["video"])
     return "video" if video else "image"
 
 

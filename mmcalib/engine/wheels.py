@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def _find_names(pattern: str, *files: str) -> set[str]:
     return {name for path in paths for name in re.findall(pattern, path.read_text("utf-8"))}
 
 
-def is_mismatched(package: str) -> bool:
-    """Return True if torch is a CPU-only build and the package is not."""
-    own = installed_version(package)
-    return "+cpu" in (installed_version("torch") or "") and own is not None and "+cpu" not in own
+def is_mismatched(package: str, find: Callable[[str], str | None] = installed_version) -> bool:
+    """Return True if torch is a CPU-only build and the package is not, by `find`'s versions."""
+    own = find(package)
+    return "+cpu" in (find("torch") or "") and own is not None and "+cpu" not in own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -63,8 +64,17 @@ def decode_check(item: Item, modality: Modality) -> str | None:
     return None
 
 
-def check_library(shape: Shape, folder: Path) -> str:
-    """Return why mmcalib cannot read back a file of this shape that it writes; empty if it can."""
+# A file of each modality to write and read back.
+_SAMPLES: Mapping[Modality, Shape] = {
+    "image": ImageShape(64, 48),
+    "video": VideoShape(4, 2.0, 2.0, 64, 48),
+    "audio": AudioShape(800, 16_000),
+}
+
+
+def check_library(modality: Modality, folder: Path) -> str:
+    """Return why mmcalib cannot read a file of this modality that it writes; empty if it can."""
+    shape = _SAMPLES[modality]
     try:
         item = Item(str(write_blank(shape, 0, folder)))
         result = probe(item)
@@ -72,7 +82,7 @@ def check_library(shape: Shape, folder: Path) -> str:
             return result.reason
         if str(result) != str(shape):
             return f"wrote {shape} and read {result}"
-        return decode_check(item, shape.modality) or ""
+        return decode_check(item, modality) or ""
     except Exception as error:  # noqa: BLE001 - any error is the result of the test
         return one_line(f"{type(error).__name__}: {error}")
 

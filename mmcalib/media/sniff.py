@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Final, Literal
 
+from mmcalib.domain.shapes import Modality
 from mmcalib.storage.location import MEMBER_MARK
 
 Kind = Literal["empty", "image", "container", "audio", "frames", "text", "unknown"]
@@ -152,30 +153,26 @@ def _is_ogg_sound(head: bytes) -> bool:
     )
 
 
-IMAGE_EXTENSIONS: Final = frozenset(
-    {
+EXTENSIONS: Final[Mapping[Modality, tuple[str, ...]]] = {
+    "image": (
         *("jpg", "jpeg", "jpe", "jfif", "png", "ppm", "pgm", "pbm", "pnm", "gif", "webp", "bmp"),
         *("tif", "tiff", "avif", "heic", "heif", "jp2", "ico", "psd", "tga"),
-    }
-)
-VIDEO_EXTENSIONS: Final = frozenset(
-    {
+    ),
+    "video": (
         *("mp4", "m4v", "mov", "avi", "mkv", "webm", "mpg", "mpeg", "ogv", "wmv", "flv", "ts"),
         *("mts", "m2ts", "3gp", "mjpeg", "h264", "mxf"),
-    }
-)
-AUDIO_EXTENSIONS: Final = frozenset(
-    {
+    ),
+    "audio": (
         *("wav", "mp3", "flac", "ogg", "oga", "opus", "m4a", "aac", "aif", "aiff", "wma", "amr"),
         *("au", "caf", "mka", "weba"),
-    }
-)
+    ),
+}
+MEDIA_EXTENSIONS: Final = frozenset(one for every in EXTENSIONS.values() for one in every)
 # Formats without a signature -> their kind, by the file's extension.
 KIND_OF_EXTENSION: Final[Mapping[str, Kind]] = {
     **dict.fromkeys(("tga", "xbm", "xpm"), "image"),
     "htk": "audio",
 }
-MEDIA_EXTENSIONS: Final = IMAGE_EXTENSIONS | VIDEO_EXTENSIONS | AUDIO_EXTENSIONS
 
 
 def extension_of(path: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from mmcalib.models.cut import text_sections
+from mmcalib.text import dotted
 
 Status = Literal["found", "inferred", "transformers-default", "stand-in"]
 STATUSES: tuple[str, ...] = get_args(Status)
@@ -52,7 +53,7 @@ class Geometry:
 
     def facts(self) -> Iterator[tuple[str, Fact]]:
         """Yield every fact with its dotted name, such as `config.vision_config.depth`."""
-        return _walk(self.sections)
+        return dotted(self.sections)
 
     def values(self, section: str) -> dict[str, Any]:
         """Return a section as in the checkpoint's files, without sources; {} if it is missing."""
@@ -85,14 +86,6 @@ def _parse_facts(raw: Mapping[str, Any], sources: Mapping[str, str]) -> Facts:
         else:
             facts[name] = _parse_facts(node, sources)
     return facts
-
-
-def _walk(facts: Facts, prefix: str = "") -> Iterator[tuple[str, Fact]]:
-    for name, node in facts.items():
-        if isinstance(node, Fact):
-            yield f"{prefix}{name}", node
-        else:
-            yield from _walk(node, f"{prefix}{name}.")
 
 
 def _strip(facts: Facts) -> dict[str, Any]:

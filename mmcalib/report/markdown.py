@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -15,7 +15,7 @@ from mmcalib.report.rows import cell
 from mmcalib.results.calibration import SERVE, CalibrationDocument, with_environment
 from mmcalib.results.engine_yaml import engine_yaml, yaml_key
 from mmcalib.results.memory import Rehearsal
-from mmcalib.text import number, printable
+from mmcalib.text import dotted, number, printable
 
 
 def environment(package: str, **options: Any) -> Environment:
@@ -121,7 +121,7 @@ def _parts_of(shown: _Compared) -> _Parts:
         return {
             "Inputs": {name: str(getattr(shown, name)) for name in _SUBJECT},
             "Memory": {what.strip(): size for what, size, _ in rows.rehearsed_rows(shown.memory)},
-            "Encoder budget": dict(_flat(budget)),
+            "Encoder budget": {name: str(value) for name, value in dotted(budget)},
         }
     corpus = shown.corpus
     about = {
@@ -139,15 +139,7 @@ def _parts_of(shown: _Compared) -> _Parts:
     reserved = rows.reservation_rows(shown)
     return {
         "Inputs": about,
-        "Settings": dict(_flat(shown.engine_config)),
+        "Settings": {name: str(value) for name, value in dotted(shown.engine_config)},
         "Memory, tuned": {what: f"{value} [{label}]" for what, *_, value, label in reserved},
         "Checks": {check.name: check.status for check in shown.checks},
     }
-
-
-def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", str(value)

@@ -1,4 +1,4 @@
-"""The report in every form of `--format`, and JSON Schemas of the documents."""
+"""The report in every form of `--format`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Final, Literal, Self
 
 from markupsafe import Markup, escape
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict
 from rich.console import Console
 
 from mmcalib import text
-from mmcalib.corpus.given import Distribution
 from mmcalib.domain.knobs import Label
 from mmcalib.gate.admission import admit
-from mmcalib.models.gpus import Gpu
 from mmcalib.report import ConfigurationName, ReportName, rows
 from mmcalib.report.html.frontier import frontiers
 from mmcalib.report.html.items import CostlyItem, costliest_items
@@ -29,16 +27,11 @@ from mmcalib.report.summary import summary
 from mmcalib.results.calibration import (
     SERVE,
     CalibrationDocument,
-    Comparison,
     group_evidence,
     with_environment,
 )
-from mmcalib.results.check import Offender, Summary
-from mmcalib.results.doctor import BundledModel, Diagnosis, ScanDocument
 from mmcalib.results.engine_yaml import yaml_entry
-from mmcalib.results.memory import Rehearsal
 from mmcalib.results.part import DocumentPart
-from mmcalib.results.plan import Plan, Validation
 from mmcalib.text import printable
 
 
@@ -156,7 +149,7 @@ class Report:
     @property
     def shown(self) -> CalibrationDocument:
         """The calibration, redacted if asked for."""
-        return self._redacted[0] if self.redact_paths else self.calibration
+        return self._redacted[0]
 
     @property
     def command(self) -> str:
@@ -167,14 +160,13 @@ class Report:
     @cached_property
     def items(self) -> list[CostlyItem]:
         """The costliest items, as the page shows them."""
-        names = self._redacted[1] if self.redact_paths else None
         return costliest_items(
-            self.calibration, thumbnails=self.thumbnails, names=names, roots=self.roots
+            self.calibration, thumbnails=self.thumbnails, names=self._redacted[1], roots=self.roots
         )
 
     @cached_property
-    def _redacted(self) -> tuple[CalibrationDocument, dict[str, str]]:
-        return redacted(self.calibration)
+    def _redacted(self) -> tuple[CalibrationDocument, dict[str, str] | None]:
+        return redacted(self.calibration) if self.redact_paths else (self.calibration, None)
 
 
 def html(report: Report) -> str:
@@ -258,28 +250,3 @@ class WrittenReport(DocumentPart):
     def of(cls, path: Path, name: str) -> Self:
         found = {"written": str(path), "format": name, "bytes": path.stat().st_size}
         return cls.model_validate(found)
-
-
-# By the name of the command, or of the file for documents on disk.
-_DOCUMENTS: Final[Mapping[str, Any]] = {
-    "calibration": CalibrationDocument,
-    "comparison": Comparison,
-    "scan": ScanDocument,
-    "check": Annotated[Offender | Summary, Field(discriminator="kind")],
-    "rehearse": Rehearsal | list[Rehearsal],
-    "validate": Validation,
-    "plan": Plan,
-    "report": WrittenReport,
-    "models": list[BundledModel],
-    "gpus": list[Gpu],
-    "diff": dict[str, list[tuple[str, str, str]]],
-    "doctor": Diagnosis,
-    "distribution": Distribution,
-}
-SCHEMA_NAMES: Final = tuple(_DOCUMENTS)
-
-
-def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of a document, for `check` of a line. docs/schemas has all as files."""
-    found = TypeAdapter(_DOCUMENTS[name]).json_schema(mode="serialization")
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}

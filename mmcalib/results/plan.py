@@ -15,8 +15,14 @@ from mmcalib.results.calibration import Corpus
 from mmcalib.results.memory import EncoderBudget, Memory, Startup
 from mmcalib.results.part import CheckResult, DocumentPart, verdict_words
 
-_Reached = Literal["reached already", "reached", "under-reserved", "out of reach"]
-Verdict = Literal[_Reached, "not rehearsed", "not reproduced"]
+Verdict = Literal[
+    "reached already",
+    "reached",
+    "under-reserved",
+    "out of reach",
+    "not rehearsed",
+    "not reproduced",
+]
 
 
 class TriedFixes(DocumentPart):

@@ -8,14 +8,13 @@ import hashlib
 import importlib
 import io
 import os
-import stat
 import tempfile
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from mmcalib.domain.items import Item
 from mmcalib.errors import OutputError
-from mmcalib.storage.location import MEMBER_MARK, NOT_REGULAR, Location, Opened, status_version
+from mmcalib.storage.location import MEMBER_MARK, Location, Opened, file_version
 from mmcalib.text import MIB
 
 _BLOCK_BYTES = MIB
@@ -92,11 +91,7 @@ def open_whole(path: str) -> tuple[str, Opened]:
 def path_version(path: str) -> str:
     """Return the version of a regular file or object. Raises as `open_item` does."""
     if Location.of(path).is_file:
-        status = os.stat(path)
-        # Opening a pipe would wait for a writer.
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, NOT_REGULAR)
-        return status_version(status)
+        return file_version(path)
     from mmcalib.storage import remote
 
     return remote.version_of(path)

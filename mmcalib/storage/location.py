@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -107,8 +108,12 @@ def is_http(url: str) -> bool:
 NOT_REGULAR = "not a regular file"
 
 
-def status_version(status: os.stat_result) -> str:
-    """Return size and modification time as a version."""
+def file_version(path: str) -> str:
+    """Return size and modification time of a regular file as a version. Raises OSError."""
+    status = os.stat(path)
+    # Opening a pipe would wait for a writer.
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, NOT_REGULAR)
     return f"{status.st_size}:{status.st_mtime_ns}"
 
 
@@ -141,10 +146,9 @@ def item_version(item: Item) -> str:
     if item.byte_source is not None:
         return item.byte_source.version
     try:
-        status = os.stat(item.path)
+        return file_version(item.path)
     except (OSError, ValueError):
         return ""
-    return status_version(status) if stat.S_ISREG(status.st_mode) else ""
 
 
 def is_utf8(path: str) -> bool:

@@ -154,7 +154,7 @@ def read_corpus(
 ) -> LoadedCorpus:
     """Read all sources. Raises CorpusError if one is missing or empty, or UsageError."""
     cache = cache or cache_dir()
-    sources = sources_of(data, requests, allowed_root=allowed_root, scratch=cache / "inline")
+    sources = sources_of(data, requests, allowed_root, cache)
 
     def texts(origins: Container[str] | None) -> Iterator[Text]:
         for source in sources:
@@ -180,15 +180,11 @@ def files_of(corpus: LoadedCorpus, timeout_s: float = TIMEOUT_S) -> Files:
 
 
 def sources_of(
-    data: Sequence[str | Path],
-    requests: Sequence[Path],
-    *,
-    allowed_root: Path | None,
-    scratch: Path,
+    data: Sequence[str | Path], requests: Sequence[Path], allowed_root: Path | None, cache: Path
 ) -> list[Source]:
     """Return all sources, requests first. Raises CorpusError if one is missing, and UsageError."""
     media = [source for one in data for source in find_sources(one)]
-    how = Reading(scratch, allowed_root, at_rest=True)
+    how = Reading(cache / "inline", allowed_root, at_rest=True)
     labelled = zip(requests, file_labels(requests), strict=True)
     return [*(RequestsSource(path, how, label=label) for path, label in labelled), *media]
 
@@ -269,7 +265,7 @@ def scan(
     """Count by headers; `save` sizes, and text in the `model`'s tokens. Raises MmcalibError."""
     if save and save.exists():
         raise OutputError(f"--save {save}: the file exists", hint="another name, or delete it")
-    sources = sources_of(data, requests, allowed_root=allowed_root, scratch=cache_dir() / "inline")
+    sources = sources_of(data, requests, allowed_root, cache_dir())
     progress = progress or Silent()
     with open_prober(how, cache_dir(), progress, DECODED_FILES if save else 0) as prober:
         counted = count_corpus(sources, prober, in_order=False, repeats=repeats)

@@ -19,14 +19,14 @@ from typing import Literal
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, Status, verdict
 from mmcalib.domain.memory import floor_utilization
-from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.domain.shapes import Modality
 from mmcalib.engine.environment import serve_command
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import EnvironmentReport, ProbeEnvironment
+from mmcalib.engine.wheels import is_mismatched
 from mmcalib.errors import EngineError, OutputError, UsageError
 from mmcalib.files import Scratch
 from mmcalib.limits.processor_cache import SHM_BYTES
-from mmcalib.media.decode import check_library
 from mmcalib.models import gpus, resolve
 from mmcalib.models.catalogue import bundled_models
 from mmcalib.models.gpus import Gpu
@@ -100,8 +100,7 @@ def _backend_check(report: EnvironmentReport, seconds: float, gpu: Gpu | None) -
 
 def _torch_check(report: EnvironmentReport, versions: Mapping[str, str]) -> Check:
     """Check that torchvision and torchaudio are built for the installed torch."""
-    torch = versions.get("torch", "")
-    index = f" --index-url {CPU_INDEX}" if "+cpu" in torch else ""
+    index = f" --index-url {CPU_INDEX}" if "+cpu" in versions.get("torch", "") else ""
     remedy = f"pip install --force-reinstall --no-deps torchvision torchaudio{index}"
     names = ("torchvision", "torchaudio")
     installs = ", ".join(f"{name} {versions.get(name, 'missing')}" for name in ("torch", *names))
@@ -110,7 +109,7 @@ def _torch_check(report: EnvironmentReport, versions: Mapping[str, str]) -> Chec
         # Models with images need torchvision; only some with audio need torchaudio.
         status: Status = "fail" if "torchvision" in report.failing else "warn"
         return Check(ids.TORCH, status, f"{why} ({installs})", remedy)
-    if "+cpu" in torch and any("+cpu" not in versions.get(name, "+cpu") for name in names):
+    if any(is_mismatched(name, versions.get) for name in names):
         detail = f"{installs}: CUDA builds with a CPU-only torch. mmcalib works around that, also "
         detail += "in `mmcalib serve`; `vllm serve` would not start here"
         return Check(ids.TORCH, "warn", detail, remedy)
@@ -257,11 +256,11 @@ def check_machine(machine: Host, *, wanted_bytes: int) -> Iterator[Check]:
         yield Check(ids.OPEN_FILES, "pass", most)
 
 
-# Package name: its module, and the shape of the test file that it writes and reads.
-_MEDIA: dict[str, tuple[str, Shape]] = {
-    "pillow": ("PIL", ImageShape(64, 48)),
-    "av": ("av", VideoShape(4, 2.0, 2.0, 64, 48)),
-    "soundfile": ("soundfile", AudioShape(800, 16_000)),
+# Package name: its module, and the modality of the test file that it writes and reads.
+_MEDIA: dict[str, tuple[str, Modality]] = {
+    "pillow": ("PIL", "image"),
+    "av": ("av", "video"),
+    "soundfile": ("soundfile", "audio"),
 }
 _WITH_VLLM = ("torch", "transformers", "torchvision", "torchaudio")
 _OPTIONAL = {
@@ -301,12 +300,15 @@ def check_media_libraries() -> Check:
             detail = one_line(f"{name} {installed_version(name)} does not import: {error}")
             remedy = f"pip install --force-reinstall --no-deps {name}"
             return Check(ids.MEDIA_LIBRARIES, "fail", detail, remedy)
+    # It imports them too.
+    from mmcalib.media.decode import check_library
+
     try:
         with Scratch() as scratch:
-            for name, (_, shape) in _MEDIA.items():
-                if why := check_library(shape, scratch.path):
+            for name, (_, modality) in _MEDIA.items():
+                if why := check_library(modality, scratch.path):
                     version = installed_version(name)
-                    detail = f"{name} {version} cannot read {shape.modality} files: {why}"
+                    detail = f"{name} {version} cannot read {modality} files: {why}"
                     # The requirement that excludes the installed series.
                     first, second, *_ = f"{version}.0".split(".")
                     series = first if first != "0" else f"0.{second}"

@@ -21,10 +21,10 @@ from mmcalib.models.resolve import cache_dir, resolve
 from mmcalib.options.run import RunOptions
 from mmcalib.progress import Silent
 from mmcalib.results.engine_yaml import engine_yaml
+from mmcalib.workflows.corpus import read_corpus
 from mmcalib.workflows.run.document import build_calibration
-from mmcalib.workflows.run.prepare import open_to_calibrate, prepare
-from mmcalib.workflows.run.session import Job, Session, read_job_corpus
-from mmcalib.workflows.run.stages import Review, derive, prove_decision
+from mmcalib.workflows.run.session import Job, Session
+from mmcalib.workflows.run.stages import Review, derive, open_to_calibrate, prepare, prove_decision
 from tests.bundled.known import Line, counts, marks, rule
 from tests.bundled.shapes import CORPUS, SHAPES
 from tests.bundled.subject import Subject
@@ -186,7 +186,8 @@ def test_its_configuration_is_read_back(subject: Subject, tmp_path: Path) -> Non
     session = Session(job, subject.lab.host, None, tmp_path, Silent())
     resolved = resolve(job.model, cache_dir=cache_dir())
     opened = open_to_calibrate(session, resolved)
-    served = prepare(session, resolved, read_job_corpus(job, Silent()), opened)
+    read = read_corpus(options.data or (), (), allowed_root=None, progress=Silent())
+    served = prepare(session, resolved, read, opened)
     assert served.read.census.items() == 1
     # Rules for shapes that are not there are proven elsewhere, and take longer than all the rest.
     reviewed = Review(derive(session, served), {}, {}, ())

@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from mmcalib.models.catalogue import bundled_models
 from mmcalib.report.markdown import issue
 from mmcalib.results.part import CheckResult
 from tests.conftest import ROOT
+from tests.programs import run_python
 from tests.report.example import calibration
 from tests.report.test_rehearsal_report import one as rehearsed_by
 from tests.schemas import fits
@@ -39,15 +38,10 @@ def kept(folder: Path, **changed: object) -> Calibration:
 def test_a_locale_without_its_characters_ends_nothing(tmp_path: Path) -> None:
     kept(tmp_path / "out")
     bare = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "mmcalib", "report", "out", "--format", "text"],
-        cwd=tmp_path,
-        env={**os.environ, **bare, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        check=False,
-    )
+    words, env = ("report", "out", "--format", "text"), {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = run_python("-P", "-m", "mmcalib", *words, cwd=tmp_path, env=env | bare, errors="replace")
     assert done.returncode == 0, done.stderr
-    assert b"PASS. Serve" in done.stdout + done.stderr
+    assert "PASS. Serve" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -9,6 +7,7 @@ from mmcalib.cli.app import during_interrupt
 from tests.conftest import ROOT
 from tests.corpus.serving import serving
 from tests.processes import wait_until
+from tests.programs import start_python
 
 # Stands where the hub's client would be, and takes its time.
 SLOW_HUB = "import pathlib, time; pathlib.Path({mark!r}).touch(); time.sleep(60)"
@@ -27,12 +26,7 @@ def test_an_interrupt_ends_it_and_keeps_earlier_results(sign, code: int, media, 
     # Only a hub that answers is asked.
     with (
         serving() as server,
-        subprocess.Popen(
-            [sys.executable, "-m", "mmcalib", *words],
-            env={**env, "HF_ENDPOINT": server.url},
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process,
+        start_python("-m", "mmcalib", *words, env={**env, "HF_ENDPOINT": server.url}) as process,
     ):
         wait_until(lambda: mark.exists() or process.poll() is not None, 30)
         process.send_signal(sign)

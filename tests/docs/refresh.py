@@ -12,18 +12,26 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer.main
+from pydantic import Field, TypeAdapter
 from rich.console import Console
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.catalogue import GROUPS
 from mmcalib.cli.app import app
 from mmcalib.cli.command import MORE
-from mmcalib.report.report import SCHEMA_NAMES, schema
+from mmcalib.corpus.given import Distribution
+from mmcalib.models.gpus import Gpu
+from mmcalib.report.report import WrittenReport
 from mmcalib.report.summary import summary
+from mmcalib.results.calibration import CalibrationDocument, Comparison
+from mmcalib.results.check import Offender, Summary
+from mmcalib.results.doctor import BundledModel, Diagnosis, ScanDocument
 from mmcalib.results.engine_yaml import engine_yaml
+from mmcalib.results.memory import Rehearsal
+from mmcalib.results.plan import Plan, Validation
 
 from ..schemas import CALIBRATION, EXAMPLE, ROOT, file_of
 
@@ -75,6 +83,30 @@ def options(command: str) -> str:
         panels.setdefault(more, []).append((f"`{words}`", shown, parameter.help))
     head = ("option", "default", "meaning")
     return "\nWith `--help-all`:\n\n".join(_table([head, *rows]) for rows in panels.values())
+
+
+# By the name of the command, or of the file for documents on disk.
+DOCUMENTS: Final[Mapping[str, Any]] = {
+    "calibration": CalibrationDocument,
+    "comparison": Comparison,
+    "scan": ScanDocument,
+    "check": Annotated[Offender | Summary, Field(discriminator="kind")],
+    "rehearse": Rehearsal | list[Rehearsal],
+    "validate": Validation,
+    "plan": Plan,
+    "report": WrittenReport,
+    "models": list[BundledModel],
+    "gpus": list[Gpu],
+    "diff": dict[str, list[tuple[str, str, str]]],
+    "doctor": Diagnosis,
+    "distribution": Distribution,
+}
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of a document, for `check` of a line."""
+    found = TypeAdapter(DOCUMENTS[name]).json_schema(mode="serialization")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
 
 
 def fields(document: str) -> str:
@@ -163,7 +195,7 @@ def generated() -> dict[Path, str]:
         **{page: _PART.sub(_fill, page.read_text("utf-8")) for page in pages},
         **{
             file_of(name): json.dumps(schema(name), indent=2, ensure_ascii=False) + "\n"
-            for name in SCHEMA_NAMES
+            for name in DOCUMENTS
         },
         EXAMPLE / "engine.yaml": engine_yaml(example(), SERVE),
     }

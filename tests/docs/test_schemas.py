@@ -1,24 +1,23 @@
 """Printed JSON against docs/schemas, which `test_docs.py` holds against the code."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
 from PIL import Image
 
-from mmcalib.report.report import SCHEMA_NAMES, schema
-from tests.programs import run_python
+from tests.e2e.command import mmcalib
 
-from ..schemas import CALIBRATION, ROOT, SCHEMAS, file_of, fits
+from ..schemas import CALIBRATION, SCHEMAS, file_of, fits
 from .pages import links
+from .refresh import DOCUMENTS, schema
 
 
 def test_each_schema_is_valid_and_linked() -> None:
-    for name in SCHEMA_NAMES:
+    for name in DOCUMENTS:
         Draft202012Validator.check_schema(schema(name))
-    files = {file_of(name).name for name in SCHEMA_NAMES}
+    files = {file_of(name).name for name in DOCUMENTS}
     assert {path.name for path in SCHEMAS.iterdir()} == files
     page = "docs/reference/calibration-json.md"
     assert {f"../schemas/{name}" for name in files} <= set(links(page))
@@ -35,19 +34,6 @@ def test_a_document_with_another_key_does_not_fit() -> None:
     assert not broken.is_valid({key: value for key, value in whole.items() if key != "verdict"})
 
 
-def mmcalib(folder: Path, *words: str, code: int | None = 0) -> str:
-    """Return the command's stdout; `code` None: its answer depends on the machine."""
-    environment = {
-        "PYTHONPATH": str(ROOT),
-        "HF_HUB_OFFLINE": "1",
-        "MMCALIB_CACHE_DIR": str(folder / "cache"),
-        "NO_COLOR": "1",
-    }
-    done = run_python("-m", "mmcalib", *words, cwd=folder, env={**os.environ, **environment})
-    assert code in (None, done.returncode), done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def scanned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder with media and the scan of it, and what that printed."""
@@ -55,28 +41,30 @@ def scanned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     (folder / "media").mkdir()
     Image.new("RGB", (56, 28)).save(folder / "media" / "a.png")
     Image.new("RGB", (9000, 30)).save(folder / "media" / "slim.png")
-    return folder, mmcalib(folder, "scan", "--data", "media", "--json")
+    words = ("scan", "--data", folder / "media", "--json")
+    return folder, mmcalib(folder / "cache", *words).stdout
 
 
 def test_scan_prints_counts(scanned: tuple[Path, str]) -> None:
-    fits("scan", json.loads(scanned[1]))
+    fits("scan", scanned[1])
 
 
 def test_check_prints_lines_that_fit_each(scanned: tuple[Path, str]) -> None:
-    words = ("check", "media", "nothing.png", "--calibration", str(CALIBRATION), "--json")
-    (scanned[0] / "nothing.png").write_bytes(b"")
-    lines = mmcalib(scanned[0], *words, code=3).splitlines()
+    media, empty = scanned[0] / "media", scanned[0] / "nothing.png"
+    empty.write_bytes(b"")
+    words = ("check", media, empty, "--calibration", CALIBRATION, "--json")
+    lines = mmcalib(scanned[0] / "cache", *words, code=3).stdout.splitlines()
     kinds = [json.loads(line)["kind"] for line in lines]
     assert kinds == ["item", "item", "summary"]
     for line in lines:
-        fits("check", json.loads(line))
+        fits("check", line)
 
 
 @pytest.mark.parametrize("words", [("--format", "md"), ("--emit", "args")])
 def test_report_prints_what_it_wrote(words: tuple[str, str], tmp_path: Path) -> None:
-    printed = mmcalib(tmp_path, "report", str(CALIBRATION), "--out", "o", *words, "--json")
-    fits("report", json.loads(printed))
+    to = ("--out", tmp_path / "o")
+    fits("report", mmcalib(tmp_path, "report", CALIBRATION, *to, *words, "--json").stdout)
 
 
 def test_doctor_prints_its_diagnosis(tmp_path: Path) -> None:
-    fits("doctor", json.loads(mmcalib(tmp_path, "doctor", "--json", "--quiet", code=None)))
+    fits("doctor", mmcalib(tmp_path, "doctor", "--json", "--quiet", code=None).stdout)

@@ -2,8 +2,9 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.programs import start_python
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
 
@@ -13,13 +14,7 @@ def environment(cache: Path) -> dict[str, str]:
 
 
 def start(cache: Path, *words: str | Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "mmcalib", *map(str, words)],
-        env=environment(cache),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return start_python("-m", "mmcalib", *words, env=environment(cache))
 
 
 def mmcalib(

@@ -2,14 +2,7 @@ from itertools import combinations
 
 import pytest
 
-from mmcalib.media.sniff import (
-    AUDIO_EXTENSIONS,
-    HEAD_BYTES,
-    IMAGE_EXTENSIONS,
-    VIDEO_EXTENSIONS,
-    extension_of,
-    sniff,
-)
+from mmcalib.media.sniff import EXTENSIONS, HEAD_BYTES, extension_of, sniff
 
 
 def page(data: bytes, *, begins: bool) -> bytes:
@@ -73,7 +66,7 @@ def test_any_short_head_has_a_kind(length: int) -> None:
 
 
 def test_an_ending_is_of_one_modality() -> None:
-    pairs = combinations((IMAGE_EXTENSIONS, VIDEO_EXTENSIONS, AUDIO_EXTENSIONS), 2)
+    pairs = combinations(map(set, EXTENSIONS.values()), 2)
     assert [one & other for one, other in pairs] == [set()] * 3
 
 

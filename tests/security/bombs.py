@@ -1,14 +1,14 @@
 """Files that cost far more than their size, and what a command took for them."""
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
+
+from tests.programs import start_python
 
 MIB = 1 << 20
 _LOOK_S = 0.02
@@ -28,14 +28,7 @@ class Spent:
 def spent(*words: object, env: dict[str, str], cwd: Path | None = None) -> Spent:
     """Run it, and add up again and again what its processes hold."""
     began = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "mmcalib", *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=env,
-        cwd=cwd,
-    )
+    process = start_python("-P", "-m", "mmcalib", *words, env=env, cwd=cwd)
     most, done = 0, threading.Event()
 
     def look() -> None:

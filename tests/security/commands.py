@@ -2,8 +2,9 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.programs import start_python
 
 MOST_S = 60
 
@@ -16,15 +17,8 @@ def environment(home: Path, **more: object) -> dict[str, str]:
 
 
 def started(home: Path, *words: object, **more: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "mmcalib", *map(str, words)],
-        cwd=home,
-        env=environment(home, **more),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    env = environment(home, **more)
+    return start_python("-m", "mmcalib", *words, cwd=home, env=env, stdin=subprocess.DEVNULL)
 
 
 def ended(home: Path, *words: object, **more: object) -> subprocess.CompletedProcess[str]:

@@ -31,10 +31,10 @@ from mmcalib.progress import Interruptible, Progress, StepLog
 from mmcalib.proof.prove import require_cuda
 from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.storage.location import allow_hosts
+from mmcalib.workflows.corpus import read_corpus
 from mmcalib.workflows.run import stages
 from mmcalib.workflows.run.document import build_calibration
-from mmcalib.workflows.run.prepare import open_to_calibrate, prepare
-from mmcalib.workflows.run.session import Job, RunOutcome, Shared, open_session, read_job_corpus
+from mmcalib.workflows.run.session import Job, RunOutcome, Shared, open_session
 
 
 def run(job: Job, outcome: RunOutcome, progress: Progress) -> Calibration:
@@ -83,8 +83,11 @@ def _run(
         allow_hosts(job.options.allowed_media_domains or ()),
         open_session(job, resolved, progress, shared) as session,
     ):
-        job = session.job
-        opening = shared.open(partial(open_to_calibrate, session, resolved))
+        job, given = session.job, session.job.options
+        root, how = given.allowed_local_media_path, job.probe
+        sources = given.data or (), given.requests or ()
+        read = partial(read_corpus, *sources, allowed_root=root, how=how)
+        opening = shared.open(partial(stages.open_to_calibrate, session, resolved))
         pending: list[Future[Any]] = [opening, *([session.fit] if session.fit else [])]
         if shared.corpus is None:
 
@@ -94,7 +97,7 @@ def _run(
                     if future.done():
                         future.result()
 
-            shared.corpus = read_job_corpus(job, Interruptible(progress, raise_failure))
+            shared.corpus = read(progress=Interruptible(progress, raise_failure))
         if job.gpu is not None and session.fit is not None:
             with progress.step(f"checking that the model fits on {job.gpu.name}"):
                 session.fit.result()
@@ -102,12 +105,13 @@ def _run(
             opened = opening.result()
         corpus = shared.corpus
         if corpus.is_sound_only_for(opened.modalities):
-            corpus = read_job_corpus(job, progress, sound=True)
+            corpus = read(progress=progress, sound=True)
         outcome.skipped.extend(corpus.skipped)
         outcome.update(None)
         for note in resolved.notes[:1]:
             progress.note(note)
-        decided = stages.derive(session, prepare(session, resolved, corpus, opened))
+        served = stages.prepare(session, resolved, corpus, opened)
+        decided = stages.derive(session, served)
         outcome.skipped.extend(decided.decision.unreadable)
         reviewed = stages.review(session, decided)
         stages.start_memory(session, decided)

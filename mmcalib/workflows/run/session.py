@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -14,28 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.checks.check import Check
-from mmcalib.checks.engine import unstarted_flags_check
 from mmcalib.configs import opening
 from mmcalib.configs.commands import argument_of
 from mmcalib.configs.read import WrittenConfiguration, read_configuration
-from mmcalib.decision.explore import BudgetSource
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import MODALITIES, Modality
 from mmcalib.engine.host import CachingHost, EngineHost
-from mmcalib.errors import UsageError, VllmRefused
+from mmcalib.errors import UsageError
 from mmcalib.files import Scratch
 from mmcalib.limits.policy import FIT, Policy
-from mmcalib.limits.values import (
-    CACHE,
-    LIMIT,
-    compute_reserve,
-    count_limits,
-    limit_options,
-    normalize_limits,
-)
-from mmcalib.models.catalogue import find_model
+from mmcalib.limits.values import CACHE, LIMIT, limit_options, normalize_limits
 from mmcalib.models.gpus import Gpu
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.options.run import (
@@ -48,13 +35,12 @@ from mmcalib.options.run import (
     reject_derived_flags,
 )
 from mmcalib.prediction.predict import reject_too_small
-from mmcalib.prediction.rehearse import EngineArgs, MemoryPrediction, Rehearsals, budget_figures
+from mmcalib.prediction.rehearse import MemoryPrediction, Rehearsals
 from mmcalib.processes import Closing
 from mmcalib.progress import Progress
 from mmcalib.proof.prove import Proof
-from mmcalib.results.memory import EncoderBudget
-from mmcalib.text import flag, one_line
-from mmcalib.workflows.corpus import LoadedCorpus, read_corpus
+from mmcalib.text import flag
+from mmcalib.workflows.corpus import LoadedCorpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +100,6 @@ class RunOutcome:
     def update(self, calibration: Calibration | None) -> None:
         self.calibration = calibration
         self.on_change(self)
-
-
-def read_job_corpus(job: Job, progress: Progress, *, sound: bool = False) -> LoadedCorpus:
-    """Read the job's corpus, `sound` as in `examine`. Raises CorpusError and UsageError."""
-    return read_corpus(
-        job.options.data or (),
-        job.options.requests or (),
-        allowed_root=job.options.allowed_local_media_path,
-        progress=progress,
-        how=job.probe,
-        sound=sound,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,52 +167,6 @@ def read_your_config(
         names = ", ".join(map(flag, yours.derived_names))
         progress.note(f"mmcalib derives these and compares them with yours: {names}")
     return yours
-
-
-def budget_your_config(
-    yours: GivenConfiguration | None, budgets: BudgetSource
-) -> tuple[EncoderBudget | None, str]:
-    """Return vLLM's budget under the user's configuration, and vLLM's words if it rejects it."""
-    if yours is None:
-        return None, ""
-    try:
-        budget = budgets.budget_of(yours.engine_args, build_dummy=True)
-    except VllmRefused as error:
-        return None, error.reason
-    counts = {m: c.value for m, c in count_limits(yours.engine_args, budgets.opened).items()}
-    return budget_figures(budget, compute_reserve(budget, counts)), ""
-
-
-def refuse_unusable(
-    prediction: MemoryPrediction,
-    default: EngineArgs,
-    given: Mapping[str, Any],
-    flags: Sequence[str],
-    resolved: ResolvedModel,
-) -> None:
-    """Raise UsageError if vLLM rejects the model with these arguments but not without them."""
-    prediction.attempt(default)
-    refused = prediction.find_result(default)
-    rest = {k: v for k, v in default.items() if k not in given}
-    if not given or not isinstance(refused, VllmRefused) or prediction.attempt(rest) is None:
-        return
-    arguments = shlex.join(flags) or ", ".join(given)
-    hint = refused.hint or "change the flag that vLLM names, or leave it out"
-    if not_quantized := re.search(r"(?:config file for|config, and) (\w+)", refused.reason):
-        sibling = f"{resolved.id}-{not_quantized[1].upper()}"
-        other = f"--model {sibling}" if find_model(sibling) else "--model with a checkpoint that is"
-        hint = f"this checkpoint is not quantized: {other}, or -- --quantization fp8"
-    words = f"vLLM rejects {resolved.id} with {arguments}: {one_line(refused.reason)}"
-    raise UsageError(words, hint=hint) from refused
-
-
-def check_unstarted_flags(
-    given: Mapping[str, Any], device: str, gpu: Gpu | None
-) -> Iterator[Check]:
-    """Yield a check of the arguments with which no engine can start on this machine."""
-    usable = opening.without_gpu_args(given, device)
-    if unusable := [name for name in given if name not in usable]:
-        yield unstarted_flags_check(unusable, gpu.name if gpu else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,10 @@
-"""The stages of a calibration: derive, review, prove, predict memory."""
+"""The stages of a calibration: prepare, derive, review, prove, predict memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -10,30 +12,54 @@ from typing import Any
 
 from mmcalib.admission.rules import ProvenRule, prove_rules
 from mmcalib.census.accesses import Accesses
-from mmcalib.census.census import choose_sample
+from mmcalib.census.census import Census, choose_sample
+from mmcalib.census.prompts import PromptCensus
 from mmcalib.checks import corpus as data
 from mmcalib.checks import engine, items, reserve
 from mmcalib.checks.catalogue import MEMORY_RESERVE
 from mmcalib.checks.check import Check, RemedyStyle
 from mmcalib.checks.facts import Alternatives, CheckFacts, Decision
 from mmcalib.checks.memory import comparison_check, memory_checks
+from mmcalib.configs.opening import open_model, without_gpu_args
 from mmcalib.decision.cache import with_cache
 from mmcalib.decision.decide import MemoryJudge, decide
 from mmcalib.decision.effects import drop_idle_settings
 from mmcalib.decision.explore import BudgetSource, at_chosen_values
 from mmcalib.decision.measure import Sample, find_same_cost
+from mmcalib.decision.media_files import Files
+from mmcalib.decision.texts import Texts
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.memory import RehearsedMemory
+from mmcalib.domain.model import ModelInfo, Server
 from mmcalib.domain.shapes import Modality, Shape, weight
-from mmcalib.errors import MmcalibError
+from mmcalib.errors import CorpusError, MmcalibError, ModelError, UsageError, VllmRefused
 from mmcalib.files import write_text
-from mmcalib.gate.admission import ChatText
+from mmcalib.gate.admission import (
+    DEFAULT_AUDIO_LIMITS,
+    AudioLimits,
+    ChatText,
+    admitting_variables,
+    count_packed_samples,
+    find_request_refusal,
+    find_server_refusal,
+)
 from mmcalib.limits.demand import FixedKvCache
 from mmcalib.limits.policy import Policy
+from mmcalib.limits.values import compute_reserve, count_limits
+from mmcalib.models.catalogue import find_model
 from mmcalib.models.cut import cut_checkpoint
+from mmcalib.models.gpus import Gpu
+from mmcalib.models.resolve import ResolvedModel
 from mmcalib.prediction import predict, worst_steps
-from mmcalib.prediction.rehearse import Predicted
+from mmcalib.prediction.rehearse import (
+    EngineArgs,
+    MemoryPrediction,
+    Predicted,
+    budget_figures,
+    with_gpu_defaults,
+)
 from mmcalib.prediction.worst_steps import RehearseAll, find_shortfall
+from mmcalib.progress import Silent
 from mmcalib.proof.prove import (
     Launch,
     Proof,
@@ -42,14 +68,216 @@ from mmcalib.proof.prove import (
     compare_apart,
     prove,
 )
+from mmcalib.releases.constants import CONTEXT_TOO_LONG, CRASHING_AUDIO_SAMPLES
 from mmcalib.remedies.memory import format_flags
+from mmcalib.results.calibration import with_environment
 from mmcalib.results.memory import EncoderBudget, ServedTraffic
+from mmcalib.text import one_line
 from mmcalib.workflows import judging
-from mmcalib.workflows.corpus import LoadedCorpus
-from mmcalib.workflows.run.prepare import Prepared, check_server, check_sizes, required_environment
-from mmcalib.workflows.run.session import Session, budget_your_config, check_unstarted_flags
+from mmcalib.workflows.corpus import LoadedCorpus, files_of, keep_requests
+from mmcalib.workflows.run.session import GivenConfiguration, Session
 from mmcalib.workflows.traffic.rehearse import MOST_IN_A_RUN, BackgroundTraffic, finish_serving
 from mmcalib.workflows.traffic.requests import make_trace
+
+
+def drop_refused(
+    corpus: LoadedCorpus, server: Server, hearing: AudioLimits = DEFAULT_AUDIO_LIMITS
+) -> tuple[LoadedCorpus, list[data.RefusedItems]]:
+    """Return the rest and what the server rejects. Raises CorpusError if nothing is left."""
+    left_out = [
+        data.RefusedItems(file, refusal, entry.count, entry.exemplars[0])
+        for file, entry in corpus.census.encoded_counts()
+        if (refusal := find_server_refusal(file, server, hearing))
+    ]
+    if not left_out:
+        return corpus, []
+    census = corpus.census.exclude_files(lambda file: find_server_refusal(file, server, hearing))
+    first = left_out[0]
+    if not census.items():
+        raise CorpusError(
+            f"nothing to measure: the server rejects every item, such as "
+            f"{one_line(first.exemplar)}: {first.refusal.reason}",
+            hint=_include_command(required_environment(left_out, server)) or first.refusal.remedy,
+        )
+    shapes = {entry.shape for entry in census.shapes()}
+    prompts = keep_requests(corpus.prompts, lambda shape: shape in shapes)
+    return replace(corpus, census=census, prompts=prompts), left_out
+
+
+def count_as_loaded(corpus: LoadedCorpus, server: Server) -> LoadedCorpus:
+    """Count audio in samples as vLLM's loader does. Requests don't keep how a file is encoded, so
+    theirs get the most samples of any file of that shape.
+    """
+    most: dict[Shape, Shape] = {}
+    for file, _ in corpus.census.encoded_counts():
+        if (shape := count_packed_samples(file, server).shape) != file.shape:
+            most[file.shape] = max(shape, most.get(file.shape, shape), key=weight)
+    if not most:
+        return corpus
+    census = Census.of_encoded(
+        (count_packed_samples(file, server), entry)
+        for file, entry in corpus.census.encoded_counts()
+    )
+    prompts = PromptCensus(
+        replace(entry, signature=replace(one, shapes=tuple(most.get(s, s) for s in one.shapes)))
+        for entry in corpus.prompts.signatures()
+        for one in [entry.signature]
+    )
+    items = tuple((most.get(shape, shape), path) for shape, path in corpus.accesses.items)
+    accesses = replace(corpus.accesses, items=items)
+    return replace(corpus, census=census, prompts=prompts, accesses=accesses)
+
+
+def required_environment(left_out: Sequence[data.RefusedItems], server: Server) -> dict[str, int]:
+    """Return the lowest environment variables with which the server admits these items."""
+    most: dict[str, int] = {}
+    # What no variable admits, such as a sound at a rate that crashes the model, asks for none.
+    for one in (one for one in left_out if one.refusal.variable):
+        for variable, value in admitting_variables(one.file, server).items():
+            most[variable] = max(value, most.get(variable, 0))
+    return most
+
+
+def check_sizes(prompts: PromptCensus, server: Server) -> Iterator[Check]:
+    """Yield a check for each limit of the server that a request as a whole exceeds."""
+    (_, fetching, files), (nbytes, sending) = prompts.downloads, prompts.largest_body
+    fetched = find_request_refusal(files, (), server)
+    sent = find_request_refusal((), (), server, nbytes)
+    for origin, refusal in ((fetching, fetched), (sending, sent)):
+        if refusal:
+            yield data.rejected_request_check(origin, refusal)
+
+
+def check_server(
+    left_out: Sequence[data.RefusedItems], items: int, values: Mapping[str, int]
+) -> Iterator[Check]:
+    """Yield a check if the server rejects some of the `items`."""
+    if left_out:
+        yield data.rejected_items_check(left_out, items, _include_command(values))
+
+
+def _include_command(values: Mapping[str, int]) -> str:
+    """Return the command that calibrates for such items; empty if no value admits one."""
+    if not values:
+        return ""
+    command = with_environment(values, "mmcalib run --emit env")
+    return f"{command} includes them and writes these for the server (or --emit k8s)"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An open model, the corpus as `read`, and what is served; `left_out` says why not the rest."""
+
+    resolved: ResolvedModel
+    opened: ModelInfo
+    read: LoadedCorpus
+    corpus: LoadedCorpus
+    refused: tuple[data.RefusedItems, ...]
+    left_out: Mapping[str, str]
+    files: Files
+    texts: Texts
+
+
+def prepare(
+    session: Session, resolved: ResolvedModel, read: LoadedCorpus, opened: ModelInfo
+) -> Prepared:
+    """Drop media that will not be served. Raises CorpusError if nothing is left to measure."""
+    job = session.job
+    crashing = CRASHING_AUDIO_SAMPLES.get(opened.architecture, range(0))
+    hearing = AudioLimits(opened.audio_rate_hz, crashing)
+    admitted, refused = drop_refused(read, opened.server, hearing)
+    admitted = count_as_loaded(admitted, opened.server)
+    corpus, left_out = drop_unserved(admitted, opened, job.policy)
+    texts = Texts.of(session.host, opened.modalities, corpus.texts)
+    texts.find_grammar(opened.modalities)
+    if resolved.source == "bundled":
+        texts.uncounted = "a bundled model has a placeholder tokenizer"
+    else:
+        texts.find_counting(opened.modalities)
+    if session.prediction is not None:
+        # Waits for the rehearsal of vLLM's defaults on that GPU.
+        default, flags = session.default_args, job.config.flags
+        refuse_unusable(session.prediction, default, session.given, flags, resolved)
+        opened = with_gpu_defaults(opened, session.prediction.attempt(default))
+    return Prepared(
+        resolved=resolved,
+        opened=opened,
+        read=read,
+        corpus=corpus,
+        refused=tuple(refused),
+        left_out=left_out,
+        files=files_of(corpus, job.probe.item_timeout_s),
+        texts=texts,
+    )
+
+
+def refuse_unusable(
+    prediction: MemoryPrediction,
+    default: EngineArgs,
+    given: Mapping[str, Any],
+    flags: Sequence[str],
+    resolved: ResolvedModel,
+) -> None:
+    """Raise UsageError if vLLM rejects the model with these arguments but not without them."""
+    prediction.attempt(default)
+    refused = prediction.find_result(default)
+    rest = {k: v for k, v in default.items() if k not in given}
+    if not given or not isinstance(refused, VllmRefused) or prediction.attempt(rest) is None:
+        return
+    arguments = shlex.join(flags) or ", ".join(given)
+    hint = refused.hint or "change the flag that vLLM names, or leave it out"
+    if not_quantized := re.search(r"(?:config file for|config, and) (\w+)", refused.reason):
+        sibling = f"{resolved.id}-{not_quantized[1].upper()}"
+        other = f"--model {sibling}" if find_model(sibling) else "--model with a checkpoint that is"
+        hint = f"this checkpoint is not quantized: {other}, or -- --quantization fp8"
+    words = f"vLLM rejects {resolved.id} with {arguments}: {one_line(refused.reason)}"
+    raise UsageError(words, hint=hint) from refused
+
+
+def open_to_calibrate(session: Session, resolved: ResolvedModel) -> ModelInfo:
+    """Open the model without progress. Raises ModelError if it is text-only or vLLM rejects it."""
+    try:
+        return open_model(
+            session.host,
+            resolved,
+            Silent(),
+            # The device is unknown until vLLM answers, and no processor depends on GPU arguments.
+            without_gpu_args(session.given, "cpu"),
+            context_tokens=session.job.policy.context_tokens,
+            so=": there is nothing to calibrate",
+        )
+    except VllmRefused as error:
+        if too_long := CONTEXT_TOO_LONG.search(error.reason):
+            own, context = int(too_long["own"]), session.job.policy.context_tokens
+            raise UsageError(
+                f"--max-model-len {context}: {resolved.id} has a context of {own:,} tokens",
+                hint=f"--max-model-len {own}, or leave it out",
+            ) from error
+        words = f"vLLM cannot open {resolved.id}: {error.message}"
+        raise ModelError(words, hint=error.hint) from error
+
+
+def drop_unserved(
+    corpus: LoadedCorpus, opened: ModelInfo, policy: Policy
+) -> tuple[LoadedCorpus, dict[str, str]]:
+    """Drop modalities that will not be served; return the rest and each reason."""
+    left_out = {
+        m: "the model does not take them" if m not in opened.modalities else "--count is 0"
+        for m in corpus.census.modalities()
+        if m not in opened.modalities or policy.count.get(m) == 0
+    }
+    if not left_out:
+        return corpus, {}
+    rest = corpus.only([m for m in corpus.census.modalities() if m not in left_out])
+    if not rest.census.items():
+        takes = ", ".join(opened.modalities)
+        only = ", ".join(f"{m} items ({why})" for m, why in left_out.items())
+        raise CorpusError(
+            f"nothing to measure: the corpus holds only {only}; the model takes {takes}",
+            hint="a --model that takes them, or --data with other media",
+        )
+    reasons = {str(m): f"{corpus.census.items(m)} {m} items: {why}" for m, why in left_out.items()}
+    return rest, reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +303,20 @@ class Derived:
         resolved = self.prepared.resolved
         model = resolved.path if resolved.source == "local" else resolved.id
         return {"model": model, **self.decision.engine_args}
+
+
+def budget_your_config(
+    yours: GivenConfiguration | None, budgets: BudgetSource
+) -> tuple[EncoderBudget | None, str]:
+    """Return vLLM's budget under the user's configuration, and vLLM's words if it rejects it."""
+    if yours is None:
+        return None, ""
+    try:
+        budget = budgets.budget_of(yours.engine_args, build_dummy=True)
+    except VllmRefused as error:
+        return None, error.reason
+    counts = {m: c.value for m, c in count_limits(yours.engine_args, budgets.opened).items()}
+    return budget_figures(budget, compute_reserve(budget, counts)), ""
 
 
 def derive(session: Session, served: Prepared) -> Derived:
@@ -126,6 +368,15 @@ class Review:
     environment: Mapping[str, int]
     checks: tuple[Check, ...]
     least_kept: Mapping[Modality, float] = field(default_factory=dict)
+
+
+def check_unstarted_flags(
+    given: Mapping[str, Any], device: str, gpu: Gpu | None
+) -> Iterator[Check]:
+    """Yield a check of the arguments with which no engine can start on this machine."""
+    usable = without_gpu_args(given, device)
+    if unusable := [name for name in given if name not in usable]:
+        yield engine.unstarted_flags_check(unusable, gpu.name if gpu else None)
 
 
 def review(session: Session, decided: Derived) -> Review:

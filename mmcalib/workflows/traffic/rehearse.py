@@ -94,8 +94,7 @@ def rehearse(
                     many = plural(len(trace.requests), "request")
                     with Scratch() as scratch, progress.step(f"serving {many} on {device.name}"):
                         cut = cut_checkpoint(Path(one.resolved.path), scratch.path / "served")
-                        served = serve_trace(rehearsals, cut, args, started, trace, arrivals)
-                    figures = traffic_figures(served, trace, started)
+                        figures = serve_trace(rehearsals, cut, args, started, trace, arrivals)
                     said = [*document.assumptions, *trace.assumptions]
                     document = document.model_copy(update={"traffic": figures, "assumptions": said})
             documents.append(document)
@@ -120,14 +119,14 @@ def serve_trace(
     cut: Path,
     engine_args: Mapping[str, Any],
     started: RehearsedMemory,
-    requested: Trace,
+    trace: Trace,
     arrivals: Arrivals,
-) -> Traffic:
+) -> TrafficFigures:
     """Serve the requests with the number of KV blocks that the whole model's startup left."""
     args = {**engine_args, "num_gpu_blocks_override": started.kv_blocks, "model": str(cut)}
     # The number of blocks is fixed above.
     args.pop("kv_cache_memory_bytes", None)
-    return rehearsals.serve(args, requested.requests, arrivals)
+    return traffic_figures(rehearsals.serve(args, trace.requests, arrivals), trace, started)
 
 
 # Points of a timeline: a page cannot show more.
@@ -210,8 +209,7 @@ class BackgroundTraffic:
         if started is None or started.kv_blocks is None:
             return None
         own, trace = self.server.rehearsals, self.trace
-        served = serve_trace(own, self.model_path, args, started, trace, Arrivals())
-        return traffic_figures(served, trace, started)
+        return serve_trace(own, self.model_path, args, started, trace, Arrivals())
 
 
 def finish_serving(

@@ -34,7 +34,17 @@ def sample_rows(counts: Column, weights: Column, most: int, seed: int) -> Iterat
     rows and a random sample of the others. Yield the row and the index of the item in it.
     """
     ends = np.cumsum(counts)
-    for place in _places(ends, weights, most, seed):
+    total = int(ends[-1])
+    places: Sequence[int] = range(total)
+    if total > most:
+        # Item indices, those of the heaviest row first.
+        rows = np.argsort(-weights, kind="stable")
+        by_weight = chain.from_iterable(range(ends[r] - counts[r], ends[r]) for r in rows)
+        heaviest = dict.fromkeys(islice(by_weight, round(most * _HEAVIEST)))
+        some = random.Random(seed).sample(places, most)  # noqa: S311
+        others = [place for place in some if place not in heaviest]
+        places = sorted([*heaviest, *others[: most - len(heaviest)]])
+    for place in places:
         row = int(ends.searchsorted(place, side="right"))
         yield row, place - int(ends[row] - counts[row])
 
@@ -43,19 +53,6 @@ def describe_sample(served: int, of: int, what: str, which: str = MIXTURE) -> It
     """Describe the sample, if it is one."""
     if served < of:
         yield f"{number(served)} of {number(of)} {what}: {which}"
-
-
-def _places(ends: Column, weights: Column, most: int, seed: int) -> Collection[int]:
-    total = int(ends[-1])
-    if total <= most:
-        return range(total)
-    # Item indices, those of the heaviest row first.
-    rows = np.argsort(-weights, kind="stable")
-    by_weight = chain.from_iterable(range(ends[r - 1] if r else 0, ends[r]) for r in rows)
-    heaviest = dict.fromkeys(islice(by_weight, round(most * _HEAVIEST)))
-    some = random.Random(seed).sample(range(total), most)  # noqa: S311
-    others = [place for place in some if place not in heaviest]
-    return sorted([*heaviest, *others[: most - len(heaviest)]])
 
 
 # Makes each request's prompt with vLLM's renderer; None if the renderer rejects the request.

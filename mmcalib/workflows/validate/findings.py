@@ -48,7 +48,6 @@ from mmcalib.workflows.validate.subject import (
     add_own_items,
     add_worst_steps,
     describe_kv_cache,
-    plan_command,
 )
 
 
@@ -161,7 +160,7 @@ def _price_lines(
         return 0, f"{lines}  # {shrinks}"
     lost, costs = before.kv_cache_bytes - after.kv_cache_bytes, describe_kv_cache(before, after)
     if after.kv_cache_tokens is None:
-        return lost, f"{plan_command(memory, subject)}  # {lines} alone {costs}"
+        return lost, f"{subject.written.command('plan', memory.gpu)}  # {lines} alone {costs}"
     return lost, f"{lines}  # {costs}; {shrinks}"
 
 

@@ -281,12 +281,7 @@ def checks_in_bytes(
     gpu, figures = memory.gpu.name, started.figures if started else None
     for check in memory_checks(gpu, memory.default, after, memory.failure, figures):
         fails = check.status == "fail" and after is not None
-        yield replace(check, remedy=plan_command(memory, subject)) if fails else check
-
-
-def plan_command(memory: ConfigMemory, subject: ValidatedConfig) -> str:
-    """Return the `mmcalib plan` command for this configuration."""
-    return subject.written.command("plan", memory.gpu)
+        yield replace(check, remedy=subject.written.command("plan", memory.gpu)) if fails else check
 
 
 def _remedy(memory: ConfigMemory, subject: ValidatedConfig) -> str:
@@ -308,7 +303,7 @@ def _remedy(memory: ConfigMemory, subject: ValidatedConfig) -> str:
                 found += worst_steps.find_remedies(short, subject, every)
     for remedy, after in sorted(found, key=lambda one: -one[1].kv_cache_bytes):
         remedies.append(f"{yaml_lines(remedy.changes)}  # {describe_kv_cache(before, after)}")
-    return "\n".join(remedies) or plan_command(memory, subject)
+    return "\n".join(remedies) or subject.written.command("plan", memory.gpu)
 
 
 def describe_kv_cache(before: RehearsedMemory, after: RehearsedMemory) -> str:

@@ -12,7 +12,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape
 from mmcalib.limits.costs import ResampledClip
 from mmcalib.limits.policy import Policy
 from mmcalib.workflows.corpus import LoadedCorpus
-from mmcalib.workflows.run.evidence import evidence
+from mmcalib.workflows.run.document import evidence
 from mmcalib.workflows.run.stages import check_decision
 from tests.workflows.corpora import corpus, decide, path_of
 from tests.workflows.fake_host import INERT, KNOBS, opened

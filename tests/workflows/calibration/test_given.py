@@ -12,7 +12,7 @@ from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.prediction.rehearse import MemoryPrediction
 from mmcalib.results.part import CheckResult, verdict_words
-from mmcalib.workflows.run.session import check_unstarted_flags, refuse_unusable
+from mmcalib.workflows.run.stages import check_unstarted_flags, refuse_unusable
 from tests.workflows.rehearsals import rehearsed
 
 L4 = gpus.find_gpu("L4")

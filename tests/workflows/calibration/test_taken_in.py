@@ -15,7 +15,7 @@ from mmcalib.errors import CorpusError
 from mmcalib.progress import Silent
 from mmcalib.storage.location import allow_hosts
 from mmcalib.workflows.corpus import LoadedCorpus, read_corpus
-from mmcalib.workflows.run.prepare import (
+from mmcalib.workflows.run.stages import (
     check_server,
     check_sizes,
     count_as_loaded,

@@ -20,7 +20,7 @@ from mmcalib.limits.effects import Effect
 from mmcalib.limits.policy import Policy
 from mmcalib.progress import Silent
 from mmcalib.workflows.corpus import LoadedCorpus
-from mmcalib.workflows.run.evidence import add_effects, evidence
+from mmcalib.workflows.run.document import add_effects, evidence
 from mmcalib.workflows.run.stages import check_decision
 from tests.workflows.corpora import corpus, decide
 from tests.workflows.fake_host import FRAMES, FakeHost, opened

@@ -17,7 +17,7 @@ from mmcalib.domain.model import Retention
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.limits.policy import Policy
 from mmcalib.limits.values import MIN_RESERVE_RATIO
-from mmcalib.workflows.run.evidence import evidence
+from mmcalib.workflows.run.document import evidence
 from mmcalib.workflows.run.stages import check_decision
 from tests.workflows.corpora import corpus, decide, path_of
 from tests.workflows.fake_host import UNIT, VolumeHost, area_knob, opened

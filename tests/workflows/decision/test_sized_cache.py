@@ -21,7 +21,7 @@ from mmcalib.limits.processor_cache import SizedCache, UnsizedCache, cache_floor
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 from mmcalib.text import GIB
 from mmcalib.workflows.judging import judge
-from mmcalib.workflows.run.evidence import cache_evidence, cache_report
+from mmcalib.workflows.run.document import cache_evidence, cache_report
 from tests.workflows.corpora import corpus, decide, path_of
 from tests.workflows.fake_host import UNIT, budget, cost, opened
 
