@@ -1,14 +1,14 @@
 """Files that cost far more than their size, and what a command took for them."""
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
+
+from tests.security.commands import started
 
 MIB = 1 << 20
 _LOOK_S = 0.02
@@ -25,17 +25,10 @@ class Spent:
     seconds: float
 
 
-def spent(*words: object, env: dict[str, str], cwd: Path | None = None) -> Spent:
+def spent(home: Path, *words: object) -> Spent:
     """Run it, and add up again and again what its processes hold."""
     began = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "mmcalib", *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=env,
-        cwd=cwd,
-    )
+    process = started(home, *words)
     most, done = 0, threading.Event()
 
     def look() -> None:
