@@ -90,10 +90,12 @@ def clips(
     return path
 
 
-def packed_sound(path: Path, seconds: float, rate_hz: int, channels: int = 2) -> Path:
-    """PCM in a QuickTime file, which libsndfile does not read."""
+def packed_sound(
+    path: Path, seconds: float, rate_hz: int, channels: int = 2, form: str = "mov"
+) -> Path:
+    """PCM in a QuickTime file or another that libsndfile does not read."""
     layout = {1: "mono", 2: "stereo"}[channels]
-    with av.open(str(path), "w", format="mov") as file:
+    with av.open(str(path), "w", format=form) as file:
         stream = file.add_stream("pcm_s16le", rate=rate_hz, layout=layout)
         samples = np.zeros((1, round(seconds * rate_hz) * channels), np.int16)
         file.mux(stream.encode(sound_frame(samples, rate_hz, "s16", layout)))

@@ -83,16 +83,12 @@ def test_what_is_measured_skipped_and_text_is_everything(shard: Path, mode: str)
     ]
 
 
-def test_files_that_stand_alone_are_no_prompts(shard: Path) -> None:
-    tar(shard, ("a.png", png()), ("b.png", png()), ("no-ending", png()), ("5", png()))
+@pytest.mark.parametrize("last", [("no-ending", png()), ("a.txt", b"late")], ids=["alone", "late"])
+def test_only_neighbours_are_one_sample(shard: Path, last: tuple[str, bytes]) -> None:
+    """And files that stand alone are no prompts."""
+    tar(shard, ("a.png", png()), ("b.png", png()), last, ("5", png()))
     assert prompts(shard) == []
-    assert names(shard) == ["a.png", "b.png", "no-ending", "5"]
-
-
-def test_only_neighbours_are_one_sample(shard: Path) -> None:
-    tar(shard, ("a.png", png()), ("b.png", png()), ("a.txt", b"late"))
-    assert prompts(shard) == []
-    assert names(shard) == ["a.png", "b.png", "a.txt"]
+    assert names(shard) == ["a.png", "b.png", last[0], "5"]
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,11 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-import av
 import numpy as np
 import soundfile
 from PIL import Image
 
-from tests.odd_media import clips, sound_frame
+from tests.odd_media import clips, packed_sound
 
 Make = Callable[[Path], object]
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -87,7 +86,7 @@ def video_of_duration(seconds: float) -> Make:
 
 def sound_of_duration(seconds: float) -> Make:
     """One second of PCM in a Matroska file whose header has another duration."""
-    return _of_duration(_matroska_sound, seconds)
+    return _of_duration(lambda path: packed_sound(path, 1, 16000, 1, "matroska"), seconds)
 
 
 def _of_duration(make: Make, seconds: float) -> Make:
@@ -100,16 +99,6 @@ def _of_duration(make: Make, seconds: float) -> Make:
         path.write_bytes(data.replace(b"DURATION", b"dURATION"))
 
     return damaged
-
-
-def _matroska_sound(path: Path) -> None:
-    with av.open(str(path), "w", format="matroska") as container:
-        stream = container.add_stream("pcm_s16le", rate=16000, layout="mono")
-        for number in range(10):
-            frame = sound_frame(np.zeros((1, 1600), np.int16), 16000, "s16")
-            frame.pts = 1600 * number
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
 
 
 def wav(

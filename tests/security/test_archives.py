@@ -22,7 +22,6 @@ from mmcalib.progress import Silent
 from mmcalib.workflows.corpus import read_corpus
 from tests.builders import expect, some
 from tests.corpus.listed import items_of, reason
-from tests.corpus.media import png as picture
 from tests.corpus.tars import END, member, png
 from tests.schemas import CALIBRATION
 from tests.security.bombs import MIB, slow_jpeg, spent
@@ -194,21 +193,21 @@ def test_an_archive_within_an_archive_is_not_opened(tmp_path: Path) -> None:
 
 def test_a_table_that_lies_about_what_it_unpacks_to(tmp_path: Path) -> None:
     """The process that reads the table keeps to its memory; the rest of the corpus is read."""
-    path = repeated(tmp_path / "t.parquet", picture(40, 24), 60_000_000, 8)
+    path = repeated(tmp_path / "t.parquet", png(40, 24), 60_000_000, 8)
     (found,) = SubprocessSource(ParquetSource(str(path)), str(path), memory_bytes=130 << 20).items()
     assert expect(Skipped, found).path == str(path)
     archives.stop_readers()
 
 
 def test_a_table_that_takes_for_ever_costs_its_silence(tmp_path: Path) -> None:
-    path = repeated(tmp_path / "t.parquet", picture(40, 24), 50_000_000, 99)
+    path = repeated(tmp_path / "t.parquet", png(40, 24), 50_000_000, 99)
     source = SubprocessSource(ParquetSource(str(path)), str(path), silence_s=0.01)
     assert list(source.items()) == [Skipped(str(path), "the decoder took more than 0.01 s")]
 
 
 def test_many_tables_are_read_by_one_process(tmp_path: Path) -> None:
     for number in range(3):
-        written(tmp_path / f"{number}.parquet", [picture(40 + number, 24)])
+        written(tmp_path / f"{number}.parquet", [png(40 + number, 24)])
         assert len(items_of(some(archive_source(str(tmp_path / f"{number}.parquet"))))) == 1
     assert len(archives._IDLE) == 1
     archives.stop_readers()
@@ -216,7 +215,7 @@ def test_many_tables_are_read_by_one_process(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_is_left_early_is_ended(tmp_path: Path) -> None:
-    path = written(tmp_path / "t.parquet", [picture(40, 24)] * 200)
+    path = written(tmp_path / "t.parquet", [png(40, 24)] * 200)
     items = SubprocessSource(ParquetSource(str(path)), str(path)).items()
     assert isinstance(items, Generator)
     next(items)
