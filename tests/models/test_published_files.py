@@ -62,7 +62,9 @@ def test_the_config_is_the_published_one_byte_for_byte(model_id: str) -> None:
     assert digest(geometry, "config") == CONFIGS[model_id]
 
 
-@pytest.mark.parametrize(("architecture", "section", "known"), PROCESSORS)
+@pytest.mark.parametrize(
+    ("architecture", "section", "known"), PROCESSORS, ids=["images", "videos", "Gemma 4"]
+)
 def test_the_processor_is_the_published_one_byte_for_byte(architecture, section, known) -> None:
     geometries = [one for one in bundled_models() if one.architecture.startswith(architecture)]
     assert {one.id: digest(one, section) for one in geometries} == {
