@@ -101,10 +101,12 @@ def test_a_file_that_vllm_refuses_is_one_for_validate(host: EngineHost, tmp_path
     assert refused.value.hint == f"mmcalib validate --config {file}"
 
 
-@pytest.mark.parametrize(("flag", "value"), [("paralel-size", "2"), ("parallel-size", "two")])
-def test_others_are_one_line(host: EngineHost, flag: str, value: str) -> None:
+@pytest.mark.parametrize(
+    "flags", [("--tensor-paralel-size", "2"), ("--tensor-parallel-size", "two")]
+)
+def test_others_are_one_line(host: EngineHost, flags: tuple[str, ...]) -> None:
     with pytest.raises(UsageError) as refused:
-        said(host, f"--tensor-{flag}", value)
+        said(host, *flags)
     assert refused.value.message.startswith("vLLM rejects these flags")
     assert "\n" not in refused.value.message
 

@@ -369,7 +369,7 @@ print(json.dumps(held))
 
 def test_vllms_encoder_cache_holds_as_many_as_is_said() -> None:
     page = ImageShape(280, 280)
-    costs = table(cost(page, 400, count=9))
+    costs = table(cost(page, 402, count=9, embeds=400))
     (found,) = resident_items(costs, budget(1000, max_num_seqs=8))
     items = [("a", 400), ("b", 400), ("c", 400), ("a", 400)]
     held = in_vllm(REQUESTS + HOLD, {"size": 1000, "items": items})
