@@ -2,8 +2,9 @@
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from itertools import zip_longest
 from pathlib import Path
 
 import av
@@ -41,15 +42,63 @@ def paced(
     return path
 
 
-def packed_sound(path: Path, seconds: float, rate_hz: int, channels: int = 2) -> Path:
-    """PCM in a QuickTime file, which libsndfile does not read."""
+def sound_frame(
+    samples: np.ndarray, rate_hz: int, form: str = "fltp", layout: str = "mono"
+) -> av.AudioFrame:
+    """A row of samples for each channel, or one of all where they are packed."""
+    frame = av.AudioFrame.from_ndarray(samples, format=form, layout=layout)
+    frame.sample_rate = rate_hz
+    return frame
+
+
+def clips(
+    path: Path,
+    *sizes: tuple[int, int],
+    frames: int = 20,
+    codec: str = "mpeg4",
+    form: str | None = None,
+    turns: Sequence[int | None] = (),
+    sound_s: int = 0,
+    options: Mapping[str, str] | None = None,
+) -> Path:
+    """A stream of noise for each of `sizes`, at 10 frames per second and turned by so many degrees,
+    and a silent sound; in the container that the name asks for, unless `form` does.
+    """
+    with av.open(str(path), "w", format=form, options=dict(options or {})) as file:
+        streams: list[av.VideoStream] = []
+        for (width, height), turn in zip_longest(sizes, turns):
+            stream = file.add_stream(codec, rate=Fraction(10))
+            assert isinstance(stream, av.VideoStream)
+            stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+            if turn is not None:
+                stream.set_display_rotation(turn)
+            streams.append(stream)
+        heard = file.add_stream("aac", rate=16_000, layout="mono") if sound_s else None
+        file.start_encoding()
+        for number in range(frames):
+            for stream in streams:
+                shape = (stream.height, stream.width, 3)
+                noise = np.random.default_rng(number).integers(0, 256, shape)
+                picture = av.VideoFrame.from_ndarray(noise.astype(np.uint8), format="rgb24")
+                file.mux(stream.encode(picture))
+        for stream in streams:
+            file.mux(stream.encode())
+        if heard is not None:
+            quiet = np.zeros((1, 16_000 * sound_s), np.float32)
+            file.mux(heard.encode(sound_frame(quiet, 16_000)))
+            file.mux(heard.encode())
+    return path
+
+
+def packed_sound(
+    path: Path, seconds: float, rate_hz: int, channels: int = 2, form: str = "mov"
+) -> Path:
+    """PCM in a QuickTime file or another that libsndfile does not read."""
     layout = {1: "mono", 2: "stereo"}[channels]
-    with av.open(str(path), "w", format="mov") as file:
+    with av.open(str(path), "w", format=form) as file:
         stream = file.add_stream("pcm_s16le", rate=rate_hz, layout=layout)
         samples = np.zeros((1, round(seconds * rate_hz) * channels), np.int16)
-        frame = av.AudioFrame.from_ndarray(samples, format="s16", layout=layout)
-        frame.sample_rate = rate_hz
-        file.mux(stream.encode(frame))
+        file.mux(stream.encode(sound_frame(samples, rate_hz, "s16", layout)))
         file.mux(stream.encode())
     return path
 
@@ -133,10 +182,7 @@ def heard(path: Path, codec: str, form: str, seconds: float, rate_hz: int = 16_0
             stream.codec_context.global_quality = 2 * 118
         noise = np.random.default_rng(0).standard_normal(round(seconds * rate_hz)) / 10
         noise[: len(noise) // 2] = 0
-        frame = av.AudioFrame.from_ndarray(
-            noise[None].astype(np.float32), format="fltp", layout="mono"
-        )
-        frame.sample_rate = rate_hz
+        frame = sound_frame(noise[None].astype(np.float32), rate_hz)
         fitting = av.AudioResampler(format=stream.format.name, layout="mono", rate=rate_hz)
         for part in fitting.resample(frame):
             file.mux(stream.encode(part))
@@ -167,17 +213,4 @@ def odd_sound(path: Path, subtype: str, seconds: float = 1) -> Path:
 
 def meeting(path: Path, seconds: int = 4) -> Path:
     """A recording with pictures and sound."""
-    with av.open(str(path), "w") as file:
-        video = file.add_stream("mpeg4", rate=5)
-        assert isinstance(video, av.VideoStream)
-        video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
-        audio = file.add_stream("aac", rate=16_000, layout="mono")
-        for _ in range(5 * seconds):
-            file.mux(video.encode(av.VideoFrame(64, 48, "yuv420p")))
-        file.mux(video.encode())
-        quiet = np.zeros((1, 16_000 * seconds), np.float32)
-        frame = av.AudioFrame.from_ndarray(quiet, format="fltp", layout="mono")
-        frame.sample_rate = 16_000
-        file.mux(audio.encode(frame))
-        file.mux(audio.encode())
-    return path
+    return clips(path, (64, 48), frames=10 * seconds, sound_s=seconds)

@@ -16,6 +16,13 @@ def run_program(*words: object, **options: Any) -> subprocess.CompletedProcess[s
     return subprocess.run([*map(str, words)], **how)
 
 
+def executable(path: Path, script: str) -> str:
+    """A program of this text, for whom asks for one by its path."""
+    path.write_text(script)
+    path.chmod(0o755)
+    return str(path)
+
+
 def run_python(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
     return run_program(sys.executable, *words, **options)
 
@@ -25,8 +32,9 @@ def start_python(*words: object, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, *map(str, words)], **pipes)
 
 
-def answer_of(*words: str | Path, **environment: str) -> Any:
-    """Run Python as the engine's child, and return what its last line says."""
-    done = run_python(*words, env={**child_environment(os.environ), **environment})
+def answer_of(*words: str | Path, asked: object = None, **environment: str) -> Any:
+    """Run Python as the engine's child, with JSON to read, and return what its last line says."""
+    env = {**child_environment(os.environ), **environment}
+    done = run_python(*words, env=env, input=json.dumps(asked))
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])

@@ -8,6 +8,7 @@ import pytest
 
 from mmcalib.engine.host import EngineHost
 from mmcalib.models.catalogue import find_model
+from tests.builders import some
 from tests.bundled.subject import Subject
 from tests.engine.conftest import NEEDS, Lab, folder_of
 
@@ -56,6 +57,5 @@ def lab(with_vllm: None, engine_cache: Path, tmp_path_factory) -> Iterator[Calla
 def subject(request: pytest.FixtureRequest, lab: Callable[[str], Lab]) -> Subject:
     if request.param in NEEDS:
         pytest.importorskip(NEEDS[request.param])
-    geometry = find_model(request.param)
-    assert geometry is not None
+    geometry = some(find_model(request.param))
     return Subject(geometry, lab(geometry.id))

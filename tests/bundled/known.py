@@ -57,7 +57,6 @@ def _name(model_id: str) -> str:
 
 
 _QWEN2 = ("Qwen/Qwen2-VL", "Qwen/Qwen2.5-VL", "Qwen/Qwen2.5-Omni")
-_QWEN3 = ("Qwen/Qwen3",)
 _OMNI3 = ("Qwen/Qwen3-Omni",)
 _OMNI = ("Qwen/Qwen2.5-Omni", *_OMNI3)
 _MINICPM = ("openbmb/MiniCPM-V-4.6",)
@@ -65,13 +64,11 @@ _FEW = ("1 frame", "2 frames", "3 frames", "7 frames", "10 frames of 4K")
 _FACTOR = "must be larger than temporal_factor:2"
 _NO_FRAME = "vLLM's loader samples none of a clip of one frame, and divides by their number"
 _BOUNDS = "its dummy is within a video's bounds of pixels, the budget's count within an image's"
-_SHORT_DUMMY = "its dummy is a 30th of a second"
 _NO_SOUND = "vLLM lets it in, as no token of sound between two that mark its ends"
 _NOTHING = "vLLM lets it in: 188 tokens, and nothing for the encoder to make them of"
 _SHORT = "vLLM reserves for 30 seconds of sound, and the processor cuts none off"
 _GEMMA4 = ("google/gemma-4",)
 _SMALL_DUMMY = "its dummy is of 224 pixels a side"
-_GLM4V = ("zai-org/GLM-4.1V", "zai-org/GLM-4.5V")
 _GLM46V = ("zai-org/GLM-4.6V",)
 _INTERNVL_HF = ("OpenGVLab/InternVL3_5-14B-HF",)
 _TILED = (
@@ -95,7 +92,7 @@ KNOWN: tuple[Known, ...] = (
     Known(_MINICPM, Line.DUMMY, "video", (), "vLLM makes no dummy of videos alone"),
     Known(_GEMMA4, Line.DUMMY, "image", (), _SMALL_DUMMY),
     Known(_GEMMA4, Line.DUMMY, "video", (), _SMALL_DUMMY),
-    Known(("google/gemma-4-E",), Line.DUMMY, "audio", (), _SHORT_DUMMY),
+    Known(("google/gemma-4-E",), Line.DUMMY, "audio", (), "its dummy is a 30th of a second"),
     Known(("google/gemma-4-E", "google/gemma-4-12B"), Line.TAKES, "audio", ("10 ms",), _NO_SOUND),
     Known(("google/gemma-3n",), Line.TAKES, "audio", ("10 ms",), _NOTHING),
     Known(
@@ -140,14 +137,14 @@ KNOWN: tuple[Known, ...] = (
 # What a model's own rules refuse, with words of the refusal as the reason: nobody's fault.
 REFUSED: tuple[Known, ...] = (
     Known(
-        (*_QWEN2, *_QWEN3, "zai-org/GLM", "PaddlePaddle/PaddleOCR", "MiniMaxAI/MiniMax-M3"),
+        (*_QWEN2, "Qwen/Qwen3", "zai-org/GLM", "PaddlePaddle/PaddleOCR", "MiniMaxAI/MiniMax-M3"),
         Line.TAKES,
         "image",
         ("a line down", "a line across"),
         "absolute aspect ratio must be smaller than 200",
     ),
     Known(("Qwen/Qwen3-VL", "Qwen/Qwen3."), Line.TAKES, "video", ("1 frame",), _FACTOR),
-    Known(_GLM4V, Line.TAKES, "video", _FEW, _FACTOR),
+    Known(("zai-org/GLM-4.1V", "zai-org/GLM-4.5V"), Line.TAKES, "video", _FEW, _FACTOR),
     Known(_GLM46V, Line.TAKES, "video", _FEW[:3], _FACTOR),
     Known(("Qwen/Qwen2-Audio", "Qwen/Qwen2.5-Omni"), Line.TAKES, "audio", ("10 ms",), "The audio "),
     Known(

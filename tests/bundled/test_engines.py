@@ -10,6 +10,7 @@ from mmcalib.domain.shapes import MODALITIES
 from mmcalib.limits.policy import Policy
 from mmcalib.media.blank import write_blank
 from mmcalib.models.catalogue import find_model
+from tests.builders import some
 from tests.bundled.shapes import CORPUS
 from tests.e2e.media import requests
 
@@ -30,11 +31,10 @@ FAMILIES = (
 @pytest.mark.parametrize("model_id", FAMILIES)
 def test_an_engine_starts_and_answers(model_id: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("MMCALIB_CACHE_DIR", str(tmp_path / "cache"))
-    geometry = find_model(model_id)
-    assert geometry is not None
+    modalities = some(find_model(model_id)).modalities
     media = tmp_path / "media"
     media.mkdir()
-    taken = [modality for modality in MODALITIES if modality in geometry.modalities]
+    taken = [modality for modality in MODALITIES if modality in modalities]
     paths = {m: write_blank(CORPUS[m], number, media) for number, m in enumerate(taken)}
     prompts = [[(str(modality), path.as_uri())] for modality, path in paths.items()]
     asked = requests(media / "requests.jsonl", *prompts)
@@ -44,9 +44,7 @@ def test_an_engine_starts_and_answers(model_id: str, tmp_path: Path, monkeypatch
     for wanted in (ENGINE_START, REPLAY):
         (check,) = (one for one in made.checks if one.name == wanted.name)
         assert check.status == "pass", check.detail
-    assert made.startup is not None
-    assert made.startup.replay is not None
-    answered = made.startup.replay
+    answered = some(some(made.startup).replay)
     # Blank items of the same shapes fill the step.
     assert answered.prompts >= len(taken)
     assert (answered.rejected, answered.oom, answered.token_mismatches) == (0, 0, 0)

@@ -1,6 +1,8 @@
 """Looking at media in this process, as the workers do."""
 
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from mmcalib.census.counter import Prober
 from mmcalib.census.executor import ProbeFunction, ProbeResult, ProbeTask
@@ -10,6 +12,17 @@ from mmcalib.media.probe import probe
 from mmcalib.processes import Closing
 from mmcalib.storage.location import item_version
 from mmcalib.workflows.corpus import DECODED_FILES
+
+OLD_NS = 1_700_000_000_123_456_789
+
+
+def orders(folder: Path, *names: str) -> list[ProbeTask]:
+    """Probes of files that are made, and made old, so that what is seen of them is kept."""
+    for name in names:
+        (folder / name).write_bytes(b"x")
+        os.utime(folder / name, ns=(OLD_NS, OLD_NS))
+    items = [Item(str(folder / name)) for name in names]
+    return [ProbeTask(item, version=item_version(item)) for item in items]
 
 
 class Inline(Closing):

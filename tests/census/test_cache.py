@@ -19,9 +19,7 @@ from mmcalib.domain.items import ByteSource, Item
 from mmcalib.progress import Silent
 from mmcalib.storage.location import is_settled, item_version
 from tests.census.decoders import behave
-from tests.census.looking import Inline, seen_now
-
-OLD_NS = 1_700_000_000_123_456_789
+from tests.census.looking import OLD_NS, Inline, seen_now
 
 
 @pytest.fixture
@@ -242,12 +240,10 @@ def test_no_name_and_no_signature_is_kept(database: Path) -> None:
         "/media/secret/secret.png",
     ]
     with Cache(database) as opened:
-        orders = [
-            ProbeTask(Item(url, byte_source=ByteSource("tag", 1)), version="tag") for url in urls
-        ]
-        opened.store((order, ProbeResult(SEEN, "tag")) for order in orders)
+        orders = [order(url, byte_source=ByteSource("tag", 1)) for url in urls]
+        kept(opened, *orders)
         opened.commit()
-        assert opened.find(orders) == [SEEN] * len(urls)
+        assert opened.find(orders) == [f'["image",{n},1]' for n in (1, 2, 3, 4)]
         assert all(b"secret" not in path.read_bytes() for path in database.parent.iterdir())
 
 
@@ -255,8 +251,8 @@ def test_no_name_and_no_signature_is_kept(database: Path) -> None:
     "reason", ["no permission to read it", "no answer in time", "cannot be read: the server says 5"]
 )
 def test_what_may_pass_is_not_remembered(reason: str, database: Path) -> None:
-    order = ProbeTask(Item("s3://b/a.png", byte_source=ByteSource("tag", 1)), version="tag")
+    asked = order("s3://b/a.png", byte_source=ByteSource("tag", 1))
     with Cache(database) as opened:
-        opened.store([(order, ProbeResult(json.dumps(["skipped", reason]), "tag"))])
+        opened.store([(asked, ProbeResult(json.dumps(["skipped", reason]), "tag"))])
         opened.commit()
-        assert opened.find([order]) == [None]
+        assert opened.find([asked]) == [None]

@@ -12,7 +12,7 @@ from mmcalib.census.counter import CorpusCount, Prober
 from mmcalib.census.counter import count_corpus as take_with
 from mmcalib.census.executor import ProbeResult, ProbeTask
 from mmcalib.corpus.chat import Prompt
-from mmcalib.corpus.folder import FolderSource
+from mmcalib.corpus.folder import FolderSource, PathsSource
 from mmcalib.corpus.requests import Reading, RequestsSource
 from mmcalib.domain.items import ByteSource, Item, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
@@ -56,15 +56,12 @@ def counts(taken: CorpusCount) -> dict[object, int]:
 
 def test_a_folder_counts_every_file_once(folder: Path) -> None:
     (folder / "words.txt").write_text("words")
-    taken = count_corpus(
-        [FolderSource(folder), FolderSource(folder / "a.png"), FolderSource(folder)]
-    )
+    taken = count_corpus([FolderSource(path) for path in (folder, folder / "a.png", folder)])
     assert counts(taken) == {A: 1, B: 1, C: 1, D: 1}
     assert taken.prompts.prompts() == 0
     assert taken.files == 5
-    assert taken.skipped == [
-        Skipped(str(folder / "words.txt"), "not an image, video or audio file (text)")
-    ]
+    words = Skipped(str(folder / "words.txt"), "not an image, video or audio file (text)")
+    assert taken.skipped == [words]
 
 
 @pytest.mark.parametrize("requests_first", [True, False])
@@ -85,18 +82,13 @@ def test_a_file_that_requests_name_by_a_link_is_the_same_file(folder: Path) -> N
 
 def test_a_request_with_an_unreadable_item_is_skipped_but_its_good_files_count(folder) -> None:
     (folder / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
-    lines = requests(folder, images("a", "bad"), images("a"), images("b", "bad"), images("none"))
-    taken = count_corpus([lines])
+    asked = requests(folder, images("a", "bad"), images("a"), images("b", "bad"), images("none"))
+    taken = count_corpus([asked])
     assert counts(taken) == {A: 1, B: 1}
     assert taken.prompts.prompts() == 1
-    paths = [skipped.path for skipped in taken.skipped]
-    assert paths == [
-        str(folder / "bad.png"),
-        "requests.jsonl:1",
-        "requests.jsonl:3",
-        "requests.jsonl:4",
-        str(folder / "none.png"),
-    ]
+    bad, *lines, none = [skipped.path for skipped in taken.skipped]
+    assert (bad, none) == (str(folder / "bad.png"), str(folder / "none.png"))
+    assert lines == [f"requests.jsonl:{n}" for n in (1, 3, 4)]
     assert taken.skipped[1].reason.startswith("unreadable item: ")
     assert taken.skipped[3].reason.startswith("missing file: ")
 
@@ -172,17 +164,6 @@ class Asked:
         yield from dict.fromkeys(item for items in self.requests for item in items)
 
 
-@dataclass
-class Folder:
-    paths: list[str]
-
-    def prompts(self) -> Iterator[Prompt | Skipped]:
-        yield from ()
-
-    def items(self) -> Iterator[Item | Skipped]:
-        yield from map(Item, self.paths)
-
-
 KINDS: dict[str, Shape | None] = {"a": A, "b": B, "c": AudioShape(8, 8000), "bad": None}
 NAMED = st.sampled_from([f"/{top}/{name}" for top in ("x", "x/y", "z") for name in KINDS])
 ASKED = st.lists(
@@ -202,7 +183,8 @@ def look(item: Item) -> Shape | Skipped:
 
 @given(ASKED, st.lists(NAMED, unique=True))
 def test_every_file_is_counted_or_listed_and_never_both(asked, paths: list[str]) -> None:
-    taken = count_corpus([Asked(asked), Folder([*paths, "/good/a"])], look=look, in_order=False)
+    lines = [f"{path}\n".encode() for path in [*paths, "/good/a"]]
+    taken = count_corpus([Asked(asked), PathsSource(lines)], look=look, in_order=False)
     listed = {skipped.path for skipped in taken.skipped if skipped.path.startswith("/")}
     named = {"/good/a", *paths, *(item.path for items in asked for item in items)}
     assert taken.files == len(named)

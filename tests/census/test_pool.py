@@ -1,4 +1,3 @@
-import os
 import sys
 from pathlib import Path
 
@@ -6,22 +5,12 @@ import pytest
 
 from mmcalib.census.executor import Executor, FunctionRef, ProbeTask
 from mmcalib.census.pool import LocalPool
-from mmcalib.domain.items import Item, ProbedMedia, Skipped, decode_line
+from mmcalib.domain.items import ProbedMedia, Skipped, decode_line
 from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import MmcalibError, UsageError
 from mmcalib.storage.location import item_version
 from tests.census.decoders import behave
-from tests.census.looking import Inline
-
-OLD_NS = 1_700_000_000_123_456_789
-
-
-def orders(folder: Path, *names: str) -> list[ProbeTask]:
-    for name in names:
-        (folder / name).write_bytes(b"x")
-        os.utime(folder / name, ns=(OLD_NS, OLD_NS))
-    items = [Item(str(folder / name)) for name in names]
-    return [ProbeTask(item, version=item_version(item)) for item in items]
+from tests.census.looking import Inline, orders
 
 
 def seen(pool: Executor, chunk: list[ProbeTask]) -> list[ProbedMedia]:

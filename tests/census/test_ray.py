@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +29,8 @@ from mmcalib.errors import CorpusError, MmcalibError, UsageError
 from mmcalib.media.probe import probe
 from mmcalib.storage.location import item_version
 from tests.census.decoders import behave, held_bytes
+from tests.census.looking import Inline, orders
+from tests.processes import started_with, wait_until
 
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
@@ -59,59 +61,22 @@ def cluster() -> Iterator[Cluster]:
         shutil.rmtree(notes)
 
 
-def orders(folder: Path, *names: str) -> list[ProbeTask]:
-    for name in names:
-        (folder / name).write_bytes(b"x")
-    items = [Item(str(folder / name)) for name in names]
-    return [ProbeTask(item, version=item_version(item)) for item in items]
-
-
 def answered(executor: Executor, chunks: Sequence[Sequence[ProbeTask]]) -> list[list[ProbeResult]]:
     with closing(executor):
         waits = [executor.submit(chunk) for chunk in chunks]
         return [wait() for wait in waits]
 
 
-def slow_chunks(folder: Path) -> list[list[ProbeTask]]:
-    """Half a second each."""
-    return [orders(folder, *(f"slow{part}{n}" for n in range(10))) for part in range(6)]
-
-
-def widths(chunks: list[list[ProbeTask]]) -> list[list[ProbeResult]]:
-    """Return the widths that `behave` finds."""
-    return [
-        [
-            ProbeResult(f'["image",{len(os.path.basename(o.item.path))},1]', o.version or "")
-            for o in chunk
-        ]
-        for chunk in chunks
-    ]
-
-
 def looking(mark: str = MARK) -> list[int]:
     """Processes of this test's cluster that look at items."""
-    return [pid for pid in marked(mark) if b"census.worker" in read(pid, "cmdline")]
+    return [pid for pid in started_with(mark) if b"census.worker" in command_of(pid)]
 
 
-def marked(mark: str) -> list[int]:
-    pids = [
-        int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()
-    ]
-    return [pid for pid in pids if mark.encode() in read(pid, "environ")]
-
-
-def read(pid: int, what: str) -> bytes:
+def command_of(pid: int) -> bytes:
     try:
-        return Path(f"/proc/{pid}/{what}").read_bytes()
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
-
-
-def soon(what: Callable[[], bool], within_s: float = 60) -> bool:
-    deadline = time.monotonic() + within_s
-    while not what() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return what()
 
 
 def joined(executor: RayExecutor, folder: Path) -> str:
@@ -168,21 +133,22 @@ def test_bytes_that_only_the_source_has_travel_along(cluster) -> None:
 
 def test_a_lost_node_changes_no_answer(cluster, tmp_path: Path) -> None:
     node = cluster.add_node(**NODE)
-    chunks = slow_chunks(tmp_path)
+    # Half a second each.
+    chunks = [orders(tmp_path, *(f"slow{part}{n}" for n in range(10))) for part in range(6)]
     with RayExecutor(behave) as executor:
         waits = [executor.submit(chunk) for chunk in chunks]
-        assert soon(lambda: len(looking()) == 3)
+        wait_until(lambda: len(looking()) == 3, 60)
         cluster.remove_node(node, allow_graceful=False)
         seen = [wait() for wait in waits]
-    assert seen == widths(chunks)
+    assert seen == answered(Inline(behave), chunks)
 
 
 def test_nothing_is_left_on_a_cluster_that_goes_on(cluster, tmp_path: Path) -> None:
     with RayExecutor(behave, timeout_s=600) as executor:
         for name in ("hang1", "hang2", "hang3"):
             executor.submit(orders(tmp_path, name))
-        assert soon(lambda: len(looking()) == 2)
-    assert soon(lambda: not looking())
+        wait_until(lambda: len(looking()) == 2, 60)
+    wait_until(lambda: not looking(), 60)
     assert not ray.is_initialized()
 
 
@@ -192,8 +158,8 @@ def test_ray_that_was_initialised_before_stays_so(cluster, tmp_path: Path, monke
     try:
         with RayExecutor(behave, timeout_s=600) as executor:
             executor.submit(orders(tmp_path, "hang"))
-            assert soon(lambda: len(looking()) == 1)
-        assert soon(lambda: not looking())
+            wait_until(lambda: len(looking()) == 1, 60)
+        wait_until(lambda: not looking(), 60)
         assert ray.is_initialized()
     finally:
         ray.shutdown()
@@ -219,11 +185,11 @@ def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
         text=True,
         start_new_session=True,
     )
-    assert soon(lambda: len(looking(mark)) == 1, within_s=30)
+    wait_until(lambda: len(looking(mark)) == 1, 30)
     os.killpg(run.pid, signal.SIGINT)
     _, said = run.communicate(timeout=30)
     assert said.splitlines()[-1] == "KeyboardInterrupt"
-    assert soon(lambda: not marked(mark))
+    wait_until(lambda: not started_with(mark), 60)
 
 
 def test_what_ends_everything_is_raised_as_it_was(cluster, tmp_path: Path) -> None:
@@ -283,7 +249,7 @@ def a_mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     yield mark
-    assert soon(lambda: not marked(mark))
+    wait_until(lambda: not started_with(mark), 60)
 
 
 def flood(listener: socket.socket) -> None:

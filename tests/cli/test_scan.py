@@ -15,7 +15,8 @@ from PIL import Image
 
 from tests.conftest import ROOT
 from tests.corpus.media import request
-from tests.media.hostile import noise_image, video
+from tests.media.hostile import noise_image
+from tests.odd_media import clips
 from tests.programs import run_python
 
 INLINE = (
@@ -167,7 +168,7 @@ def test_clips_that_all_fail_alike_are_the_installations_fault(tmp_path: Path) -
     media = tmp_path / "media"
     media.mkdir()
     for number in range(3):
-        video(media / f"{number}.mp4", (64, 48))
+        clips(media / f"{number}.mp4", (64, 48))
     noise_image(media / "a.png")
     command = ("-m", "mmcalib", "scan", "--data", media)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "broken"), str(ROOT)])}

@@ -7,7 +7,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-from judging.request import Item, Order, Request, Room, Turn
+from judging.request import Item, Order, Request, Room, Turn, Via
 
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_30, VLLM_0_31
 
@@ -23,14 +23,23 @@ if VLLM_0_29.is_reached and not VLLM_0_30.is_reached:
     NOT_CURED["qwen2.5-vl: a transport stream"] = _NO_FRAME
 
 
-def one(*names: str, words: int = 8, **more: Any) -> Order:
+def one(*names: str, **more: Any) -> Order:
     """One request of one message."""
-    return (user(*names, words=words, **more),)
+    return (user(*names, **more),)
 
 
-def user(*names: str, words: int = 8, **more: Any) -> Request:
-    items = tuple(Item(name) for name in names)
-    return Request((Turn(words=words, items=items),), **more)
+def user(*names: str, **more: Any) -> Request:
+    return Request((Turn(items=tuple(map(Item, names))),), **more)
+
+
+def sent(via: Via, name: str, words: int = 8) -> Order:
+    """One request of one item."""
+    return (Request((Turn(words=words, items=(Item(name, via),)),)),)
+
+
+def turn(*parts: str, **more: Any) -> Order:
+    """One request of words, beside these parts."""
+    return (Request((Turn(parts=parts),), **more),)
 
 
 LOGO = "image-448x448.jpg"
@@ -58,9 +67,9 @@ PICTURES: Mapping[str, Order] = {
     "cut short": one("image-truncated.jpg"),
     "no picture": one("image-text.png"),
     "more pixels than vLLM opens": one("image-bomb.png"),
-    "inline": ((Request((Turn(items=(Item("image-RGB.png", "data"),)),))),),
-    "inline, percent-encoded": ((Request((Turn(items=(Item("image-RGB.png", "percent"),)),))),),
-    "an address elsewhere": ((Request((Turn(items=(Item("image-RGB.png", "http"),)),))),),
+    "inline": sent("data", "image-RGB.png"),
+    "inline, percent-encoded": sent("percent", "image-RGB.png"),
+    "an address elsewhere": sent("http", "image-RGB.png"),
     "a clip": one("video-h264.mp4"),
     "a clip and a picture": one("video-h264.mp4", "image-28x28.png"),
     "two clips": one("video-h264.mp4", "video-2-frames.mp4"),
@@ -91,24 +100,18 @@ PICTURES: Mapping[str, Order] = {
     "more frames, by the request": one(extra="30 frames a second"),
     "fewer tokens than the clip, by the request": one("video-320x240.mp4", extra="truncated"),
     "many messages that say nothing": ((Request((Turn(words=0),) * 1000)),),
-    "fields of the wrong kind": ((Request((Turn(),), fields='{"temperature": 3}')),),
-    "JSON by a schema": (
-        (Request((Turn(),), fields='{"response_format": {"type": "json_object"}}')),
-    ),
+    "fields of the wrong kind": turn(fields='{"temperature": 3}'),
+    "JSON by a schema": turn(fields='{"response_format": {"type": "json_object"}}'),
     "tools that nobody parses": one(choice="without a choice"),
     "tools that are not to be called": one(LOGO, choice="none"),
     "calls with their answers": one(before="call"),
-    "a part without a type": ((Request((Turn(parts=("image_url untyped, text",)),))),),
-    "a part of words with a uuid": ((Request((Turn(parts=("text with uuid",)),))),),
-    "a fragment in a URL": ((Request((Turn(items=(Item("image-RGB.png", "fragment"),)),))),),
-    "a path": ((Request((Turn(items=(Item("image-RGB.png", "bare"),)),))),),
-    "base64 with too much padding": (
-        (Request((Turn(items=(Item("image-RGB.png", "overpadded"),)),))),
-    ),
+    "a part without a type": turn("image_url untyped, text"),
+    "a part of words with a uuid": turn("text with uuid"),
+    "a fragment in a URL": sent("fragment", "image-RGB.png"),
+    "a path": sent("bare", "image-RGB.png"),
+    "base64 with too much padding": sent("overpadded", "image-RGB.png"),
     "a thumbnail's end": one("image-thumbnail-cut.jpg"),
-    "the same under a uuid": tuple(
-        Request((Turn(parts=("image_url with uuid",)),)) for _ in range(2)
-    ),
+    "the same under a uuid": turn("image_url with uuid") * 2,
     "tools and their calls": ((Request(_TALK, tools=3)),),
     "a cached picture beside new ones": (
         user("image-1024x1024.jpg"),
@@ -123,14 +126,10 @@ SOUNDS: Mapping[str, Order] = {
     "longer than the model hears": one("audio-61s.flac"),
     "two": one("audio-1s.wav", "audio-5s.flac"),
     "three": one("audio-1s.wav", "audio-1s.wav", "audio-1s.wav"),
-    "inline": ((Request((Turn(items=(Item("audio-1s.wav", "input_audio"),)),))),),
-    "as a data URL": ((Request((Turn(items=(Item("audio-2s.mp3", "data"),)),))),),
-    "inline alone, neither WAV nor MP3": (
-        (Request((Turn(words=0, items=(Item("audio-2s.flac", "input_audio"),)),)),)
-    ),
-    "inline beside text, neither WAV nor MP3": (
-        (Request((Turn(items=(Item("audio-2s.flac", "input_audio"),)),)),)
-    ),
+    "inline": sent("input_audio", "audio-1s.wav"),
+    "as a data URL": sent("data", "audio-2s.mp3"),
+    "inline alone, neither WAV nor MP3": sent("input_audio", "audio-2s.flac", words=0),
+    "inline beside text, neither WAV nor MP3": sent("input_audio", "audio-2s.flac"),
     "8 kHz": one("audio-8000.wav"),
     "eight channels": one("audio-8-channels.wav"),
     "10 ms": one("audio-10ms.flac"),

@@ -8,7 +8,7 @@ import soundfile
 from PIL import Image
 
 
-def png(width: int, height: int) -> bytes:
+def png(width: int = 9, height: int = 8) -> bytes:
     ramp = np.arange(width * height * 3, dtype=np.uint32).astype(np.uint8)
     file = io.BytesIO()
     Image.fromarray(ramp.reshape(height, width, 3)).save(file, "PNG")

@@ -6,13 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
-
-def png(width: int = 9, height: int = 8) -> bytes:
-    data = io.BytesIO()
-    Image.new("L", (width, height)).save(data, format="PNG")
-    return data.getvalue()
+from tests.corpus.media import png as png
 
 
 def member(

@@ -17,6 +17,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.media.decode import decode_check
 from mmcalib.media.probe import probe
 from mmcalib.storage.access import local_copy, open_item
+from tests.builders import expect
 from tests.census.looking import prober
 from tests.corpus.listed import items_of, prompts_of, reason, width
 from tests.corpus.media import wav
@@ -37,12 +38,8 @@ def prompts(shard: Path) -> list[Prompt]:
 
 def names(shard: Path) -> list[str]:
     """The members that are items, in order."""
-    found = ArchiveSource("tar", str(shard)).items()
-    return [
-        item.path.removeprefix("tar://").partition("::")[0]
-        for item in found
-        if isinstance(item, Item)
-    ]
+    found = [one for one in ArchiveSource("tar", str(shard)).items() if isinstance(one, Item)]
+    return [item.path.removeprefix("tar://").partition("::")[0] for item in found]
 
 
 def skipped(shard: Path) -> dict[str, str]:
@@ -65,15 +62,9 @@ def test_members_of_one_prefix_are_one_prompt(shard: Path) -> None:
     assert prompt.items == tuple(Item(path) for path in paths)
     assert (prompt.origin, prompt.request.text()) == (f"{shard}:a/1", "Què?")
     kinds = ["image_url", "image_url", "video_url", "audio_url"]
-    assert prompt.request.messages == [
-        {
-            "role": "user",
-            "content": [
-                *({"type": k, k: {"url": path}} for k, path in zip(kinds, paths, strict=True)),
-                {"type": "text", "text": "Què?"},
-            ],
-        }
-    ]
+    media = [{"type": kind, kind: {"url": path}} for kind, path in zip(kinds, paths, strict=True)]
+    content = [*media, {"type": "text", "text": "Què?"}]
+    assert prompt.request.messages == [{"role": "user", "content": content}]
     shapes = [probe(item) for item in prompt.items]
     assert shapes[:2] == [CLIP, ImageShape(18, 8)]
     assert isinstance(shapes[2], VideoShape)
@@ -92,16 +83,12 @@ def test_what_is_measured_skipped_and_text_is_everything(shard: Path, mode: str)
     ]
 
 
-def test_files_that_stand_alone_are_no_prompts(shard: Path) -> None:
-    tar(shard, ("a.png", png()), ("b.png", png()), ("no-ending", png()), ("5", png()))
+@pytest.mark.parametrize("last", [("no-ending", png()), ("a.txt", b"late")], ids=["alone", "late"])
+def test_only_neighbours_are_one_sample(shard: Path, last: tuple[str, bytes]) -> None:
+    """And files that stand alone are no prompts."""
+    tar(shard, ("a.png", png()), ("b.png", png()), last, ("5", png()))
     assert prompts(shard) == []
-    assert names(shard) == ["a.png", "b.png", "no-ending", "5"]
-
-
-def test_only_neighbours_are_one_sample(shard: Path) -> None:
-    tar(shard, ("a.png", png()), ("b.png", png()), ("a.txt", b"late"))
-    assert prompts(shard) == []
-    assert names(shard) == ["a.png", "b.png", "a.txt"]
+    assert names(shard) == ["a.png", "b.png", last[0], "5"]
 
 
 @pytest.mark.parametrize(
@@ -205,8 +192,7 @@ def test_a_cut_archive_counts_as_far_as_it_goes(shard, kept: int, items: int, te
     source = ArchiveSource("tar", str(shard))
     *found, last = source.items()
     assert [isinstance(one, Item) for one in found] == [True] * items
-    assert isinstance(last, Skipped)
-    assert last.path == str(shard)
+    assert expect(Skipped, last).path == str(shard)
     assert len([p for p in source.prompts() if isinstance(p, Prompt)]) == texts
 
 
@@ -310,8 +296,7 @@ def test_an_archive_without_its_end_is_skipped(tmp_path: Path, share: float) -> 
     path = Path(archive(tmp_path, **{"a.png": png(400, 240)}))
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
     found = only_of(str(path))
-    assert isinstance(found, Skipped)
-    assert found.path == str(path)
+    assert expect(Skipped, found).path == str(path)
 
 
 def test_an_archive_that_went_away_is_skipped(tmp_path: Path) -> None:

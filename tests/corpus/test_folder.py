@@ -5,10 +5,10 @@ import io
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from mmcalib.census.counter import CorpusCount, count_corpus
 from mmcalib.corpus.chat import Prompt
@@ -18,26 +18,28 @@ from mmcalib.domain.shapes import ImageShape, Shape
 from mmcalib.errors import CorpusError
 from mmcalib.media.probe import probe
 from mmcalib.results.calibration import skipped_jsonl
+from tests.builders import expect
 from tests.census.looking import prober
 from tests.corpus.tars import png, tar
 
 
-def paths(root: Path) -> list[str]:
-    found = FolderSource(root).items()
-    return [os.path.relpath(item.path, root) for item in found if isinstance(item, Item)]
+def items(root: Path, pattern: str) -> list[Item | Skipped]:
+    """Of the folder, or of what matches in it, with paths below it."""
+    source = GlobSource(f"{root}/{pattern}") if pattern else FolderSource(root)
+    return [replace(one, path=os.path.relpath(one.path, root)) for one in source.items()]
 
 
-def skipped(root: Path) -> dict[str, str]:
-    found = FolderSource(root).items()
-    return {
-        os.path.relpath(item.path, root): item.reason for item in found if isinstance(item, Skipped)
-    }
+def paths(root: Path, pattern: str = "") -> list[str]:
+    return [one.path for one in items(root, pattern) if isinstance(one, Item)]
 
 
-def touch(path: Path) -> Path:
+def skipped(root: Path, pattern: str = "") -> dict[str, str]:
+    return {one.path: one.reason for one in items(root, pattern) if isinstance(one, Skipped)}
+
+
+def touch(path: Path, data: bytes = b"x") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"x")
-    return path
+    path.write_bytes(data)
 
 
 def test_order_is_sorted_and_hidden_names_are_left_out(tmp_path: Path) -> None:
@@ -94,11 +96,6 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "media"
 
 
-def found(root: Path, pattern: str) -> list[str]:
-    items = GlobSource(f"{root}/{pattern}").items()
-    return [os.path.relpath(item.path, root) for item in items if isinstance(item, Item)]
-
-
 @pytest.mark.parametrize(
     "pattern",
     [
@@ -109,18 +106,18 @@ def found(root: Path, pattern: str) -> list[str]:
 def test_files_are_those_of_the_standard_library(root: Path, pattern: str) -> None:
     theirs = glob.glob(f"{root}/{pattern}", recursive=True)
     files = {os.path.relpath(path, root) for path in theirs if os.path.isfile(path)}
-    ours = found(root, pattern)
+    ours = paths(root, pattern)
     assert set(ours) == files
     assert len(ours) == len(files) > 0
 
 
 def test_order_is_that_of_a_folder(root: Path) -> None:
-    assert found(root, "**/*.jpg") == ["[1].jpg", "a.jpg", "b/c.jpg", "b/d/e.jpg", "b2/c.jpg"]
+    assert paths(root, "**/*.jpg") == ["[1].jpg", "a.jpg", "b/c.jpg", "b/d/e.jpg", "b2/c.jpg"]
 
 
 def test_a_folder_that_matches_stands_for_all_below_it(root: Path) -> None:
-    assert found(root, "b*") == ["b/c.jpg", "b/d/e.jpg", "b2/c.jpg"]
-    assert found(root, "b/**") == ["b/c.jpg", "b/d/e.jpg"]
+    assert paths(root, "b*") == ["b/c.jpg", "b/d/e.jpg", "b2/c.jpg"]
+    assert paths(root, "b/**") == ["b/c.jpg", "b/d/e.jpg"]
 
 
 def test_relative_patterns_start_at_the_working_folder(root: Path, monkeypatch) -> None:
@@ -131,14 +128,8 @@ def test_relative_patterns_start_at_the_working_folder(root: Path, monkeypatch) 
 
 def test_links_make_no_circles(root: Path) -> None:
     (root / "b" / "up").symlink_to(root)
-    items = list(GlobSource(f"{root}/**/c.jpg").items())
-    assert [item.path for item in items if isinstance(item, Item)] == [
-        f"{root}/b/c.jpg",
-        f"{root}/b2/c.jpg",
-    ]
-    assert [item for item in items if isinstance(item, Skipped)] == [
-        Skipped(f"{root}/b/up", "folder already read under another name")
-    ]
+    assert paths(root, "**/c.jpg") == ["b/c.jpg", "b2/c.jpg"]
+    assert skipped(root, "**/c.jpg") == {"b/up": "folder already read under another name"}
 
 
 def test_a_path_on_each_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,9 +169,8 @@ def test_a_line_that_is_too_long_is_skipped(size: int) -> None:
     for end in (b"", b"\n/a.png\n"):
         lines = StreamLines(io.BytesIO(long + b"\n/b.png\n" + long + end))
         first, good, second, *others = PathsSource(lines).items()
-        assert isinstance(first, Skipped)
-        assert first == second
-        assert (first.reason, len(first.path)) == ("line is longer than 64 KiB", 200)
+        assert expect(Skipped, first) == second
+        assert (second.reason, len(second.path)) == ("line is longer than 64 KiB", 200)
         assert [good, *others] == [Item("/b.png"), Item("/a.png")][: 1 + bool(end)]
 
 
@@ -190,20 +180,15 @@ def test_a_list_without_a_path_is_an_error(lines: list[bytes]) -> None:
         list(PathsSource(lines).items())
 
 
-GOOD = ImageShape(9, 8)
-
-
-def photo(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("L", (9, 8)).save(path, format="PNG")
-    return path
+def photo(path: Path) -> None:
+    touch(path, png())
 
 
 def read(root: Path, look: Callable[[Item], Shape | Skipped] = probe) -> CorpusCount:
     """The census of `root`, after checks that hold for every corpus."""
     taken = count_corpus([FolderSource(root)], prober(look))
     assert taken.census.items() + len(taken.skipped) == taken.files
-    assert all(entry.shape == GOOD for entry in taken.census.shapes())
+    assert all(entry.shape == ImageShape(9, 8) for entry in taken.census.shapes())
     assert all(0 < len(s.reason) <= 200 and s.reason.isprintable() for s in taken.skipped)
     assert skipped_jsonl(taken.skipped).isascii()
     assert skipped_jsonl(taken.skipped).count("\n") == len(taken.skipped)

@@ -7,13 +7,14 @@ import pytest
 
 from mmcalib.census.counter import count_corpus
 from mmcalib.corpus import tables
-from mmcalib.corpus.chat import Prompt
+from mmcalib.corpus.chat import url_part
 from mmcalib.corpus.tables import ParquetSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.media.probe import probe
+from tests.builders import expect, some
 from tests.census.looking import prober
-from tests.corpus.listed import held, items_of, prompts_of, reason, width
+from tests.corpus.listed import items_of, prompts_of, reason, width
 from tests.corpus.media import png, wav
 
 pa = pytest.importorskip("pyarrow")
@@ -33,10 +34,7 @@ def cell(width: int, path: str | None = None) -> dict[str, object]:
 def test_a_cell_of_bytes_and_path_is_an_item(tmp_path: Path) -> None:
     path = table(tmp_path, {"id": [1, 2], "image": [cell(40, "a.png"), cell(41)]})
     found = items_of(ParquetSource(path))
-    assert [item.path for item in found] == [
-        f"parquet://0/image::{path}",
-        f"parquet://1/image::{path}",
-    ]
+    assert [item.path for item in found] == [f"parquet://{row}/image::{path}" for row in (0, 1)]
     assert [probe(item) for item in found] == [ImageShape(40, 24), ImageShape(41, 24)]
     assert list(ParquetSource(path).prompts()) == []
 
@@ -44,54 +42,37 @@ def test_a_cell_of_bytes_and_path_is_an_item(tmp_path: Path) -> None:
 def test_a_list_of_cells_is_an_item_each(tmp_path: Path) -> None:
     path = table(tmp_path, {"images": [[cell(40), cell(41)], [], [], [cell(42)]]})
     found = list(ParquetSource(path).items())
-    assert [item.path.partition("::")[0] for item in found] == [
-        "parquet://0/images/0",
-        "parquet://0/images/1",
-        "parquet://3/images/0",
-    ]
+    places = [item.path.removeprefix("parquet://").partition("::")[0] for item in found]
+    assert places == ["0/images/0", "0/images/1", "3/images/0"]
     assert [width(Item(item.path)) for item in found] == [40, 41, 42]
 
 
 def test_a_binary_column_counts_when_its_first_value_is_media(tmp_path: Path) -> None:
-    path = table(
-        tmp_path,
-        {"hash": [b"\1\2\3", b"\4"], "jpg": [None, png(40, 24)], "mixed": [png(41, 24), b"?"]},
-    )
+    columns = {"hash": [b"\1\2\3", b"\4"], "jpg": [None, png(40, 24)], "mixed": [png(41, 24), b"?"]}
+    path = table(tmp_path, columns)
     taken = count_corpus([ParquetSource(path)], prober())
-    assert {entry.shape for entry in taken.census.shapes()} == {
-        ImageShape(40, 24),
-        ImageShape(41, 24),
-    }
+    assert [entry.shape for entry in taken.census.shapes()] == [
+        ImageShape(width, 24) for width in (40, 41)
+    ]
     assert [skipped.path for skipped in taken.skipped] == [f"parquet://1/mixed::{path}"]
 
 
 def test_a_column_of_words_makes_each_row_a_prompt(tmp_path: Path) -> None:
-    path = table(
-        tmp_path,
-        {
-            "question": ["What?", None],
-            "sound": [{"bytes": wav(8000), "path": "a.wav"}, None],
-            "image": [cell(40), cell(41)],
-            "answer": ["That.", "This."],
-        },
-    )
-    first, second = ParquetSource(path).prompts()
-    assert isinstance(first, Prompt)
+    columns = {
+        "question": ["What?", None],
+        "sound": [{"bytes": wav(8000), "path": "a.wav"}, None],
+        "image": [cell(40), cell(41)],
+        "answer": ["That.", "This."],
+    }
+    path = table(tmp_path, columns)
+    first, second = prompts_of(ParquetSource(path))
     assert first.origin == f"{path}:0"
     assert first.request.text() == "What?"
     assert [probe(item) for item in first.items] == [AudioShape(8000, 16000), ImageShape(40, 24)]
     sound, image = f"parquet://0/sound::{path}", f"parquet://0/image::{path}"
-    assert first.request.messages == [
-        {
-            "role": "user",
-            "content": [
-                {"type": "audio_url", "audio_url": {"url": sound}},
-                {"type": "image_url", "image_url": {"url": image}},
-                {"type": "text", "text": "What?"},
-            ],
-        }
-    ]
-    assert isinstance(second, Prompt)
+    parts = [url_part("audio_url", sound), url_part("image_url", image)]
+    content = [*parts, {"type": "text", "text": "What?"}]
+    assert first.request.messages == [{"role": "user", "content": content}]
     assert (second.request.text(), len(second.items)) == ("", 1)
 
 
@@ -101,8 +82,7 @@ def test_a_path_without_bytes_is_asked_for_as_what_its_name_says(tmp_path: Path)
     for name in names:
         (tmp_path / name).write_bytes(b"")
     cells = [{"bytes": None, "path": name} for name in names]
-    (prompt,) = ParquetSource(table(tmp_path, {"text": ["a"], "media": [cells]})).prompts()
-    assert isinstance(prompt, Prompt)
+    (prompt,) = prompts_of(ParquetSource(table(tmp_path, {"text": ["a"], "media": [cells]})))
     *media, _ = cast(list[dict[str, object]], prompt.request.messages[0]["content"])
     kinds = ["audio_url", "video_url", "image_url", "image_url", "audio_url", "video_url"]
     assert [part["type"] for part in media] == kinds
@@ -119,7 +99,7 @@ def test_large_media_are_read_again_where_they_are_needed(tmp_path: Path, monkey
     monkeypatch.setattr(tables, "MOST_SENT_BYTES", 10)
     path = table(tmp_path, {"image": [cell(40 + n) for n in range(40)]}, row_group_size=7)
     found = items_of(ParquetSource(path))
-    assert held(found[0]).data is None
+    assert some(found[0].byte_source).data is None
     assert [width(item) for item in reversed(found)] == [79 - n for n in range(40)]
     assert [width(item) for item in found] == [40 + n for n in range(40)]
 
@@ -152,8 +132,7 @@ def test_a_cut_table_is_skipped(tmp_path: Path, share: float) -> None:
     path = Path(table(tmp_path, {"image": [cell(40)]}))
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     (found,) = ParquetSource(str(path)).items()
-    assert isinstance(found, Skipped)
-    assert found.path == str(path)
+    assert expect(Skipped, found).path == str(path)
     assert list(ParquetSource(str(path)).prompts()) == []
 
 

@@ -6,8 +6,6 @@ import json
 import lzma
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,9 +26,12 @@ from mmcalib.domain.shapes import ImageShape
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.storage.location import allow_hosts
 from mmcalib.text import decode_base64
+from tests.builders import expect
 from tests.census.looking import prober
+from tests.corpus.listed import prompts_of, reason
 from tests.corpus.media import png
 from tests.corpus.serving import serving
+from tests.programs import run_python
 from tests.schemas import DATA
 
 REMOTE = "remote URL: its host is not in --allowed-media-domains"
@@ -55,17 +56,20 @@ def source(folder: Path, *lines: object, **options: Any) -> RequestsSource:
     return RequestsSource(folder / "requests.jsonl", Reading(folder / "scratch", **options))
 
 
-def only(found: RequestsSource) -> Prompt:
-    (prompt,) = found.prompts()
-    assert isinstance(prompt, Prompt)
+def one(folder: Path, line: object, **options: Any) -> Prompt:
+    (prompt,) = prompts_of(source(folder, line, **options))
     return prompt
+
+
+def names_of(prompt: Prompt) -> list[str]:
+    return [Path(item.path).name for item in prompt.items]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "corpus"
     folder.mkdir()
-    for name in ("a.jpg", "b.mp4", "c.wav"):
+    for name in ("a.jpg", "b.mp4", "c.wav", "a.png", "b.png"):
         (folder / name).write_bytes(b"x")
     return folder
 
@@ -88,7 +92,7 @@ def test_a_request_is_items_text_and_messages_to_replay(folder: Path) -> None:
             {"role": "assistant", "content": None, "tool_calls": []},
         ]
     }
-    prompt = only(source(folder, line))
+    prompt = one(folder, line)
     assert prompt.origin == "requests.jsonl:1"
     assert prompt.items == (
         Item(str(folder / "a.jpg"), "image"),
@@ -131,21 +135,17 @@ ENVELOPES = json.loads((DATA / "envelopes.json").read_text("utf-8"))
 )
 def test_a_body_for_another_endpoint_is_no_chat(folder: Path, endpoint: str) -> None:
     name = endpoint.rpartition("/")[2]
-    for line in (
-        {"custom_id": "1", "url": f"/v1/{endpoint}", "body": user("hello")},
-        {"endpoint": f"https://h/v1/{endpoint}/?a=b", "request": user(image("a.jpg"))},
-        {"path": endpoint, **user("hello")},
-    ):
-        chat, skipped = source(folder, user("hello"), line).prompts()
-        assert isinstance(chat, Prompt)
-        assert isinstance(skipped, Skipped)
-        assert skipped.reason == f"sent to the endpoint {name}, which is not modelled"
-    new = {"url": "/v1/new/one/", "body": user("hello")}
-    for line in (user("hello"), {"url": "/v1/x/chat/completions/", "body": user("hello")}):
-        chat, skipped = source(folder, line, new).prompts()
-        assert isinstance(chat, Prompt)
-        assert isinstance(skipped, Skipped)
-        assert skipped.reason == "sent to the endpoint new/one, which is not modelled"
+    others = [
+        ({"custom_id": "1", "url": f"/v1/{endpoint}", "body": user("hello")}, name),
+        ({"endpoint": f"https://h/v1/{endpoint}/?a=b", "request": user(image("a.jpg"))}, name),
+        ({"path": endpoint, **user("hello")}, name),
+        ({"url": "/v1/new/one/", "body": user("hello")}, "new/one"),
+    ]
+    for chat in (user("hello"), {"url": "/v1/x/chat/completions/", "body": user("hello")}):
+        for line, named in others:
+            usable, skipped = source(folder, chat, line).prompts()
+            assert isinstance(usable, Prompt)
+            assert reason(skipped) == f"sent to the endpoint {named}, which is not modelled"
 
 
 def test_sessions_start_together_and_go_on_after_their_delays(folder: Path) -> None:
@@ -194,7 +194,7 @@ def test_envelopes(folder: Path, name: str) -> None:
     line, answer, sent_s = ENVELOPES[name].values()
     (text,) = source(folder, line).texts()
     assert (text.request.answer_tokens, text.sent_s) == (answer, sent_s)
-    assert only(source(folder, line)).request.text() == "hello"
+    assert one(folder, line).request.text() == "hello"
 
 
 @pytest.mark.parametrize("name", ["new\nline.jpg", "quo\"t'e.jpg", "50%41 #?.jpg", "ü.jpg", "a:b"])
@@ -204,7 +204,7 @@ def test_names_as_paths_and_as_percent_encoded_urls(folder: Path, name: str) -> 
     urls = (name, str(folder / name), f"file://{quote(str(folder / name))}")
     encoded = f"file://{folder}/{quote(name)}"
     for url in (*urls, f"FILE:{quote(str(folder / name))}?x=1#y"):
-        prompt = only(source(folder, user(image(url))))
+        prompt = one(folder, user(image(url)))
         assert prompt.items == (item,)
         assert prompt.request.messages == user(image(encoded))["messages"]
 
@@ -213,7 +213,7 @@ def test_names_as_paths_and_as_percent_encoded_urls(folder: Path, name: str) -> 
 def test_a_mark_that_is_not_percent_encoded_ends_the_path(folder: Path, mark: str) -> None:
     for name in (f"a{mark}b.jpg", "a"):
         (folder / name).write_bytes(b"x")
-    prompt = only(source(folder, user(image(f"file://{folder}/a{mark}b.jpg"))))
+    prompt = one(folder, user(image(f"file://{folder}/a{mark}b.jpg")))
     assert prompt.items == (Item(str(folder / "a"), "image"),)
 
 
@@ -270,8 +270,8 @@ def test_outside_the_root(folder: Path) -> None:
             assert caught.value.exit_code == 2
             assert caught.value.message.startswith("requests.jsonl:2: /")
             assert "--allowed-local-media-path" in caught.value.hint
-    allowed = source(folder, user(image("../secret.jpg")), allowed_root=folder.parent)
-    assert only(allowed).items == (Item(str(secret), "image"),)
+    allowed = one(folder, user(image("../secret.jpg")), allowed_root=folder.parent)
+    assert allowed.items == (Item(str(secret), "image"),)
 
 
 def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
@@ -285,7 +285,7 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "reason"),
+    ("line", "why"),
     [
         *json.loads((DATA / "unusable.json").read_text("utf-8")),
         ("{not json", "not JSON: "),
@@ -319,18 +319,18 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
         (user({"type": ["a"], "text": "b"}), "not a chat request: 0.content.0: must be text, or"),
     ],
 )
-def test_unusable_lines_are_listed(folder: Path, line: object, reason: str) -> None:
+def test_unusable_lines_are_listed(folder: Path, line: object, why: str) -> None:
     text = line if isinstance(line, str) else json.dumps(line)
     path = folder / "requests.jsonl"
     path.write_bytes(os.fsencode(text) + b"\n" + json.dumps(user(image("a.jpg"))).encode())
     found = RequestsSource(path, Reading(folder / "scratch"))
     skipped, usable = found.prompts()
     assert isinstance(usable, Prompt)
-    assert isinstance(skipped, Skipped)
-    assert skipped.path == "requests.jsonl:1"
-    assert skipped.reason.startswith(reason)
-    assert len(skipped.reason) <= 200
-    assert "\n" not in skipped.reason
+    said = reason(skipped)
+    assert skipped == Skipped("requests.jsonl:1", said)
+    assert said.startswith(why)
+    assert len(said) <= 200
+    assert "\n" not in said
     assert Item(str(folder / "a.jpg"), "image") in list(found.items())
 
 
@@ -340,9 +340,7 @@ def test_inline_media_become_files_once(folder: Path) -> None:
         user(image(f"data:image/png;base64,{PIXEL}"), image(f"DATA:image/png;base64,{PIXEL}")),
         user({"type": "input_audio", "input_audio": {"data": PIXEL, "format": "wav"}}),
     )
-    first, second = found.prompts()
-    assert isinstance(first, Prompt)
-    assert isinstance(second, Prompt)
+    first, second = prompts_of(found)
     assert first.items[0] == first.items[1]
     path = Path(first.items[0].path)
     assert path.parent == folder / "scratch"
@@ -359,14 +357,14 @@ def test_inline_media_become_files_once(folder: Path) -> None:
     "header", ["image", "", "image/png;charset=utf-8", "image/jpeg", "image/svg+xml"]
 )
 def test_a_data_url_may_say_anything_of_its_type(folder: Path, header: str) -> None:
-    prompt = only(source(folder, user(image(f"data:{header};base64,{PIXEL}"))))
+    prompt = one(folder, user(image(f"data:{header};base64,{PIXEL}")))
     assert Path(prompt.items[0].path).read_bytes() == b"bytes of an image"
 
 
 def test_an_inline_format_cannot_leave_the_scratch_folder(folder: Path) -> None:
     sound = {"data": PIXEL, "format": "../../x"}
     parts = ("What is said?", {"type": "input_audio", "input_audio": sound})
-    assert Path(only(source(folder, user(*parts))).items[0].path).parent == folder / "scratch"
+    assert Path(one(folder, user(*parts)).items[0].path).parent == folder / "scratch"
 
 
 def test_without_a_usable_line(folder: Path) -> None:
@@ -431,27 +429,16 @@ def test_texts_of_some_origins(folder: Path) -> None:
     assert list(found.texts(wanted)) == [every[1]]
 
 
-@pytest.fixture
-def loose(tmp_path: Path) -> Path:
-    for name in ("a.png", "b.png", "c.wav"):
-        (tmp_path / name).write_bytes(b"x")
-    return tmp_path
-
-
-def one(loose: Path, line: object) -> Prompt:
-    return only(source(loose, line))
-
-
-def test_a_prompt_with_image_files(loose: Path) -> None:
-    prompt = one(loose, {"prompt": "What?", "image_files": ["a.png", str(loose / "b.png")]})
-    assert prompt.items == tuple(Item(str(loose / name), "image") for name in ("a.png", "b.png"))
+def test_a_prompt_with_image_files(folder: Path) -> None:
+    prompt = one(folder, {"prompt": "What?", "image_files": ["a.png", str(folder / "b.png")]})
+    assert prompt.items == tuple(Item(str(folder / name), "image") for name in ("a.png", "b.png"))
     assert prompt.request.text() == "What?"
-    images = [image((loose / name).as_uri()) for name in ("a.png", "b.png")]
+    images = [image((folder / name).as_uri()) for name in ("a.png", "b.png")]
     content = [{"type": "text", "text": "What?"}, *images]
     assert prompt.request.messages == [{"role": "user", "content": content}]
 
 
-def test_content_in_any_order(loose: Path) -> None:
+def test_content_in_any_order(folder: Path) -> None:
     content = [
         {"type": "text", "text": "Compare"},
         {"type": "image", "image": "a.png"},
@@ -459,35 +446,31 @@ def test_content_in_any_order(loose: Path) -> None:
         {"type": "image_url", "image_url": {"url": "b.png"}},
         {"type": "image_url", "image_url": "a.png"},
     ]
-    prompt = one(loose, {"content": content, "output_tokens": 9})
-    assert [Path(item.path).name for item in prompt.items] == ["a.png", "b.png", "a.png"]
+    prompt = one(folder, {"content": content, "output_tokens": 9})
+    assert names_of(prompt) == ["a.png", "b.png", "a.png"]
     assert prompt.request.text() == "Compare\nand"
 
 
-def names_of(prompt: Prompt) -> list[str]:
-    return [Path(item.path).name for item in prompt.items]
-
-
-def test_columns_of_media_stand_at_their_marks(loose: Path) -> None:
+def test_columns_of_media_stand_at_their_marks(folder: Path) -> None:
     """Training sets: rows beside whose messages the pictures are listed."""
     words = "<image> and <image>: what differs?"
     turns = [{"role": "user", "content": words}, {"role": "assistant", "content": "a"}]
-    prompt = one(loose, {"messages": turns, "images": ["a.png", {"path": "b.png"}]})
+    prompt = one(folder, {"messages": turns, "images": ["a.png", {"path": "b.png"}]})
     assert names_of(prompt) == ["a.png", "b.png"]
     kinds = [part["type"] for part in prompt.request.messages[0]["content"]]
     assert kinds == ["image_url", "text", "image_url", "text"]
     assert prompt.request.text() == " and \n: what differs?\na"
 
 
-def test_offline_prompts_have_their_media(loose: Path) -> None:
+def test_offline_prompts_have_their_media(folder: Path) -> None:
     data = {"image": ["a.png", "b.png"], "audio": "c.wav"}
-    prompt = one(loose, {"prompt": "What?", "multi_modal_data": data})
+    prompt = one(folder, {"prompt": "What?", "multi_modal_data": data})
     assert names_of(prompt) == ["a.png", "b.png", "c.wav"]
     for line in ({"prompt": "Transcribe.", "audio": "c.wav"}, {"audio": "c.wav"}):
-        assert one(loose, line).items == (Item(str(loose / "c.wav"), "audio"),)
+        assert one(folder, line).items == (Item(str(folder / "c.wav"), "audio"),)
 
 
-def test_a_body_of_responses_is_the_chat_that_vllm_makes(loose: Path) -> None:
+def test_a_body_of_responses_is_the_chat_that_vllm_makes(folder: Path) -> None:
     picture = {"type": "input_image", "detail": "auto", "image_url": "a.png"}
     given = [
         {"role": "user", "content": [{"type": "input_text", "text": "Total?"}, picture]},
@@ -495,21 +478,21 @@ def test_a_body_of_responses_is_the_chat_that_vllm_makes(loose: Path) -> None:
         {"type": "function_call_output", "call_id": "1", "output": [picture]},
     ]
     body = {"input": given, "instructions": "Be brief.", "max_output_tokens": 7}
-    prompt = one(loose, {"timestamp": 3, "request": body})
+    prompt = one(folder, {"timestamp": 3, "request": body})
     assert names_of(prompt) == ["a.png", "a.png"]
     assert prompt.request.answer_tokens == 7
     roles = [turn["role"] for turn in prompt.request.messages]
     assert roles == ["system", "user", "assistant", "tool"]
 
 
-def test_parts_without_a_type(loose: Path) -> None:
+def test_parts_without_a_type(folder: Path) -> None:
     parts = ({"image_url": "a.png"}, {"type": "input_image", "image_url": "b.png"})
-    assert names_of(one(loose, user(*parts))) == ["a.png", "b.png"]
+    assert names_of(one(folder, user(*parts))) == ["a.png", "b.png"]
 
 
-def test_parts_and_the_system_of_data_sets(loose: Path) -> None:
+def test_parts_and_the_system_of_data_sets(folder: Path) -> None:
     parts = ({"type": "image", "text": None}, "x", {"type": "image", "image": "b.png"})
-    found = one(loose, {**user(*parts), "images": ["a.png"], "system": "Be brief."})
+    found = one(folder, {**user(*parts), "images": ["a.png"], "system": "Be brief."})
     assert names_of(found) == ["a.png", "b.png"]
     assert found.request.text() == "Be brief.\nx"
 
@@ -520,8 +503,7 @@ def test_a_uuid_is_known_once_its_data_came_under_it(folder: Path) -> None:
     def doubt(*named: tuple[str, str]) -> str:
         parts = [{**image(name), "uuid": uuid} for name, uuid in named]
         found = reader.prompt("line 1", json.dumps(user(*parts)).encode())
-        assert isinstance(found, Prompt)
-        return found.doubt[:6]
+        return expect(Prompt, found).doubt[:6]
 
     (folder / "b.jpg").write_bytes((folder / "a.jpg").read_bytes())
     a, b, c = ("a.jpg", "k"), ("b.jpg", "k"), ("b.jpg", "l")
@@ -538,15 +520,14 @@ def test_a_continued_message_may_lose_the_media_at_its_end(folder: Path, cut: bo
     body = user(*(parts if cut else reversed(parts)))
     flags = {"continue_final_message": True, "add_generation_prompt": False}
     found = reader.prompt("line 1", json.dumps({**body, **flags}).encode())
-    assert isinstance(found, Prompt)
-    assert ("continue_final_message may cut off" in found.doubt) == cut
+    assert ("continue_final_message may cut off" in expect(Prompt, found).doubt) == cut
 
 
-def test_beside_chat_requests(loose: Path) -> None:
+def test_beside_chat_requests(folder: Path) -> None:
     chat = {"messages": [{"role": "user", "content": "hello"}], "prompt": "not this"}
     batch = {"custom_id": "1", "body": chat, "prompt": "nor this"}
     row = {"prompt": "this", "image_files": ["a.png"]}
-    found = source(loose, chat, batch, row).prompts()
+    found = source(folder, chat, batch, row).prompts()
     assert [p.request.text() for p in found if isinstance(p, Prompt)] == ["hello", "hello", "this"]
 
 
@@ -563,8 +544,7 @@ def requests(folder: Path, *urls: str) -> RequestsSource:
 @pytest.mark.usefixtures("allowed")
 def test_remote_media_are_items_where_that_is_allowed(tmp_path: Path) -> None:
     url = "https://example.com/a%20b.png?size=large"
-    (prompt,) = requests(tmp_path, url).prompts()
-    assert isinstance(prompt, Prompt)
+    prompt = one(tmp_path, user(image(url)))
     assert prompt.items == (Item(url, "image"),)
     content = prompt.request.messages[0]["content"]
     assert content == [{"type": "image_url", "image_url": {"url": url}}]
@@ -592,8 +572,7 @@ def test_the_refusal_names_the_option(tmp_path: Path, url: str) -> None:
     ],
 )
 def test_no_url_leads_back_to_this_disk(tmp_path: Path, url: str) -> None:
-    (found,) = [*requests(tmp_path, url, "https://example.com/a.png").prompts()][:1]
-    assert isinstance(found, Skipped)
+    assert reason(next(requests(tmp_path, url, "https://example.com/a.png").prompts()))
     assert url not in [item.path for item in requests(tmp_path, url).items()]
 
 
@@ -611,7 +590,7 @@ def test_a_server_that_fails_costs_its_request(tmp_path: Path) -> None:
     ]
 
 
-TIMEOUT_S, MOST_RSS_MIB, MIB = 20, 300, 1 << 20
+MIB = 1 << 20
 
 
 def naming(*urls: object) -> dict[str, Any]:
@@ -660,8 +639,8 @@ def test_no_host_is_asked(pictures: Path, monkeypatch: pytest.MonkeyPatch, url: 
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    reason = between_good_ones(pictures, json.dumps(naming("a.png", url)).encode())
-    assert reason.startswith(("remote URL", "vLLM does not load ", "file URL with a host: "))
+    why = between_good_ones(pictures, json.dumps(naming("a.png", url)).encode())
+    assert why.startswith(("remote URL", "vLLM does not load ", "file URL with a host: "))
 
 
 @pytest.mark.parametrize(
@@ -732,10 +711,9 @@ def test_long_lines_take_little_memory(pictures: Path) -> None:
                 file.write(b"A" * MIB)
             file.write(end + b"\n")
         file.write(GOOD + b"\n" + b"[" * 100 * MIB)
-    command = [sys.executable, "-c", READ, str(path)]
-    run = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=True)
-    read, items, rss_mib = json.loads(run.stdout)
+    done = run_python("-c", READ, path, timeout=20, check=True)
+    read, items, rss_mib = json.loads(done.stdout)
     long = "line is longer than 48 MiB"
     assert read == ["good", long, "good", "good", "good", long]
     assert items == 2
-    assert rss_mib < MOST_RSS_MIB
+    assert rss_mib < 300

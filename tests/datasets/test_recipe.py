@@ -1,7 +1,6 @@
 """The sample corpus: recipe and requests are well formed, and materialise keeps its word."""
 
 import hashlib
-import importlib.util
 import io
 import json
 import re
@@ -10,29 +9,19 @@ import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-DATASETS = Path(__file__).resolve().parents[2] / "datasets"
+# As for a script: its neighbours are found beside it.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "datasets"))
 
+import materialise
+from packages import pip_arguments
+from recipe import MaterialiseError, Package, load_recipe
 
-def _load_materialise() -> ModuleType:
-    # As for a script: its neighbours are found beside it.
-    sys.path.insert(0, str(DATASETS))
-    spec = importlib.util.spec_from_file_location("sample_materialise", DATASETS / "materialise.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-m = _load_materialise()
-RECIPE: dict[str, list[dict[str, Any]]] = tomllib.loads((DATASETS / "sample.toml").read_text())
-FILES = RECIPE["file"]
+DATASETS = Path(materialise.__file__).parent
+FILES: list[dict[str, Any]] = tomllib.loads((DATASETS / "sample.toml").read_text())["file"]
 BY_TARGET = {entry["target"]: entry for entry in FILES}
 
 
@@ -42,17 +31,13 @@ def _requests(name: str) -> list[dict[str, Any]]:
 
 def _media(request: dict[str, Any]) -> list[tuple[str, str]]:
     """(part type, url) of every media part of a request, in order."""
-    parts = [
-        part
-        for message in request["messages"]
-        if isinstance(message["content"], list)
-        for part in message["content"]
-    ]
+    contents = [message["content"] for message in request["messages"]]
+    parts = [part for one in contents if isinstance(one, list) for part in one]
     return [(part["type"], part[part["type"]]["url"]) for part in parts if part["type"] != "text"]
 
 
 def test_recipe_loads_and_names_are_unique() -> None:
-    recipe = m.load_recipe(DATASETS / "sample.toml")
+    recipe = load_recipe(DATASETS / "sample.toml")
     assert len({item.target for item in recipe.items}) == len(recipe.items)
     assert len({item.sha256 for item in recipe.items}) == len(recipe.items)
     assert {item.package for item in recipe.items} == {p.name for p in recipe.packages}
@@ -95,10 +80,8 @@ def test_requests(name: str, minimum: int, types: set[str]) -> None:
 
 
 def test_every_file_is_asked_about() -> None:
-    asked = {
-        url for name in m.REQUEST_FILES for request in _requests(name) for _, url in _media(request)
-    }
-    assert asked == set(BY_TARGET)
+    requests = [request for name in materialise.REQUEST_FILES for request in _requests(name)]
+    assert {url for request in requests for _, url in _media(request)} == set(BY_TARGET)
 
 
 def test_no_address_of_a_registry_or_of_a_machine() -> None:
@@ -153,8 +136,7 @@ class FakeIndex:
 def _run(tmp_path: Path, fetch: Any, toml: str, *options: str) -> int:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(toml)
-    code: int = m.main([str(tmp_path / "out"), *options], fetch=fetch, recipe_path=recipe)
-    return code
+    return materialise.main([str(tmp_path / "out"), *options], fetch=fetch, recipe_path=recipe)
 
 
 def _media_files(tmp_path: Path) -> list[str]:
@@ -166,7 +148,7 @@ def _media_files(tmp_path: Path) -> list[str]:
 def test_first_run_fetches_and_second_only_verifies(tmp_path: Path, capsys, sdist: bool) -> None:
     index = FakeIndex(sdist=sdist)
     assert _run(tmp_path, index, _toml()) == 0
-    assert _media_files(tmp_path) == ["image/a.png", *sorted(m.REQUEST_FILES)]
+    assert _media_files(tmp_path) == ["image/a.png", *sorted(materialise.REQUEST_FILES)]
     assert (tmp_path / "out/image/a.png").read_bytes() == CONTENT
     assert _run(tmp_path, index, _toml()) == 0
     assert index.calls == 1
@@ -233,7 +215,7 @@ def test_folder_that_leads_outside_is_refused(tmp_path: Path, capsys) -> None:
 
 def test_failing_fetch_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def fetch(package: Any, folder: Path) -> None:
-        raise m.MaterialiseError(f"pip could not download {package.name}", hint="run again")
+        raise MaterialiseError(f"pip could not download {package.name}", hint="run again")
 
     assert _run(tmp_path, fetch, _toml()) == 1
     assert capsys.readouterr().err == "error: pip could not download pkg; run again\n"
@@ -250,13 +232,11 @@ def test_damaged_archive_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_pip_is_asked_by_name_and_version_only() -> None:
     folder = Path("folder")
-    wheel = sys.modules["packages"].pip_arguments(
-        m.Package("a", "1", "wheel", ("win32", "39", "cp39")), folder
-    )
+    wheel = pip_arguments(Package("a", "1", "wheel", ("win32", "39", "cp39")), folder)
     assert wheel[-1] == "a==1"
     assert "--only-binary" in wheel
     assert "win32" in wheel
-    sdist = sys.modules["packages"].pip_arguments(m.Package("a", "1", "sdist"), folder)
+    sdist = pip_arguments(Package("a", "1", "sdist"), folder)
     assert sdist[sdist.index("--no-binary") + 1] == "a"
     assert "--no-deps" in wheel
     assert "--no-deps" in sdist

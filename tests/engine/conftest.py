@@ -11,9 +11,10 @@ from mmcalib.domain.knobs import DEFAULT, Setting
 from mmcalib.domain.memory import Budget
 from mmcalib.domain.model import Cost
 from mmcalib.engine.host import EngineHost
-from mmcalib.engine.messages import Blank, ComputeBudget, File, Measure, OpenModel
+from mmcalib.engine.messages import Blank, ComputeBudget, CountEmbeds, File, Measure, OpenModel
 from mmcalib.models.catalogue import find_model
 from mmcalib.models.checkpoint import materialise
+from tests.builders import expect, some
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
 # What processors import that vLLM does not bring.
@@ -43,9 +44,20 @@ class Lab:
         return [answer.cost or answer.refusal for answer in answers]
 
     def cost(self, subject: Blank | File, **kwargs: Any) -> Cost:
-        found = self.costs(subject, setting=Setting(**kwargs))[0]
-        assert isinstance(found, Cost), found
-        return found
+        return expect(Cost, self.costs(subject, setting=Setting(**kwargs))[0])
+
+    def costs_as_counted(self, *blanks: Blank, setting: Setting = DEFAULT) -> list[Cost]:
+        """Costs of those that vLLM takes; it counts as much of each, and nothing of the others."""
+        costs = self.costs(*blanks, setting=setting)
+        answer = self.host.ask(CountEmbeds(setting, blanks), "counting")
+        taken = []
+        for cost, embeds, sampled in zip(costs, answer.embeds, answer.sampled, strict=True):
+            if isinstance(cost, Cost):
+                assert (embeds, sampled) == (cost.embeds, cost.sampled)
+                taken.append(cost)
+            else:
+                assert embeds is None
+        return taken
 
     def budget(self, *, build_dummy: bool = True, **engine_args: object) -> Budget:
         request = ComputeBudget({"model": str(self.folder), **engine_args}, build_dummy)
@@ -66,9 +78,7 @@ def lab(host: EngineHost, engine_cache: Path) -> Callable[[str], Lab]:
 
 def folder_of(model_id: str, engine_cache: Path) -> Path:
     """Return the folder of a bundled model's geometry as a checkpoint."""
-    geometry = find_model(model_id)
-    assert geometry is not None
-    return materialise(geometry, engine_cache / model_id.replace("/", "--"))
+    return materialise(some(find_model(model_id)), engine_cache / model_id.replace("/", "--"))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from mmcalib.domain.shapes import VideoShape
 from mmcalib.engine.messages import Blank
 from mmcalib.limits.values import compute_reserve
 from tests.builders import some
-from tests.engine.conftest import Lab
+from tests.engine.conftest import QWEN, Lab
 
 pytestmark = pytest.mark.engine
 
@@ -53,8 +53,7 @@ def test_a_cap_shrinks_budget_and_profile_together(qwen: Lab) -> None:
     assert found.passes
 
 
-QWEN3, QWEN25 = "Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen2.5-VL-3B-Instruct"
-LLAVA = "llava-hf/llava-onevision-qwen2-7b-ov-hf"
+QWEN3, LLAVA = "Qwen/Qwen3-VL-2B-Instruct", "llava-hf/llava-onevision-qwen2-7b-ov-hf"
 
 
 def capped(longest_edge: int) -> dict[str, Any]:
@@ -89,7 +88,7 @@ def test_frames_that_the_loader_never_keeps_cost_nothing(lab: Callable[[str], La
 
 
 @pytest.mark.parametrize(
-    ("model", "kwargs"), [(QWEN3, capped(401_408)), (QWEN25, capped(401_408)), (LLAVA, {})]
+    ("model", "kwargs"), [(QWEN3, capped(401_408)), (QWEN, capped(401_408)), (LLAVA, {})]
 )
 def test_vllm_s_processor_makes_as_much_of_it(lab, model: str, kwargs: dict[str, Any]) -> None:
     """The largest clip is real: the processor itself makes as many embeds of one."""

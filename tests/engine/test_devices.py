@@ -11,6 +11,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.engine.messages import Blank, CompareDevices, DeviceComparison
 from mmcalib.progress import Silent
 from mmcalib.proof.prove import compare_apart
+from tests.builders import some
 from tests.engine.conftest import Lab, folder_of
 
 pytestmark = pytest.mark.engine
@@ -25,24 +26,21 @@ def both(
 
 def test_an_item_is_described_field_by_field(qwen: Lab) -> None:
     found = both(qwen, Blank(ImageShape(280, 280)))
-    assert found.cpu is not None
-    assert found.device is not None
-    assert (found.cpu.tokens, found.cpu.embeds) == (100, 100)
-    grid, pixels = found.cpu.tensors
+    cpu, device = some(found.cpu), some(found.device)
+    assert (cpu.tokens, cpu.embeds) == (100, 100)
+    grid, pixels = cpu.tensors
     assert grid == "image_grid_thw int64 3"
     # 4 patches a token, of 14 × 14 pixels, 2 frames and 3 colours.
     assert pixels.startswith("pixel_values ")
     assert pixels.endswith(" 400×1176")
-    assert found.cpu.first_difference(found.device, "cpu") == ""
-    assert found.device.peak_bytes is None, "the CPU has no memory of its own"
+    assert cpu.first_difference(device, "cpu") == ""
+    assert device.peak_bytes is None, "the CPU has no memory of its own"
 
 
 def test_the_setting_holds_on_the_device_too(qwen: Lab) -> None:
     cap = Setting({"images_kwargs": {"size": {"longest_edge": 512 * 784, "shortest_edge": 3136}}})
     found = both(qwen, Blank(ImageShape(4032, 3024)), setting=cap)
-    assert found.cpu is not None
-    assert found.device is not None
-    assert found.cpu.tokens == found.device.tokens <= 512
+    assert some(found.cpu).tokens == some(found.device).tokens <= 512
 
 
 def test_what_the_cpu_refuses_has_no_result_at_all(qwen: Lab) -> None:

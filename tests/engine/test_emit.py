@@ -149,17 +149,11 @@ KWARGS = st.dictionaries(
 )
 
 
-@settings(
-    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(KWARGS, st.booleans(), st.integers(1, 10**6))
 def test_vllm_reads_any_kwargs_as_they_were_meant(host, tmp_path, kwargs, eager, length) -> None:
-    config = {
-        "model": "org/model",
-        "mm_processor_kwargs": kwargs,
-        "enforce_eager": eager,
-        "max_model_len": length,
-    }
+    plain = {"model": "org/model", "enforce_eager": eager, "max_model_len": length}
+    config = {**plain, "mm_processor_kwargs": kwargs}
     for form, found in every_form(host, with_config(config), tmp_path).items():
         assert found["mm_processor_kwargs"] == kwargs, form
         assert found.get("enforce_eager", False) is eager, form

@@ -11,14 +11,13 @@ from mmcalib.errors import UsageError
 from mmcalib.limits.policy import Policy
 from mmcalib.progress import Silent
 from mmcalib.workflows.run.session import GivenConfiguration, read_your_config
+from tests.builders import some
 
 pytestmark = pytest.mark.engine
 
 
 def yours(host: EngineHost, *flags: str, pinned: bool = False) -> GivenConfiguration:
-    found = read_your_config(read_configuration(None, flags), host, Silent(), pinned=pinned)
-    assert found is not None
-    return found
+    return some(read_your_config(read_configuration(None, flags), host, Silent(), pinned=pinned))
 
 
 def said(host: EngineHost, *flags: str, pinned: bool = False) -> dict[str, object]:
@@ -85,10 +84,8 @@ def test_without_requests_your_counts_and_cache_hold(host: EngineHost) -> None:
     found = replace(yours(host, *words), has_requests=False)
     assert found.fill_policy(Policy()).count == {"image": 3}
     assert found.fill_policy(Policy(count={"image": 1})).count == {"image": 1}
-    assert (found.kept_args, found.derived_names) == (
-        {"mm_processor_cache_gb": 1},
-        ["limit_mm_per_prompt"],
-    )
+    assert found.kept_args == {"mm_processor_cache_gb": 1}
+    assert found.derived_names == ["limit_mm_per_prompt"]
     assert replace(found, has_requests=True).fill_policy(Policy()).count == {}
 
 
@@ -105,16 +102,12 @@ def test_a_file_that_vllm_refuses_is_one_for_validate(host: EngineHost, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("flags", "why"),
-    [
-        (("--tensor-paralel-size", "2"), "vLLM rejects these flags"),
-        (("--tensor-parallel-size", "two"), "vLLM rejects these flags"),
-    ],
+    "flags", [("--tensor-paralel-size", "2"), ("--tensor-parallel-size", "two")]
 )
-def test_others_are_one_line(host: EngineHost, flags: tuple[str, ...], why: str) -> None:
+def test_others_are_one_line(host: EngineHost, flags: tuple[str, ...]) -> None:
     with pytest.raises(UsageError) as refused:
         said(host, *flags)
-    assert refused.value.message.startswith(why)
+    assert refused.value.message.startswith("vLLM rejects these flags")
     assert "\n" not in refused.value.message
 
 

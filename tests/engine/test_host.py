@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import time
 import venv
 from pathlib import Path
 
@@ -19,9 +18,10 @@ from mmcalib.errors import EngineDied, EngineError, VllmMissing, VllmRefused
 from mmcalib.models.cut import cut_checkpoint
 from mmcalib.models.resolve import resolve
 from mmcalib.processes import free_bytes
+from tests.builders import some
 from tests.e2e.command import QWEN
 from tests.processes import is_alive, wait_until
-from tests.programs import run_program, run_python
+from tests.programs import executable, run_program, run_python
 
 pytestmark = pytest.mark.engine
 
@@ -37,11 +37,9 @@ def test_a_killed_child_is_a_clear_error_and_no_hang(tmp_path: Path) -> None:
 
 
 def test_a_child_that_closes_the_pipe_and_runs_on_is_not_said_to_have_ended(tmp_path) -> None:
-    deaf = tmp_path / "python"
-    deaf.write_text('#!/bin/bash\neval "exec $4>&-"\nexec sleep 60\n')
-    deaf.chmod(0o755)
+    deaf = executable(tmp_path / "python", '#!/bin/bash\neval "exec $4>&-"\nexec sleep 60\n')
     with (
-        EngineHost(log=tmp_path / "log", python=str(deaf)) as host,
+        EngineHost(log=tmp_path / "log", python=deaf) as host,
         pytest.raises(EngineDied, match="the engine process does not answer while opening"),
     ):
         host.ask(OpenModel("nowhere"), "opening")
@@ -62,11 +60,10 @@ runpy.run_module("mmcalib.child", run_name="__main__")
 
 def test_a_python_without_vllm_says_who_knows_how_to_install_it(tmp_path: Path) -> None:
     (tmp_path / "child.py").write_text(WITHOUT_VLLM)
-    bare = tmp_path / "python"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -P {tmp_path}/child.py "$4"\n')
-    bare.chmod(0o755)
+    script = f'#!/bin/sh\nexec {sys.executable} -P {tmp_path}/child.py "$4"\n'
+    bare = executable(tmp_path / "python", script)
     with (
-        EngineHost(log=tmp_path / "log", python=str(bare)) as host,
+        EngineHost(log=tmp_path / "log", python=bare) as host,
         pytest.raises(VllmMissing) as caught,
     ):
         host.ask(OpenModel("nowhere"), "opening")
@@ -88,9 +85,7 @@ def test_one_that_has_died_is_begun_again_with_its_model(tmp_path, engine_cache:
         assert log.is_file()
         host.revive()
         (again,) = host.measure(request, "measuring")
-    assert before.cost is not None
-    assert again.cost is not None
-    assert again.cost.tokens == before.cost.tokens
+    assert some(again.cost).tokens == some(before.cost).tokens
     log.unlink()
     log.parent.rmdir()
 
@@ -111,13 +106,10 @@ def test_an_engine_that_needs_more_memory_than_is_free_is_not_tried(tmp_path: Pa
 
 def test_closing_ends_what_the_child_started(tmp_path: Path) -> None:
     """A worker of vLLM may hold a GPU's memory."""
-    parent = tmp_path / "python"
-    parent.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/worker\nwait\n")
-    parent.chmod(0o755)
     worker = tmp_path / "worker"
-    with EngineHost(log=tmp_path / "log", python=str(parent)):
-        while not (worker.is_file() and worker.read_text().strip()):
-            time.sleep(0.02)
+    parent = executable(tmp_path / "python", f"#!/bin/sh\nsleep 60 &\necho $! > {worker}\nwait\n")
+    with EngineHost(log=tmp_path / "log", python=parent):
+        wait_until(lambda: worker.is_file() and worker.read_text().strip())
         assert is_alive(int(worker.read_text()))
     wait_until(lambda: not is_alive(int(worker.read_text())), 5)
 
@@ -157,14 +149,8 @@ def test_its_processes_find_this_mmcalib_and_nothing_of_this_path(tmp_path: Path
     (tmp_path / "json.py").write_text("raise SystemExit('not the json of that environment')")
     base = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONHOME": "/nowhere"}
     code = "import json, sys, mmcalib; print(json.dumps([mmcalib.__file__, sys.prefix]))"
-    done = run_program(
-        environment / "bin" / "python",
-        "-P",
-        "-c",
-        code,
-        env=child_environment(base, foreign=True),
-        cwd=tmp_path,
-    )
+    command = (environment / "bin" / "python", "-P", "-c", code)
+    done = run_program(*command, env=child_environment(base, foreign=True), cwd=tmp_path)
     assert done.stderr == ""
     assert mmcalib.__file__ in done.stdout
     assert str(environment) in done.stdout

@@ -11,6 +11,9 @@ import pytest
 from mmcalib.engine.host import ChildLog, EngineHost, LogTail, last_line
 from mmcalib.engine.messages import OpenModel, ProbeEnvironment
 from mmcalib.errors import EngineDied, VllmRefused
+from tests.builders import some
+from tests.processes import wait_until
+from tests.programs import executable
 
 
 def test_every_finished_line_is_heard_once(tmp_path: Path) -> None:
@@ -39,12 +42,10 @@ def test_bytes_of_any_kind_are_heard(tmp_path: Path) -> None:
 
 
 def test_a_process_that_dies_is_heard_to_its_end(tmp_path: Path) -> None:
-    bare = tmp_path / "python"
-    bare.write_text("#!/bin/sh\necho loading\necho giving up >&2\nexit 7\n")
-    bare.chmod(0o755)
+    bare = executable(tmp_path / "python", "#!/bin/sh\necho loading\necho giving up >&2\nexit 7\n")
     heard: list[str] = []
     with (
-        EngineHost(python=str(bare), on_log=heard.append) as host,
+        EngineHost(python=bare, on_log=heard.append) as host,
         pytest.raises(EngineDied, match="exit code 7 while looking: giving up"),
     ):
         host.ask(ProbeEnvironment(), "looking")
@@ -57,9 +58,7 @@ def test_logs_that_errors_point_to_do_not_pile_up(tmp_path: Path, monkeypatch) -
     for number in range(25):
         with ChildLog(None) as log:
             log.path.write_text(str(number))
-            stays = log.keep()
-            assert stays is not None
-            kept.append(stays)
+            kept.append(some(log.keep()))
             since = time.time() - 60 + number
             os.utime(kept[-1].parent, (since, since))
         assert kept[-1].read_text() == str(number)
@@ -91,11 +90,9 @@ def test_no_log_stays_that_says_nothing_or_that_nobody_is_told_of(tmp_path, monk
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with ChildLog(None) as log:
         assert log.keep() is None
-    bare = tmp_path / "python"
-    bare.write_text("#!/bin/sh\necho loading\nexec sleep 60\n")
-    bare.chmod(0o755)
     died: list[str] = []
-    host = EngineHost(python=str(bare))
+    bare = executable(tmp_path / "python", "#!/bin/sh\necho loading\nexec sleep 60\n")
+    host = EngineHost(python=bare)
 
     def ask() -> None:
         try:
@@ -105,9 +102,7 @@ def test_no_log_stays_that_says_nothing_or_that_nobody_is_told_of(tmp_path, monk
 
     asking = Thread(target=ask)
     asking.start()
-    until = time.monotonic() + 10
-    while not host._log.path.stat().st_size and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_until(lambda: host._log.path.stat().st_size, 10)
     host.close()
     asking.join(10)
     assert died == [""]

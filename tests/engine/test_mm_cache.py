@@ -1,7 +1,5 @@
 """The hit curve against vLLM's own caches, in a process that may import vLLM."""
 
-import json
-import os
 import random
 import shutil
 from itertools import islice
@@ -14,10 +12,7 @@ from mmcalib.census.census import choose_sample
 from mmcalib.decision.cache import size_cache
 from mmcalib.decision.measure import measure
 from mmcalib.domain.knobs import DEFAULT
-from mmcalib.domain.memory import Budget
 from mmcalib.domain.shapes import ImageShape
-from mmcalib.engine.environment import child_environment
-from mmcalib.limits.costs import ItemCost
 from mmcalib.limits.policy import Policy
 from mmcalib.limits.processor_cache import CacheFloor, SizedCache, choose_cache_size, hit_curve
 from mmcalib.limits.values import Count, resident_items
@@ -26,11 +21,12 @@ from mmcalib.releases.constants import PROCESSOR_CACHE_GIB
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_31
 from mmcalib.text import GIB
 from mmcalib.workflows.corpus import read_corpus
+from tests.builders import budget
 from tests.e2e.media import clip, photo
 from tests.e2e.media import requests as requests_file
 from tests.engine.conftest import Lab
-from tests.limits.costed import table_of
-from tests.programs import run_python
+from tests.limits.costed import cost, table
+from tests.programs import answer_of
 from tests.upstream import before
 
 pytestmark = pytest.mark.engine
@@ -99,9 +95,7 @@ def in_vllm(script: str, asked: Any) -> Any:
     if not VLLM_0_31.is_reached:
         for name, before in _BEFORE_0_31.items():
             script = script.replace(name, before)
-    done = run_python("-c", script, input=json.dumps(asked), env=child_environment(os.environ))
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return answer_of("-c", script, asked=asked)
 
 
 def traffic(seed: int, count: int) -> list[tuple[str, int]]:
@@ -320,50 +314,50 @@ def test_the_emitted_size_keeps_its_promise_with_vllms_own_processor(qwen: Lab, 
     for turn in (5, 20, 35):
         prompts[turn] = [("video", "media/clip.mp4"), *prompts[turn]]
     prompts[7] = [prompts[7][0], prompts[7][0]]
-    corpus = read_corpus(
-        [],
-        [requests_file(tmp_path / "requests.jsonl", *prompts)],
-        allowed_root=None,
-        cache=tmp_path / "scratch",
-        progress=Silent(),
-    )
+    asked = requests_file(tmp_path / "requests.jsonl", *prompts)
+    scratch = tmp_path / "scratch"
+    corpus = read_corpus([], [asked], allowed_root=None, cache=scratch, progress=Silent())
     sample = choose_sample(corpus.census, 12)
-    table, unreadable = measure(qwen.host, corpus.census, DEFAULT, sample, Silent())
+    costs, unreadable = measure(qwen.host, corpus.census, DEFAULT, sample, Silent())
     assert unreadable == []
     counts = {m: Count(3, "", "given") for m in qwen.opened.modalities}
     # The least floor: what is proven here is the curve.
-    cache = size_cache(corpus.accesses, table, counts, CacheFloor({}), qwen.opened, Policy())
+    cache = size_cache(corpus.accesses, costs, counts, CacheFloor({}), qwen.opened, Policy())
     assert isinstance(cache, SizedCache)
     curve, gib = cache.curve, cache.mm_processor_cache_gb
     half = max(curve.largest_request_bytes / GIB, gib / 2)
 
     served = [[(m, str(tmp_path / path)) for m, path in prompt] for prompt in prompts]
-    emitted, small, all_of_it = in_vllm(
-        PROCESS, {"model": str(qwen.folder), "requests": served, "gib": [gib, half, 4]}
-    )
+    sent = {"model": str(qwen.folder), "requests": served, "gib": [gib, half, 4]}
+    emitted, small, all_of_it = in_vllm(PROCESS, sent)
     assert emitted[:2] == [round(cache.size.hit_rate * curve.accesses), curve.accesses]
     assert small[0] == curve.hits_at(half * GIB) < emitted[0]
-    distinct_bytes = sum(table.costs[shape].tensor_bytes for shape, _ in corpus.accesses.items)
+    distinct_bytes = sum(costs.costs[shape].tensor_bytes for shape, _ in corpus.accesses.items)
     assert all_of_it == [curve.most_hits, curve.accesses, distinct_bytes]
 
 
-# Requests of one item each, through the manager of vLLM's scheduler; equal names share an entry.
-ENCODER_CACHE = """
+# Requests of one item each, for the manager of vLLM's scheduler; equal names share an entry.
+REQUESTS = """
 import json, sys
 from types import SimpleNamespace
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 
 asked = json.load(sys.stdin)
-manager = EncoderCacheManager(cache_size=asked["size"])
-held = []
-for number, (name, embeds) in enumerate(asked["items"]):
+
+
+def request_of(number, name, embeds):
     feature = MultiModalFeatureSpec(
         data=None, modality="image", identifier=name,
         mm_position=PlaceholderRange(offset=0, length=embeds))
-    request = SimpleNamespace(
-        request_id=str(number), mm_features=[feature],
-        get_num_encoder_embeds=lambda index, embeds=embeds: embeds)
+    return SimpleNamespace(
+        request_id=str(number), mm_features=[feature], get_num_encoder_embeds=lambda _: embeds)
+"""
+HOLD = """
+manager = EncoderCacheManager(cache_size=asked["size"])
+held = []
+for number, (name, embeds) in enumerate(asked["items"]):
+    request = request_of(number, name, embeds)
     fits = manager.check_and_update_cache(request, 0)
     if not fits and manager.can_allocate(request, 0, asked["size"], 0):
         manager.allocate(request, 0)
@@ -375,10 +369,9 @@ print(json.dumps(held))
 
 def test_vllms_encoder_cache_holds_as_many_as_is_said() -> None:
     page = ImageShape(280, 280)
-    cost = ItemCost(page, 9, "/page", 402, 400, 1, 0.0, (), "real")
-    budget = Budget(1000, 1000, {}, {}, None, 0, {}, 4096, 256, 8)
-    (found,) = resident_items(table_of(DEFAULT, {page: cost}), budget)
+    costs = table(cost(page, 402, count=9, embeds=400))
+    (found,) = resident_items(costs, budget(1000, max_num_seqs=8))
     items = [("a", 400), ("b", 400), ("c", 400), ("a", 400)]
-    held = in_vllm(ENCODER_CACHE, {"size": 1000, "items": items})
+    held = in_vllm(REQUESTS + HOLD, {"size": 1000, "items": items})
     assert held == [True, True, False, True]
     assert len({name for (name, _), there in zip(items, held, strict=True) if there}) == found.items

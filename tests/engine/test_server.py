@@ -19,6 +19,7 @@ from mmcalib.media.probe import examine
 from mmcalib.releases.platform import read_variables
 from mmcalib.releases.release import VLLM_0_29, VLLM_0_32, VLLM_0_33
 from tests import odd_media
+from tests.builders import expect, some
 from tests.engine.conftest import QWEN, Lab
 from tests.upstream import before, since
 
@@ -28,9 +29,7 @@ REFUSED, TAKEN = True, False
 
 
 def seen(path: Path, modality: Modality) -> EncodedItem:
-    found = examine(Item(str(path), modality))
-    assert isinstance(found, EncodedItem), found
-    return found
+    return expect(EncodedItem, examine(Item(str(path), modality)))
 
 
 @pytest.mark.slow
@@ -87,7 +86,6 @@ SOUNDS: dict[str, tuple[Callable[[Path], Path], bool]] = {
 
 
 _ANY_SIZE = before(VLLM_0_29, "the size of a sound file is bounded for transcriptions alone")
-_FEWER = before(VLLM_0_29, "loaders keep fewer frames of a variable rate than they choose")
 
 
 @pytest.mark.parametrize(
@@ -113,15 +111,13 @@ def test_sound_that_vllm_refuses_is_known_by_its_header(lab, tmp_path: Path, nam
 def test_sound_costs_no_more_than_the_bound_of_its_header(lab, tmp_path: Path, make) -> None:
     path, audio = make(tmp_path), lab(QWEN_AUDIO)
     samples = [16_000, 48_000, 64_000, 80_000, 83_200, 96_000]
-    truth, *blanks = audio.costs(
-        File("audio", str(path)), *(Blank(AudioShape(n, 16_000)) for n in samples)
-    )
+    steps = (Blank(AudioShape(n, 16_000)) for n in samples)
+    truth, *blanks = audio.costs(File("audio", str(path)), *steps)
     rungs = tuple(Rung(n, b.tokens, b.embeds) for n, b in zip(samples, blanks, strict=True))
     rules: dict[Modality, Rule] = {"audio": Ladder(16_000, rungs)}
     gate = Gate(1 << 20, 1 << 20, 0, {"audio": 1}, {}, {}, rules, audio.opened.server)
-    said = admit(gate, seen(path, "audio"))
-    assert said.tokens is not None
-    assert truth.tokens <= said.tokens < 2 * truth.tokens, (truth, said)
+    said = some(admit(gate, seen(path, "audio")).tokens)
+    assert truth.tokens <= said < 2 * truth.tokens, (truth, said)
 
 
 def test_packed_sound_costs_what_its_counted_samples_cost(lab, tmp_path: Path) -> None:
@@ -146,8 +142,7 @@ def test_the_values_that_are_named_admit_it(lab, tmp_path: Path) -> None:
     """vLLM's own words name the same variable."""
     path, audio = odd_media.silence(tmp_path / "a.flac", 601, 8_000), lab(QWEN_AUDIO)
     (truth,) = audio.costs(File("audio", str(path)))
-    said = find_server_refusal(seen(path, "audio"), audio.opened.server)
-    assert said is not None
+    said = some(find_server_refusal(seen(path, "audio"), audio.opened.server))
     assert said.variable in str(truth)
     assert said.value == 601
 
@@ -204,12 +199,11 @@ CLIPS: dict[str, Callable[[Path], Path]] = {
 }
 
 
-_COUNTED = since(VLLM_0_33, "loaders count the frames of a clip that declares no length")
-_PRESENTED = before(VLLM_0_32, "loaders count the frames that an edit list hides")
+_FEWER = before(VLLM_0_29, "loaders keep fewer frames of a variable rate than they choose")
 _MARKS = {
     **dict.fromkeys(("one a second", "five", "sparse at the end", "webm"), _FEWER),
-    "no length": _COUNTED,
-    "edit list": _PRESENTED,
+    "no length": since(VLLM_0_33, "loaders count the frames of a clip that declares no length"),
+    "edit list": before(VLLM_0_32, "loaders count the frames that an edit list hides"),
 }
 
 
@@ -237,12 +231,9 @@ def test_frames_that_a_client_sends(lab, tmp_path: Path, count: int) -> None:
     """They come as `data:video/jpeg`."""
     reader = RequestLines(str(tmp_path), Reading(tmp_path))
     item = reader.find_item(("video_url", odd_media.frames_url(count)), "here", 1)
-    file, qwen = examine(item), lab(QWEN)
-    assert isinstance(file, EncodedItem), file
-    assert isinstance(file.shape, VideoShape)
-    (truth,) = qwen.costs(File("video", item.path))
-    assert isinstance(truth, Cost), truth
-    said = Sampling("qwen2_vl", 32, 2).possible_frames(file.shape, file.encoding)
+    file, truth = expect(EncodedItem, examine(item)), lab(QWEN).cost(File("video", item.path))
+    shape = expect(VideoShape, file.shape)
+    said = Sampling("qwen2_vl", 32, 2).possible_frames(shape, file.encoding)
     assert list(said) == [truth.sampled[0]]
 
 
@@ -250,8 +241,6 @@ def test_frames_that_a_client_sends(lab, tmp_path: Path, count: int) -> None:
 def test_pictures_of_every_format_that_vllm_opens(lab, tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     Image.new("RGB", (280, 140)).save(path)
-    (truth,) = lab(QWEN).costs(File("image", str(path)))
-    assert isinstance(truth, Cost), truth
-    shape = seen(path, "image").shape
-    assert isinstance(shape, ImageShape)
+    truth = lab(QWEN).cost(File("image", str(path)))
+    shape = expect(ImageShape, seen(path, "image").shape)
     assert (shape.width_px, shape.height_px) == truth.sampled

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 
 import av
@@ -12,13 +13,13 @@ import soundfile
 from mmcalib.census.census import Census
 from mmcalib.decision.measure import measure, measure_blanks
 from mmcalib.domain.knobs import DEFAULT
-from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import AudioShape
-from mmcalib.engine.messages import Blank, CountEmbeds
+from mmcalib.engine.messages import Blank
 from mmcalib.limits.costs import ResampledClip
 from mmcalib.limits.counting import PROBES
 from mmcalib.progress import Silent
 from tests.engine.conftest import Lab
+from tests.odd_media import sound_frame
 
 pytestmark = pytest.mark.engine
 OMNI, QWEN_AUDIO = "Qwen/Qwen2.5-Omni-3B", "Qwen/Qwen2-Audio-7B-Instruct"
@@ -43,24 +44,9 @@ def sounds(number: int, longest_s: int = 70) -> list[AudioShape]:
     return list(found)
 
 
-def counted_as_processed(lab: Lab, shapes: list[AudioShape]) -> bool:
-    """Compare processed shapes with counted ones; the others are not counted either."""
-    blanks = tuple(map(Blank, shapes))
-    costs = lab.costs(*blanks)
-    answer = lab.host.ask(CountEmbeds(DEFAULT, blanks), "counting")
-    assert any(isinstance(cost, Cost) for cost in costs)
-    return list(answer.embeds) == [
-        cost.embeds if isinstance(cost, Cost) else None for cost in costs
-    ] and all(
-        sampled == cost.sampled
-        for sampled, cost in zip(answer.sampled, costs, strict=True)
-        if isinstance(cost, Cost)
-    )
-
-
 @pytest.mark.parametrize("model_id", [QWEN_AUDIO, WHISPER, FLAMINGO])
 def test_a_sound_is_counted_as_processed(lab: Callable[[str], Lab], model_id: str) -> None:
-    assert counted_as_processed(lab(model_id), sounds(90))
+    assert lab(model_id).costs_as_counted(*map(Blank, sounds(90)))
 
 
 def test_librosa_finds_a_sound_as_long_as_vllm_does(lab, tmp_path: Path) -> None:
@@ -75,8 +61,8 @@ def test_librosa_finds_a_sound_as_long_as_vllm_does(lab, tmp_path: Path) -> None
     with av.open(coded, "w") as container:
         stream = container.add_stream("aac", rate=16_000, layout="mono")
         for start in range(0, 16_384, 1024):
-            frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), "fltp", "mono")
-            frame.sample_rate, frame.pts = 16_000, start
+            frame = sound_frame(np.zeros((1, 1024), np.float32), 16_000)
+            frame.pts = start
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     sample.append((AudioShape(16_384, 16_000), coded))
@@ -99,7 +85,7 @@ def test_sounds_longer_than_it_pads_to_are_counted_as_processed(lab, model_id: s
         for seconds in (30, 300, 601)
         for beside in (-1, 0, 1, HOP, HOP + 1)
     ]
-    assert counted_as_processed(lab(model_id), edges)
+    assert lab(model_id).costs_as_counted(*map(Blank, edges))
 
 
 @pytest.mark.slow
@@ -118,9 +104,5 @@ def test_what_is_counted_costs_as_much_as_what_is_processed(lab, model_id: str) 
     assert len(counted) > len(census.counts("audio")) / 2
     some = random.Random(1).sample(list(counted), 50)
     blanks = (Blank(one.shape) for one in some)
-    for other, cost in zip(some, opened.costs(*blanks), strict=True):
-        assert isinstance(cost, Cost)
-        assert (other.tokens, other.embeds, other.tensor_bytes, other.sampled) == (
-            *(cost.tokens, cost.embeds),
-            *(cost.tensor_bytes, cost.sampled),
-        )
+    figures = attrgetter("tokens", "embeds", "tensor_bytes", "sampled")
+    assert list(map(figures, some)) == list(map(figures, opened.costs(*blanks)))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mmcalib.admission.admits import TextCounter
 from mmcalib.corpus.chat import PART_OF, ChatRequest, url_part
 from mmcalib.engine.messages import CountingResult, CountTexts, FindCounting, OpenModel
+from tests.builders import some
 from tests.conftest import ROOT
 from tests.engine.checkpoints import TEMPLATE, speaking
 from tests.engine.conftest import Lab, forget
@@ -43,10 +44,10 @@ def test_the_server_s_template_is_counted_with(speaks: Callable[..., Any]) -> No
     given = {"chat_template": own, "default_chat_template_kwargs": {"lead": "word " * 9}}
     try:
         model.host.ask(OpenModel(str(model.folder), engine_args=given), "opening")
-        found = model.host.ask(FindCounting(tuple(model.opened.modalities)), "counting").counting
+        result = model.host.ask(FindCounting(tuple(model.opened.modalities)), "counting")
     finally:
         forget(model.host)
-    assert found is not None
+    found = some(result.counting)
     assert (found.template, found.kwargs) == (own, given["default_chat_template_kwargs"])
     assert (found.around, found.compared) == (plain.counting.around, plain.counting.compared)
 
@@ -181,15 +182,11 @@ def test_it_never_comes_to_another_number_than_vllm(speaks, name: str, template)
     """Over conversations with system turns, items and words of all kinds."""
     model, found = speaks(name, template)
     assert found.counting is not None, found.why
-    how, counter = (
-        found.counting,
-        TextCounter(str(model.folder), found.counting, "string" if name == INTERN else "openai"),
-    )
+    how, form = found.counting, "string" if name == INTERN else "openai"
+    counter = TextCounter(str(model.folder), how, form)
     seen = {"taken": 0, "compared": 0}
 
-    @settings(
-        max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
+    @settings(max_examples=80, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(st.lists(turn, min_size=1, max_size=7), fields)
     def check(messages: list[dict[str, Any]], given: dict[str, Any]) -> None:
         choice = {"tool_choice": "none"} if "tools" in given else {}

@@ -1,7 +1,6 @@
 """Tokens that requests need, against vLLM's own renderer and serving layer."""
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,24 +17,22 @@ from mmcalib.decision.measure import measure
 from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import Modality
-from mmcalib.engine.environment import child_environment
 from mmcalib.engine.messages import BoundTexts, CountTexts, OpenModel
 from mmcalib.gate.admission import ChatText
 from mmcalib.gate.fit import Fit
 from mmcalib.limits.values import Count
 from mmcalib.progress import Silent
 from mmcalib.workflows.corpus import LoadedCorpus, files_of, read_corpus
-from tests.builders import some
+from tests.builders import expect, some
 from tests.engine.checkpoints import speaking
 from tests.engine.conftest import Lab, forget
-from tests.programs import run_python
+from tests.programs import answer_of
 from tests.upstream import needs_device
 
 pytestmark = pytest.mark.engine
 QWEN, GEMMA = "Qwen/Qwen2.5-VL-3B-Instruct", "google/gemma-3-4b-it"
 LLAVA, INTERN = "llava-hf/llava-v1.6-mistral-7b-hf", "OpenGVLab/InternVL2-2B"
-ADMITTING = Path(__file__).with_name("admitting.py")
-WORDS = "word " * 1500
+
 TOOL = {
     "type": "function",
     "function": {"name": "weather", "description": "of a <place>", "parameters": {"é": [1, 2]}},
@@ -44,11 +41,8 @@ TOOL = {
 
 def served(folder: Path, contexts: Sequence[int], requests: Sequence[dict[str, Any]]) -> list[Any]:
     """Per context and request: the prompt's length and the granted answer, or vLLM's refusal."""
-    text = json.dumps({"model": str(folder), "contexts": contexts, "requests": requests})
-    env = child_environment(os.environ)
-    done = run_python(ADMITTING, input=text, env=env)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: list[Any] = json.loads(done.stdout.splitlines()[-1])
+    asked = {"model": str(folder), "contexts": contexts, "requests": requests}
+    found: list[Any] = answer_of(Path(__file__).with_name("admitting.py"), asked=asked)
     return found
 
 
@@ -59,7 +53,7 @@ def example(folder: Path) -> list[dict[str, Any]]:
         path = folder / f"{number}.png"
         Image.new("RGB", (640 + 28 * number, 480)).save(path)
         content = [
-            {"type": "text", "text": f"{number}: {WORDS}"},
+            {"type": "text", "text": f"{number}: {'word ' * 1500}"},
             {"type": "image_url", "image_url": {"url": path.as_uri()}},
         ]
         requests.append({"messages": [{"role": "user", "content": content}], "max_tokens": 4096})
@@ -99,16 +93,10 @@ def test_texts_are_rendered_by_the_server_s_template_and_its_defaults(qwen: Lab)
     tools = {"tools": [TOOL], "tool_choice": "none"}
     found: list[Any] = []
     try:
-        for lead, more in (
-            ("", {}),
-            ("a", {}),
-            ("aaa", {"chat_template_content_format": "openai"}),
-        ):
-            given: dict[str, Any] = {
-                "chat_template": TEMPLATE,
-                "default_chat_template_kwargs": {"lead": lead},
-                **more,
-            }
+        opened_as = {"chat_template_content_format": "openai"}
+        for lead, more in (("", {}), ("a", {}), ("aaa", opened_as)):
+            given: dict[str, Any] = {"default_chat_template_kwargs": {"lead": lead}, **more}
+            given["chat_template"] = TEMPLATE
             qwen.host.ask(OpenModel(str(qwen.folder), engine_args=given), "opening")
             found += qwen.host.ask(CountTexts((asked,)), "counting")
             bound = qwen.host.ask(BoundTexts(("image",)), "bounding")
@@ -135,9 +123,8 @@ def test_the_context_that_fits_is_one_in_which_vllm_answers_all(qwen: Lab, tmp_p
     assert fit.fits_answers
     context, needed = smallest_context(fit, qwen.opened.max_model_len), fit.needed_tokens
     assert context - 16 < needed <= context
-    at_context, at_needed, less, old = served(
-        qwen.folder, [context, needed, needed - 1, 2032], requests
-    )
+    contexts = [context, needed, needed - 1, 2032]
+    at_context, at_needed, less, old = served(qwen.folder, contexts, requests)
     most = max(length for length, _ in at_needed)
     assert [granted for _, granted in at_context] == [4096] * 4
     assert [granted for _, granted in at_needed] == [4096] * 4
@@ -160,14 +147,11 @@ def test_vllms_boundary_is_the_boundary(qwen: Lab, tmp_path: Path) -> None:
 
 
 def test_only_requests_that_the_bound_does_not_settle_are_counted(qwen: Lab, tmp_path) -> None:
-    found = corpus(
-        tmp_path,
-        [
-            {"messages": [{"role": "user", "content": "word " * n}], "max_tokens": 9}
-            for n in range(1, 400)
-        ]
-        + example(tmp_path)[:1],
-    )
+    texts_alone = [
+        {"messages": [{"role": "user", "content": "word " * n}], "max_tokens": 9}
+        for n in range(1, 400)
+    ]
+    found = corpus(tmp_path, [*texts_alone, *example(tmp_path)[:1]])
     texts = Texts.of(qwen.host, qwen.opened.modalities, found.texts)
     fit = longest(qwen, found, texts, 1024, qwen.opened.max_model_len)
     assert fit.longest.origin == "requests.jsonl:400"
@@ -261,7 +245,5 @@ def test_an_added_token_of_one_letter_leaves_a_bound(lab, host: Any, tmp_path: P
     asked = [ChatRequest.of_user([words, *[picture] * n]).strip_media() for n in (0, 1, 2)]
     counted = model.host.ask(CountTexts(tuple(asked)), "counting")
     for request, tokens in zip(asked, counted, strict=True):
-        most = bound.max_tokens(request.measure_context(), request.items())
-        assert isinstance(tokens, int), tokens
-        assert most is not None
-        assert tokens <= most
+        most = some(bound.max_tokens(request.measure_context(), request.items()))
+        assert expect(int, tokens) <= most

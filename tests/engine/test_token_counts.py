@@ -16,6 +16,7 @@ from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape
 from mmcalib.engine.messages import Blank
 from mmcalib.models.catalogue import bundled_models
+from tests.builders import expect
 from tests.conftest import ROOT
 from tests.engine.conftest import NEEDS, Lab
 
@@ -71,11 +72,9 @@ def test_minimax_m3_refuses_images_above_3584_pixels_squared(lab: Callable[[str]
     """The long side alone decides a size: 4004 × 3500 are more than 12,845,056 pixels."""
     by_side = Setting(mm_processor_kwargs={"max_long_side_pixel": 5000})
     m3 = lab("MiniMaxAI/MiniMax-M3")
-    taken, refused = m3.costs(
-        Blank(ImageShape(3584, 3584)), Blank(ImageShape(4000, 3500)), setting=by_side
-    )
-    assert isinstance(taken, Cost)
-    assert taken.embeds == 128 * 128
+    sizes = Blank(ImageShape(3584, 3584)), Blank(ImageShape(4000, 3500))
+    taken, refused = m3.costs(*sizes, setting=by_side)
+    assert expect(Cost, taken).embeds == 128 * 128
     assert refused == "image area 14014000 exceeds max_total_pixels 12845056 after resizing"
 
 

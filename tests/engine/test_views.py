@@ -2,24 +2,18 @@
 
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import pytest
 
 from mmcalib.limits.demand import bound_retained_storage
-from tests.engine.test_mm_cache import in_vllm
+from tests.engine.test_mm_cache import REQUESTS, in_vllm
 
 pytestmark = pytest.mark.engine
 
 # The most tokens alive: `_try_schedule_encoder_inputs` with vLLM's manager, one item per request.
 # A step encodes one batch, whose storage lives until the last of its items is dropped.
 VIEWS = """
-import json, sys
-from types import SimpleNamespace
-from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
-from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
-
-
 def alive(case):
     manager, batch_of, sizes, most = EncoderCacheManager(cache_size=case["cache"]), {}, [], 0
     number = 0
@@ -27,12 +21,7 @@ def alive(case):
         budget, scheduled, fresh = case["batch"], [], []
         for name, embeds in step:
             number += 1
-            feature = MultiModalFeatureSpec(
-                data=None, modality="image", identifier=name,
-                mm_position=PlaceholderRange(offset=0, length=embeds))
-            request = SimpleNamespace(
-                request_id=str(number), mm_features=[feature],
-                get_num_encoder_embeds=lambda index, embeds=embeds: embeds)
+            request = request_of(number, name, embeds)
             if not manager.check_and_update_cache(request, 0):
                 if not manager.can_allocate(request, 0, budget, 0):
                     continue
@@ -51,7 +40,7 @@ def alive(case):
     return most
 
 
-print(json.dumps([alive(case) for case in json.load(sys.stdin)]))
+print(json.dumps([alive(case) for case in asked]))
 """
 
 Item = tuple[str, int]
@@ -62,10 +51,6 @@ class Case:
     cache: int
     batch: int
     steps: list[list[Item]]
-
-    @property
-    def wire(self) -> dict[str, object]:
-        return {"cache": self.cache, "batch": self.batch, "steps": self.steps}
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -93,7 +78,7 @@ def any_case(seed: int) -> Case:
 def test_no_traffic_keeps_more_alive_than_the_bound() -> None:
     """A view pins the storage of its batch."""
     cases = [any_case(seed) for seed in range(400)]
-    most = in_vllm(VIEWS, [case.wire for case in cases])
+    most = in_vllm(REQUESTS + VIEWS, list(map(asdict, cases)))
     beyond = 0
     for case, alive in zip(cases, most, strict=True):
         every = bound_retained_storage(case.sizes.values(), case.cache, case.batch, known=False)
@@ -112,7 +97,7 @@ def test_the_bound_is_reached_by_one_small_picture_in_each_full_batch() -> None:
         room = 2400 - 4 * n - 4
         steps += [list(small[:n]), [*small[: n + 1], (f"large-{n}", room)]]
     case = Case(2400, 2400, [step for step in steps if step])
-    (alive,) = in_vllm(VIEWS, [case.wire])
+    (alive,) = in_vllm(REQUESTS + VIEWS, [asdict(case)])
     bound = bound_retained_storage([4] * 10, 2400, 2400, known=False)
     assert alive == bound.tokens == sum(2400 - 4 * n for n in range(10))
     assert bound.batches == 10

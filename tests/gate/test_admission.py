@@ -17,22 +17,19 @@ from mmcalib.gate.admission import (
     admit_prompt,
     fit_chat,
 )
-from mmcalib.gate.bounds import Area, Frames, Sampling
 from mmcalib.gate.fit import TokenRange
 from mmcalib.gate.item_remedies import add_prompt_remedy, add_remedy, count_prompts
+from tests import builders
+from tests.builders import AREA
 
-AREA = Area(factor_px=28, min_px=3136, max_px=12845056, max_aspect=200.0)
 PAGE, SLIVER, TALL = ImageShape(1316, 756), ImageShape(2, 900), ImageShape(280, 2800)
 CLIP = VideoShape(300, 30.0, 10.0, 640, 272)
-GATE = Gate(
-    budget_tokens=2000,
-    max_model_len=4096,
-    text_reserve_tokens=1024,
+GATE = replace(
+    builders.GATE,
     counts={"image": 2, "video": 1, "audio": 0},
     known_costs={PAGE: ShapeCost(1269, 1269, "real")},
     refusals={SLIVER: "aspect ratio"},
-    rules={"image": AREA, "video": Frames(Sampling("qwen2_vl", 32, 2), 2, AREA)},
-    text=TextBound(item_tokens={"image": 0, "video": 0}, tools_tokens=0, compared=1),
+    rules={"image": AREA, "video": builders.GATE.rules["video"]},
 )
 ORDER = ("no", "unknown", "fits")
 
@@ -46,6 +43,10 @@ def prompt(gate: Gate, shapes: list[Shape], text_bytes: int = 0, **asks: Any) ->
     return add_prompt_remedy(gate, shapes, asked, admit_prompt(gate, shapes, asked))
 
 
+def said(found: Admission) -> str:
+    return f"{found.answer}: {found.reason}"
+
+
 def test_what_vllm_refused_does_not_fit() -> None:
     assert admit(GATE, SLIVER).reason == "vLLM: aspect ratio"
     assert remedied(GATE, ImageShape(10, 2010)).remedy == "crop or pad to at most 200:1"
@@ -53,26 +54,17 @@ def test_what_vllm_refused_does_not_fit() -> None:
 
 def test_the_context_bounds_an_item_too() -> None:
     found = remedied(replace(GATE, max_model_len=2000), PAGE)
-    assert (found.answer, found.reason) == (
-        "unknown",
-        "1269 tokens + 1024 for text, max_model_len is 2000",
-    )
+    assert said(found) == "unknown: 1269 tokens + 1024 for text, max_model_len is 2000"
     assert found.remedy.startswith("resize to ")
     found = remedied(replace(GATE, max_model_len=1269), PAGE)
-    assert (found.answer, found.reason) == (
-        "no",
-        "1269 tokens + 1024 for text, max_model_len is 1269",
-    )
+    assert said(found) == "no: 1269 tokens + 1024 for text, max_model_len is 1269"
     # Whoever asks for it alone may leave as little as one token for the answer.
     assert remedied(replace(GATE, max_model_len=1270), PAGE).answer == "unknown"
 
 
 def test_a_video_is_cut_or_resized() -> None:
     found = remedied(GATE, CLIP)
-    assert (found.answer, found.reason) == (
-        "no",
-        "at least 2300 tokens, the encoder cache holds 2000",
-    )
+    assert said(found) == "no: at least 2300 tokens, the encoder cache holds 2000"
     assert found.remedy == "cut to 239 frames (8.0 s) or resize to 574×244"
     assert found.largest == replace(CLIP, width_px=574, height_px=244)
 
@@ -80,7 +72,7 @@ def test_a_video_is_cut_or_resized() -> None:
 def test_a_prompt_has_as_many_items_as_the_limit_says() -> None:
     assert prompt(GATE, [PAGE, PAGE]).fits
     found = prompt(GATE, [PAGE, PAGE, PAGE])
-    assert (found.answer, found.reason) == ("no", "3 image items, limit_mm_per_prompt admits 2")
+    assert said(found) == "no: 3 image items, limit_mm_per_prompt admits 2"
     assert found.remedy == "split into 2 prompts or calibrate again with --count image=3"
     # Whatever each costs.
     unbounded = replace(GATE, rules={})
@@ -92,21 +84,15 @@ def test_the_items_of_a_prompt_leave_room_for_an_answer() -> None:
     """vLLM refuses a prompt as long as the context."""
     assert prompt(replace(GATE, max_model_len=2539), [PAGE, PAGE]).answer == "fits"
     found = prompt(replace(GATE, max_model_len=2538), [PAGE, PAGE])
-    assert (found.answer, found.reason) == (
-        "no",
-        "2538 tokens of media + 0 of text, max_model_len is 2538",
-    )
+    assert said(found) == "no: 2538 tokens of media + 0 of text, max_model_len is 2538"
     assert found.remedy == "split into 2 prompts"
 
 
 def test_an_answer_for_which_too_little_is_left_is_said() -> None:
     """vLLM cuts such an answer, it refuses none."""
     gate = replace(GATE, max_model_len=3500)
-    found = prompt(gate, [PAGE, PAGE])
-    assert found.answer == "fits"
-    assert found.reason == (
-        "2538 tokens of media + 0 of text, leaving 962 tokens for the answer, 1024 reserved"
-    )
+    left = "leaving 962 tokens for the answer, 1024 reserved"
+    assert said(prompt(gate, [PAGE, PAGE])) == f"fits: 2538 tokens of media + 0 of text, {left}"
     assert prompt(gate, [PAGE, PAGE], answer_tokens=962).reason.endswith("0 of text")
     assert prompt(gate, [PAGE, PAGE], answer_tokens=963).reason.endswith("963 requested")
 
@@ -127,11 +113,9 @@ def test_an_answer_has_the_least_that_it_must_have() -> None:
     assert found.reason == "it requests 29 tokens, fewer than its minimum of 30"
     assert prompt(replace(GATE, max_model_len=2568), [PAGE, PAGE], least_answer_tokens=30).fits
     found = prompt(replace(GATE, max_model_len=2567), [PAGE, PAGE], least_answer_tokens=30)
-    assert (found.answer, found.remedy) == ("no", "split into 2 prompts")
-    assert (
-        found.reason
-        == "2538 tokens of media + 0 of text + at least 30 of answer, max_model_len is 2567"
-    )
+    needed = "2538 tokens of media + 0 of text + at least 30 of answer"
+    assert said(found) == f"no: {needed}, max_model_len is 2567"
+    assert found.remedy == "split into 2 prompts"
 
 
 def test_a_long_text_may_decide() -> None:
@@ -155,10 +139,8 @@ def test_what_nothing_bounds_is_unknown() -> None:
     assert admit_prompt(replace(GATE, text=bound), [], tooled).answer == "unknown"
     assert admit_prompt(replace(GATE, text=bound), [], odd).answer == "unknown"
     found = prompt(replace(GATE, text=TextBound()), [PAGE])
-    assert (found.answer, found.remedy.split(":")[0]) == (
-        "unknown",
-        "this model's text has no known limit",
-    )
+    assert found.answer == "unknown"
+    assert found.remedy.startswith("this model's text has no known limit:")
 
 
 def test_items_of_an_encoder_decoder_model_are_no_part_of_its_context() -> None:
@@ -176,24 +158,17 @@ def test_items_of_an_encoder_decoder_model_are_no_part_of_its_context() -> None:
     # Larger than the whole context, as the reserve of a run that was not told one.
     assert admit(replace(gate, text_reserve_tokens=1024), clip).answer == "fits"
     gate = replace(gate, text=TextBound(item_tokens={"audio": 0}, compared=1))
-    short, long = prompt(gate, [clip], 447), prompt(gate, [clip], 448)
-    assert (short.answer, short.reason.partition(",")[0]) == ("fits", "at most 447 tokens of text")
-    assert (long.answer, long.reason) == (
-        "unknown",
-        "at most 448 tokens of text, max_model_len is 448",
-    )
+    assert said(prompt(gate, [clip], 447)).startswith("fits: at most 447 tokens of text,")
+    long = said(prompt(gate, [clip], 448))
+    assert long == "unknown: at most 448 tokens of text, max_model_len is 448"
     found = prompt(replace(gate, text=TextBound()), [clip])
-    assert (found.answer, found.reason) == (
-        "unknown",
-        "text of unknown length, max_model_len is 448",
-    )
+    assert said(found) == "unknown: text of unknown length, max_model_len is 448"
     assert found.remedy.startswith("not a chat model: check the file alone")
     assert admit(replace(gate, budget_tokens=1499), clip).answer == "no"
 
 
 def test_the_item_that_does_not_fit_decides_for_its_prompt() -> None:
-    found = prompt(GATE, [PAGE, SLIVER])
-    assert (found.answer, found.reason) == ("no", "vLLM: aspect ratio")
+    assert said(prompt(GATE, [PAGE, SLIVER])) == "no: vLLM: aspect ratio"
     assert count_prompts(GATE, [PAGE, SLIVER], RequestText()) is None
 
 

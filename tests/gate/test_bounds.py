@@ -18,14 +18,14 @@ from mmcalib.gate.bounds import (
     Sampling,
     ServerRefusal,
 )
+from tests.builders import AREA as QWEN
+from tests.builders import expect
 
-QWEN = Area(factor_px=28, min_px=3136, max_px=12845056, max_aspect=200.0)
 CLIP = VideoShape(300, 30.0, 10.0, 640, 272)
 
 
 def tokens(found: BoundResult) -> int:
-    assert isinstance(found, Bound)
-    return found.tokens
+    return expect(Bound, found).tokens
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Knobs, counts, and cost tables made of costs, for tests."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -27,8 +29,9 @@ SHAPES = st.lists(st.tuples(EDGES, EDGES), min_size=1, max_size=12, unique=True)
 CAPS = st.none() | st.integers(1, 40_000)
 
 
-def cost(shape: Shape, tokens: int, count: int = 1) -> ItemCost:
-    return ItemCost(shape, count, f"{shape}.jpg", tokens, tokens, 0, 0.0, (), "blank")
+def cost(shape: Shape, tokens: int, count: int = 1, **changes: Any) -> ItemCost:
+    plain = ItemCost(shape, count, f"{shape}.jpg", tokens, tokens, 0, 0.0, (), "blank")
+    return replace(plain, **changes)
 
 
 def table_of(setting: Setting, costs: Mapping[Shape, ItemCost]) -> CostTable:

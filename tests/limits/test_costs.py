@@ -19,7 +19,7 @@ from mmcalib.limits.costs import (
     quantile,
     token_quantiles,
 )
-from tests.limits.costed import table
+from tests.limits.costed import cost, table
 
 SMALL = st.integers(1, 4)
 TUPLES = st.lists(st.integers(0, 9), max_size=3).map(tuple)
@@ -73,7 +73,7 @@ def test_a_shape_of_another_modality_stands_nowhere() -> None:
     pictures = Shapes.from_shapes("image", [ImageShape(64, 48)])
     others: list[Shape] = [VideoShape(8, 8.0, 1.0, 64, 48), AudioShape(64, 48)]
     assert pictures.positions([*others, ImageShape(64, 48)]).tolist() == [-1, -1, 0]
-    costs = [ItemCost(ImageShape(64, 48), 1, "a", 4, 4, 1, 0.0, (), "blank")]
+    costs = [cost(ImageShape(64, 48), 4, tensor_bytes=1)]
     found = CostColumns.from_costs("image", costs)
     assert list(found.replace_costs(dict.fromkeys(others))) == costs
     assert not any(shape in CostMap({"image": found}) for shape in others)
@@ -89,19 +89,10 @@ def test_a_quantile_is_that_of_the_items_written_out(pairs, per_cent: int) -> No
     assert quantile([t for t, _ in pairs], [n for _, n in pairs], per_cent / 100) == naive
 
 
-def images_of(pairs: list[tuple[int, int]]) -> CostColumns:
-    every = [
-        ItemCost(
-            ImageShape(number + 1, 1), count, f"{number}.jpg", tokens, tokens, 0, 0.0, (), "real"
-        )
-        for number, (tokens, count) in enumerate(pairs)
-    ]
-    return CostColumns.from_costs("image", every)
-
-
 @given(WEIGHTED)
 def test_the_spread_is_ordered(pairs) -> None:
-    found = token_quantiles(images_of(pairs))
+    images = (cost(ImageShape(n, 1), *pair) for n, pair in enumerate(pairs, start=1))
+    found = token_quantiles(table(*images).columns_of("image"))
     assert list(found) == ["min", "p50", "p90", "p99", "max"]
     assert list(found.values()) == sorted(found.values())
     assert (found["min"], found["max"]) == (min(t for t, _ in pairs), max(t for t, _ in pairs))
@@ -114,7 +105,7 @@ CLIP = VideoShape(10, 1.0, 10.0, 4, 3)
 
 def timed(shape: Shape, cpu_s: float = 0.0, count: int = 1) -> ItemCost:
     basis: Basis = "real" if cpu_s else "blank"
-    return ItemCost(shape, count, str(shape), 0, 0, 0, 9.0, (), basis, cpu_s)
+    return cost(shape, 0, count, process_s=9.0, basis=basis, cpu_s=cpu_s)
 
 
 def pictures(*sides: int) -> list[ImageShape]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mmcalib.checks.check import RemedyStyle
 from mmcalib.checks.items import excess_check
 from mmcalib.domain.memory import Budget, Dummy
-from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality
 from mmcalib.limits.costs import ItemCost
 from mmcalib.limits.demand import (
     Excess,
@@ -26,7 +26,7 @@ from mmcalib.limits.demand import (
 )
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from tests import builders
-from tests.limits.costed import table
+from tests.limits.costed import cost, table
 from tests.workflows.rehearsals import rehearsed
 
 
@@ -166,19 +166,12 @@ PADDED = 128 * 3000 * 4
 RATE = 16_000
 
 
-def item_of(shape: Shape, embeds: int, tensor_bytes: int) -> ItemCost:
-    return ItemCost(shape, 1, f"{shape}", embeds, embeds, tensor_bytes, 0.0, (), "real")
-
-
 def sound(seconds: float) -> ItemCost:
-    return item_of(AudioShape(int(seconds * RATE), RATE), int(25 * seconds), PADDED)
+    shape = AudioShape(int(seconds * RATE), RATE)
+    return cost(shape, int(25 * seconds), tensor_bytes=PADDED)
 
 
-def encoder_budget(tokens: int, dummies: dict[Modality, Dummy], seqs: int = 256) -> Budget:
-    return builders.budget(tokens, dummies=dummies, max_num_seqs=seqs)
-
-
-LISTENER = encoder_budget(2250, {"audio": Dummy(750, PADDED, {})})
+LISTENER = builders.budget(2250, dummies={"audio": Dummy(750, PADDED, {})})
 
 
 def excess_of(*costs: ItemCost, of: Budget = LISTENER, count: int = 1) -> list[Excess]:
@@ -194,8 +187,9 @@ def test_clips_that_are_padded_are_as_heavy_as_the_longest() -> None:
 
 def test_more_tiles_for_as_many_tokens_are_one() -> None:
     """LLaVA-OneVision merges the tokens of many tiles: one image is beyond what is profiled."""
-    model = encoder_budget(8748, {"image": Dummy(8748, 15_000, {})})
-    (excess,) = excess_of(item_of(ImageShape(4000, 1000), 7309, 37_000), of=model)
+    model = builders.budget(8748, dummies={"image": Dummy(8748, 15_000, {})})
+    image = cost(ImageShape(4000, 1000), 7309, tensor_bytes=37_000)
+    (excess,) = excess_of(image, of=model)
     assert (excess.items, excess.max_num_seqs) == (1, 0)
     check = excess_check(excess, RemedyStyle.FLAGS)
     assert check.name == "image input memory"
@@ -205,7 +199,7 @@ def test_more_tiles_for_as_many_tokens_are_one() -> None:
 
 @given(st.lists(st.integers(1, 750), min_size=1), st.integers(1, 300), st.integers(1, 4))
 def test_the_remedy_is_one(embeds: list[int], seqs: int, count: int) -> None:
-    costs = [item_of(AudioShape(n, RATE), n, PADDED) for n in set(embeds)]
+    costs = [cost(AudioShape(n, RATE), n, tensor_bytes=PADDED) for n in set(embeds)]
     for excess in excess_of(*costs, of=replace(LISTENER, max_num_seqs=seqs), count=count):
         assert excess.max_num_seqs < seqs
         if excess.max_num_seqs:
@@ -225,8 +219,7 @@ def test_beside_workspaces_a_step_of_fewer_tokens_fits() -> None:
 
 @given(st.integers(200 * MIB, 1 << 40))
 def test_it_is_what_is_left_less_the_slack_in_whole_mib(left: int) -> None:
-    pool = fix_kv_cache_size(rehearsed(kv_cache_bytes=left))
-    assert pool is not None
+    pool = builders.some(fix_kv_cache_size(rehearsed(kv_cache_bytes=left)))
     assert pool.kv_cache_memory_bytes % MIB == 0
     assert 0 <= left - VLLM_SLACK_BYTES - pool.kv_cache_memory_bytes < MIB
 

@@ -10,6 +10,7 @@ from mmcalib.limits import frontier
 from mmcalib.limits.costs import CostTable
 from mmcalib.limits.frontier import Point, RatedPoint, choose_point, find_dominated
 from mmcalib.limits.policy import Policy
+from tests.builders import some
 from tests.limits.costed import AREA, CAPS, CROPS, FRAMES, SHAPES, TILES, UNIT, cost, sized, table
 
 
@@ -65,21 +66,18 @@ def test_an_item_refused_under_a_setting_keeps_nothing() -> None:
     assert (point.items, point.items_downscaled, point.worst_retention) == (2, 1, 0.0)
 
 
+def point_of_ten(
+    value: float, most: int, downscaled: int = 0, worst: float = 0.5, knob: knobs.Knob = AREA
+) -> Point:
+    """So many tokens of the largest item; `worst` is kept of each that is downscaled."""
+    mean, least = 1 - downscaled / 10 * (1 - worst), worst if downscaled else 1.0
+    setting = frontier.setting_at(knob, value)
+    return Point(knob, value, setting, most, most, 10, downscaled, least, mean_retention=mean)
+
+
 def points(knob: knobs.Knob, *rows: tuple[float, int, int]) -> list[Point]:
-    """Make points of ten items each: (value, largest item's tokens, items downscaled)."""
-    return [
-        Point(
-            knob,
-            value,
-            frontier.setting_at(knob, value),
-            most,
-            most,
-            10,
-            down,
-            0.5 if down else 1.0,
-        )
-        for value, most, down in rows
-    ]
+    """Of each its value, the tokens of its largest item, and the items downscaled."""
+    return [point_of_ten(*row, knob=knob) for row in rows]
 
 
 AREAS = points(
@@ -90,11 +88,8 @@ TILED = points(TILES, (1, 256, 9), (2, 768, 5), (3, 1024, 0), (12, 1024, 0))
 
 @pytest.mark.parametrize("ladder", [AREAS, TILED], ids=["areas", "tiles"])
 def test_quality_takes_the_smallest_value_that_downscales_nothing(ladder: list[Point]) -> None:
+    """And throughput the one that leaves half of the items whole."""
     assert choose_point(ladder, Policy()) is ladder[2]
-
-
-@pytest.mark.parametrize("ladder", [AREAS, TILED], ids=["areas", "tiles"])
-def test_throughput_leaves_half_of_the_items_whole(ladder: list[Point]) -> None:
     assert choose_point(ladder, Policy(prefer="throughput")) is ladder[1]
 
 
@@ -107,15 +102,9 @@ def test_a_cap_in_tokens_takes_the_largest_value_within_it(ladder, cap: int, exp
 
 
 def test_a_switch_stands_beside_its_value() -> None:
-    on = replace(CROPS, value=4)
-    scope = "images_kwargs"
-    name = "pan_and_scan_max_num_crops"
-    assert frontier.setting_at(CROPS, 3).mm_processor_kwargs == {
-        scope: {name: 3, "do_pan_and_scan": True}
-    }
-    assert frontier.setting_at(on, 0).mm_processor_kwargs == {
-        scope: {name: 0, "do_pan_and_scan": False}
-    }
+    for knob, value, switch in ((CROPS, 3, True), (replace(CROPS, value=4), 0, False)):
+        crops = {"pan_and_scan_max_num_crops": value, "do_pan_and_scan": switch}
+        assert frontier.setting_at(knob, value) == knobs.Setting({"images_kwargs": crops})
     assert frontier.setting_at(CROPS, 0) == knobs.DEFAULT
 
 
@@ -182,23 +171,17 @@ def test_tiles_keep_what_their_layout_has_of_an_image() -> None:
     assert tiles.values(one, Policy()) == [*range(1, 13), 18, 24, 36, 48, 72, 84]
     assert tiles.values(one.take(one.tokens == 256), Policy())[-1] == 12
     # 12 tiles and the whole, for want of a layout nearer to 17:22; 38 tiles; 48 tiles.
-    for value, tokens, kept in (
-        (42, 13, 12 / 41.93),
-        (42, 39, 1),
-        (48, 49, 1),
-        (24, 39, 24 / 41.93),
-    ):
+    laid = (42, 13, 12 / 41.93), (42, 39, 1), (48, 49, 1), (24, 39, 24 / 41.93)
+    for value, tokens, kept in laid:
         laid_out = table(cost(thumb, 256), cost(page, tokens * 256)).columns_of("image")
-        found = tiles.kept_pixels(laid_out, value)
-        assert found is not None
+        found = some(tiles.kept_pixels(laid_out, value))
         assert found.tolist() == pytest.approx([1, kept], rel=1e-3), value
 
 
 def test_a_point_sums_up_what_items_keep_and_take() -> None:
-    shapes = [ImageShape(280, side) for side in (280, 560, 5600)]
     before = [
-        cost(shape, tokens, count)
-        for shape, tokens, count in zip(shapes, (100, 200, 2000), (90, 9, 1), strict=True)
+        cost(ImageShape(280, side), tokens, count)
+        for side, tokens, count in ((280, 100, 90), (560, 200, 9), (5600, 2000, 1))
     ]
     after = [
         before[0],
@@ -214,21 +197,13 @@ def test_a_point_sums_up_what_items_keep_and_take() -> None:
     assert not frontier.make_point(AREA, AREA.value, table(*before), table(*before)).counted
 
 
-def rated_point(
-    value: float, most: int, downscaled: int = 0, worst: float = 1.0, knob: knobs.Knob = AREA
-) -> Point:
-    mean = 1 - downscaled / 10 * (1 - worst)
-    setting = frontier.setting_at(knob, value)
-    return Point(knob, value, setting, most, most, 10, downscaled, worst, mean_retention=mean)
-
-
-CAPPED, FITS = rated_point(100 * UNIT, 100, 3, 0.5), rated_point(200 * UNIT, 200)
-UNCAPPED = rated_point(AREA.value, 200)
+CAPPED, FITS = point_of_ten(100 * UNIT, 100, 3), point_of_ten(200 * UNIT, 200)
+UNCAPPED = point_of_ten(AREA.value, 200)
 
 RATED = st.lists(
     st.builds(
         RatedPoint,
-        st.builds(rated_point, st.just(UNIT), st.integers(1, 3), st.integers(0, 2), st.just(0.5)),
+        st.builds(point_of_ten, st.just(UNIT), st.integers(1, 3), st.integers(0, 2)),
         st.integers(1, 3),
         st.none() | st.integers(1, 3),
     ),
@@ -243,27 +218,22 @@ def test_the_default_is_beaten_by_the_cap_that_takes_nothing_and_reserves_less()
 
 
 def test_where_memory_was_rehearsed_more_kv_tokens_beat() -> None:
-    assert find_dominated([RatedPoint(FITS, 200, 900), RatedPoint(UNCAPPED, 200, 800)]) == [
-        False,
-        True,
-    ]
-    assert find_dominated([RatedPoint(FITS, 200, 900), RatedPoint(CAPPED, 200, 950)]) == [
-        False,
-        False,
-    ]
+    fits, uncapped = RatedPoint(FITS, 200, 900), RatedPoint(UNCAPPED, 200, 800)
+    assert find_dominated([fits, uncapped]) == [False, True]
+    assert find_dominated([fits, RatedPoint(CAPPED, 200, 950)]) == [False, False]
 
 
 def test_another_knob_of_the_same_modality_beats_and_other_modalities_do_not() -> None:
     area = replace(AREA, modality="video")
-    fewer = rated_point(1, 200, 4, 0.5, knob=FRAMES)
-    smaller = rated_point(300 * UNIT, 200, 2, 0.5, knob=area)
+    fewer = point_of_ten(1, 200, 4, knob=FRAMES)
+    smaller = point_of_ten(300 * UNIT, 200, 2, knob=area)
     assert find_dominated([RatedPoint(fewer, 500), RatedPoint(smaller, 400)]) == [True, False]
     images = replace(smaller, knob=AREA)
     assert find_dominated([RatedPoint(fewer, 500), RatedPoint(images, 400)]) == [False, False]
 
 
 def test_more_detail_than_by_default_is_not_judged_by_what_it_costs() -> None:
-    off, on = rated_point(0, 256, knob=CROPS), rated_point(4, 1280, knob=CROPS)
+    off, on = point_of_ten(0, 256, knob=CROPS), point_of_ten(4, 1280, knob=CROPS)
     assert find_dominated([RatedPoint(off, 256), RatedPoint(on, 1280)]) == [False, False]
 
 
@@ -297,12 +267,8 @@ def test_the_cap_that_the_user_names_is_tried(sizes, cap: int) -> None:
 
 def test_an_area_cap_may_change_what_exceeds_it() -> None:
     small, large = ImageShape(280, 280), ImageShape(560, 280)
-    default = table(
-        cost(small, 100),
-        cost(large, 200),
-        cost(VideoShape(8, 8.0, 1.0, 5600, 5600), 9),
-        cost(AudioShape(8000, 8000), 9),
-    )
+    clip, sound = VideoShape(8, 8.0, 1.0, 5600, 5600), AudioShape(8000, 8000)
+    default = table(cost(small, 100), cost(large, 200), cost(clip, 9), cost(sound, 9))
     shapes = default.columns_of("image").shapes
     assert list(shapes) == [small, large]
     assert AREA.changed_mask(shapes, 100 * UNIT).tolist() == [False, True]
@@ -313,9 +279,7 @@ def test_an_area_cap_may_change_what_exceeds_it() -> None:
 def test_the_witness_is_the_costliest_that_should_not_change() -> None:
     images = sized([(2800, 2800), (280, 280), (560, 560)]).columns_of("image")
     changed = AREA.changed_mask(images.shapes, 1000 * UNIT)
-    witness = images.take(~changed).heaviest
-    assert witness is not None
-    assert witness.shape == ImageShape(560, 560)
+    assert some(images.take(~changed).heaviest).shape == ImageShape(560, 560)
     assert images.take(changed & ~changed).heaviest is None
 
 

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import Budget, Dummy
-from mmcalib.domain.shapes import ImageShape, Modality, Shape, VideoShape
-from mmcalib.limits.costs import CostTable, ItemCost
+from mmcalib.domain.shapes import ImageShape, Modality, VideoShape
+from mmcalib.limits.costs import CostTable
 from mmcalib.limits.processor_cache import (
     Recency,
     choose_cache_size,
@@ -24,7 +23,8 @@ from mmcalib.limits.processor_cache import (
 )
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 from mmcalib.text import GIB
-from tests.limits.costed import table_of
+from tests import builders
+from tests.limits.costed import cost, table
 
 Request = list[tuple[int, int]]
 
@@ -39,10 +39,6 @@ def traffic(draw: st.DrawFn) -> list[Request]:
     key = st.integers(0, len(sizes) - 1)
     requests = draw(st.lists(st.lists(key, min_size=1, max_size=4), max_size=60))
     return [[(key, sizes[key]) for key in request] for request in requests]
-
-
-def alone(*accesses: tuple[Hashable, int]) -> list[list[tuple[Hashable, int]]]:
-    return [[access] for access in accesses]
 
 
 def simulated_hits(requests: Iterable[Request], capacity: int) -> int | None:
@@ -96,9 +92,9 @@ def test_what_only_one_request_repeats_is_no_hit() -> None:
 
 def test_the_last_few_percent_of_the_hits_are_not_paid_for() -> None:
     """One item comes all the time; the other hundred come back once, after all of them."""
-    often = [("often", GIB // 4)] * 4000
+    often: list[tuple[Hashable, int]] = [("often", GIB // 4)] * 4000
     rare = [(number, GIB // 4) for number in range(100)]
-    curve = hit_curve(alone(*rare, *often, *rare))
+    curve = hit_curve([access] for access in [*rare, *often, *rare])
     chosen = choose_cache_size(curve)
     assert chosen.mm_processor_cache_gb == 0.25
     assert chosen.hit_rate == pytest.approx(3999 / 4200)
@@ -126,54 +122,50 @@ def test_a_million_accesses_take_seconds() -> None:
 
 
 TOKEN_BYTES = 4704
-LOGO, PAGE = ImageShape(100, 100), ImageShape(1000, 1000)
 CLIP = VideoShape(32, 8.0, 4.0, 280, 280)
 
 
-def costs(*found: tuple[Shape, int, int]) -> CostTable:
-    return table_of(
-        DEFAULT,
-        {s: ItemCost(s, 1, str(s), n, n, nbytes, 0.0, (), "real") for s, n, nbytes in found},
-    )
+def clips_of(nbytes: int) -> CostTable:
+    return table(cost(CLIP, 1600, tensor_bytes=nbytes))
 
 
 def budget(most: Mapping[Modality, int]) -> Budget:
     """vLLM's own largest items; its dummies have as many tokens."""
     dummies = {m: Dummy(n, n * TOKEN_BYTES, {}) for m, n in most.items()}
-    return Budget(20_000, 20_000, dict(most), {}, None, 0, dummies, 32_768, 8192, 8)
+    return builders.budget(20_000, most, dummies=dummies)
 
 
 def test_an_item_of_the_corpus_that_takes_more_than_the_dummy_counts() -> None:
     """Processors that pad: a sliver of few tokens, and many bytes."""
-    table = costs((LOGO, 16, 100_000_000))
-    assert largest_item_bytes("image", table, budget({"image": 16_384}), 20_000) == 100_000_000
+    sliver = table(cost(ImageShape(100, 100), 16, tensor_bytes=100_000_000))
+    assert largest_item_bytes("image", sliver, budget({"image": 16_384}), 20_000) == 100_000_000
 
 
 def test_of_a_video_whatever_the_encoder_cache_admits() -> None:
     """Qwen2-VL's dummy has 14 frames, and its loader keeps more."""
-    table, plain = costs((CLIP, 1600, 1600 * TOKEN_BYTES)), budget({"video": 700})
-    assert largest_item_bytes("video", table, plain, 20_000) == 20_000 * TOKEN_BYTES
-    padded = costs((CLIP, 1600, 1600 * 2 * TOKEN_BYTES))
+    usual, plain = clips_of(1600 * TOKEN_BYTES), budget({"video": 700})
+    assert largest_item_bytes("video", usual, plain, 20_000) == 20_000 * TOKEN_BYTES
+    padded = clips_of(1600 * 2 * TOKEN_BYTES)
     assert largest_item_bytes("video", padded, plain, 20_000) == 40_000 * TOKEN_BYTES
 
 
 def test_a_dummy_that_the_size_hints_shrank_is_scaled_to_the_largest_item() -> None:
     plain = replace(budget({"image": 16_384}), dummies={"image": Dummy(324, 324 * TOKEN_BYTES, {})})
-    assert largest_item_bytes("image", costs(), plain, 20_000) == 16_384 * TOKEN_BYTES
+    assert largest_item_bytes("image", table(), plain, 20_000) == 16_384 * TOKEN_BYTES
 
 
 def test_a_limit_of_999_is_no_more_than_what_begins_within_the_context() -> None:
     """32,768 tokens: two largest images fill it, and nothing begins behind them."""
     plain = budget({"image": 16_384, "video": 700})
     unsaid: dict[Modality, int] = {"image": 999, "video": 1, "audio": 999}
-    assert cut_to_context(unsaid, costs(), plain, 20_000) == {"image": 2, "video": 0, "audio": 999}
+    assert cut_to_context(unsaid, table(), plain, 20_000) == {"image": 2, "video": 0, "audio": 999}
     longer = replace(plain, max_model_len=32_769)
-    assert cut_to_context(unsaid, costs(), longer, 20_000) == {"image": 3, "video": 0, "audio": 999}
+    assert cut_to_context(unsaid, table(), longer, 20_000) == {"image": 3, "video": 0, "audio": 999}
 
 
 def test_what_takes_most_bytes_for_its_tokens_fills_the_context_first() -> None:
     plain = budget({"image": 16_384, "video": 700})
-    heavy = costs((CLIP, 1600, 1600 * 2 * TOKEN_BYTES))
+    heavy = clips_of(1600 * 2 * TOKEN_BYTES)
     found = cut_to_context({"image": 4, "video": 1}, heavy, plain, 20_000)
     assert found == {"image": 1, "video": 1}
 

@@ -13,6 +13,7 @@ from mmcalib.domain.shapes import (
     Encoding,
     Fault,
     ImageShape,
+    Shape,
     VideoShape,
 )
 from mmcalib.gate.admission import (
@@ -46,23 +47,18 @@ GATE = replace(builders.GATE, server=SERVER)
 
 
 @pytest.mark.parametrize(
-    ("file", "reason"),
+    ("shape", "encoding", "reason"),
     [
-        (
-            EncodedItem(MINUTE, Encoding(file_mib=26)),
-            "a file of 26 MiB, the server takes up to 25 MiB",
-        ),
-        (EncodedItem(LONG), "900.0 s, the server takes up to 600 s"),
-        (EncodedItem(MINUTE, Encoding(channels=80)), "80 channels of 60.0 s, 293 MiB decoded"),
-        (
-            EncodedItem(ImageShape(9, 9), Encoding(file_mib=300, fetched=True)),
-            "a download of 300 MiB",
-        ),
-        (EncodedItem(CLIP, Encoding(codec="av1")), "av1: the server cannot decode"),
-        (EncodedItem(CLIP, Encoding(codec="h264", lone_frame=True)), "a clip of one frame"),
+        (MINUTE, Encoding(file_mib=26), "a file of 26 MiB, the server takes up to 25 MiB"),
+        (LONG, PLAIN, "900.0 s, the server takes up to 600 s"),
+        (MINUTE, Encoding(channels=80), "80 channels of 60.0 s, 293 MiB decoded"),
+        (ImageShape(9, 9), Encoding(file_mib=300, fetched=True), "a download of 300 MiB"),
+        (CLIP, Encoding(codec="av1"), "av1: the server cannot decode"),
+        (CLIP, Encoding(codec="h264", lone_frame=True), "a clip of one frame"),
     ],
 )
-def test_what_the_server_refuses_does_not_fit(file: EncodedItem, reason: str) -> None:
+def test_what_the_server_refuses_does_not_fit(shape: Shape, encoding, reason: str) -> None:
+    file = EncodedItem(shape, encoding)
     said = some(find_server_refusal(file, SERVER))
     assert said.reason.startswith(reason)
     answer = add_remedy(GATE, file, admit(GATE, file))
@@ -185,16 +181,9 @@ def test_frames_that_a_client_sends_are_cut_to_what_the_server_takes() -> None:
 
 def test_what_a_request_has_decoded_is_bounded_together() -> None:
     """Releases from 0.33 on have this limit."""
-    limits = {"VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES": 715_827_880}
-    rules = {**GATE.rules, "image": AREA}
-    gate = replace(
-        GATE,
-        counts={"image": 9, "video": 9},
-        server=Server(limits=limits),
-        rules=rules,
-        budget_tokens=1 << 20,
-        max_model_len=1 << 20,
-    )
+    server = Server(limits={"VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES": 715_827_880})
+    roomy = replace(ANY, counts={"image": 9, "video": 9}, max_model_len=1 << 20)
+    gate = replace(roomy, server=server)
     photo = ImageShape(8_200, 5_500)
     assert admit_prompt(gate, [photo] * 3, RequestText()).fits
     answer = admit_prompt(gate, [photo] * 4, RequestText())
@@ -267,10 +256,8 @@ def test_usual_rates_are_resampled(rate_hz: int) -> None:
 
 
 def test_one_frame_of_sound_ends_the_engine_of_gemma_4() -> None:
-    gemma = replace(
-        GATE,
-        audio_limits=AudioLimits(16_000, CRASHING_AUDIO_SAMPLES["Gemma4ForConditionalGeneration"]),
-    )
+    crashing = CRASHING_AUDIO_SAMPLES["Gemma4ForConditionalGeneration"]
+    gemma = replace(GATE, audio_limits=AudioLimits(16_000, crashing))
     answers = {n: admit(gemma, AudioShape(n, 16_000)).answer for n in (320, 321, 161, 1600)}
     assert answers == {320: "no", 321: "fits", 161: "no", 1600: "fits"}
     assert admit(gemma, AudioShape(882, 44_100)).answer == "no"

@@ -1,13 +1,13 @@
 from fractions import Fraction
 from math import ceil
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.domain.memory import Budget, Clip, Dummy
-from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape, VideoShape
-from mmcalib.limits.costs import ItemCost
+from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, VideoShape
 from mmcalib.limits.values import (
     Count,
     Rounding,
@@ -18,12 +18,9 @@ from mmcalib.limits.values import (
     max_num_batched_tokens,
 )
 from tests import builders
+from tests.limits.costed import cost
 
 TOKENS = st.integers(0, 200_000)
-
-
-def item(shape: Shape, embeds: int = 100, sampled: tuple[int, ...] = ()) -> ItemCost:
-    return ItemCost(shape, 1, "a", embeds, embeds, 0, 0.0, sampled, "real")
 
 
 def count(value: int) -> Count:
@@ -41,7 +38,7 @@ def test_every_modality_is_written_and_only_hinted_ones_are_mappings() -> None:
 
 
 def test_a_video_has_the_frames_that_the_loader_keeps() -> None:
-    video = item(VideoShape(900, 30.0, 30.0, 640, 480), sampled=(32, 640, 480))
+    video = cost(VideoShape(900, 30.0, 30.0, 640, 480), 100, sampled=(32, 640, 480))
     assert hint_candidates(video, None) == [
         {"num_frames": 32, "width": 640, "height": 480},
         {"num_frames": 32, "width": 480, "height": 640},
@@ -50,7 +47,7 @@ def test_a_video_has_the_frames_that_the_loader_keeps() -> None:
 
 @given(st.integers(1, 10**7), st.sampled_from([8000, 16000, 22050, 44100, 48000]))
 def test_a_clip_has_the_samples_of_the_servers_rate(samples: int, rate: int) -> None:
-    clip = item(AudioShape(samples, rate))
+    clip = cost(AudioShape(samples, rate), 100)
     assert hint_candidates(clip, rate) == [{"length": samples}]
     exact = ceil(Fraction(samples, rate) * 16000)
     assert hint_candidates(clip, 16000) == [{"length": exact}]
@@ -71,7 +68,7 @@ def test_a_clip_has_the_samples_of_the_servers_rate(samples: int, rate: int) -> 
     ],
 )
 def test_a_hint_is_honest_when_its_dummy_costs_what_may_come(dummy, most, heaviest, honest) -> None:
-    largest, own = item(ImageShape(1, 1), heaviest), budget(8192, {"image": most}, dummy=dummy)
+    largest, own = cost(ImageShape(1, 1), heaviest), budget(8192, {"image": most}, dummy)
     assert hint_covers_largest("image", own, largest) is honest
 
 
@@ -98,25 +95,17 @@ def test_the_numbers_of_the_design() -> None:
 
 
 def budget(
-    encoder_tokens: int,
-    most: dict[Modality, int],
-    *,
-    profiled: Modality | None = "image",
-    items: int = 1,
-    dummy: int | None = None,
-    seqs: int = 256,
-    clip: Clip | None = None,
+    encoder_tokens: int, most: dict[Modality, int], dummy: int | None, **changes: Any
 ) -> Budget:
-    profile = {"profiled_modality": profiled, "profiled_items": items}
-    dummies = {profiled: Dummy(dummy, 0, {})} if profiled and dummy else {}
-    sizes = {"max_model_len": 128_000, "max_num_batched_tokens": 8192, "max_num_seqs": seqs}
-    given = {**profile, "dummies": dummies, **sizes, "largest_clip": clip}
-    return builders.budget(encoder_tokens, most, **given)
+    """`dummy` is the embeds of the heaviest item's, which is profiled."""
+    heaviest = max(most, key=lambda name: most[name])
+    dummies = {heaviest: Dummy(dummy, 0, {})} if dummy else {}
+    return builders.budget(encoder_tokens, most, dummies=dummies, **changes)
 
 
 def test_the_size_hint_trap_fails() -> None:
     """512×512 shrinks the dummy to 324 tokens; a step may still encode an item of 16,384."""
-    found = compute_reserve(budget(16384, {"image": 16384}, dummy=324), {"image": 1})
+    found = compute_reserve(budget(16384, {"image": 16384}, 324), {"image": 1})
     assert (found.profiled_tokens, found.worst_step_tokens) == (324, 16384)
     assert found.ratio == pytest.approx(0.0198, abs=1e-4)
     assert not found.passes
@@ -124,14 +113,14 @@ def test_the_size_hint_trap_fails() -> None:
 
 def test_a_smaller_item_shrinks_dummy_and_budget_together() -> None:
     """max_pixels 1003520: 8192 // 1280 = 6 items, 7680 of 8192 tokens."""
-    found = compute_reserve(budget(8192, {"image": 1280}, items=6, dummy=1280), {"image": 1})
+    found = compute_reserve(budget(8192, {"image": 1280}, 1280), {"image": 1})
     assert (found.profiled_tokens, found.worst_step_tokens) == (7680, 8192)
     assert found.ratio == 0.9375
     assert found.passes
 
 
 def test_few_sequences_cannot_fill_the_budget() -> None:
-    own = budget(8192, {"image": 1280}, items=2, dummy=1280, seqs=2)
+    own = budget(8192, {"image": 1280}, 1280, profiled_items=2, max_num_seqs=2)
     found = compute_reserve(own, {"image": 1})
     assert (found.profiled_tokens, found.worst_step_tokens) == (2560, 2560)
     more = compute_reserve(own, {"image": 3})
@@ -139,8 +128,8 @@ def test_few_sequences_cannot_fill_the_budget() -> None:
 
 
 def test_a_video_is_no_larger_than_loader_and_processor_make_it() -> None:
-    clip = Clip(384, 768, 16, 16)
-    own = budget(8192, {"video": 196}, profiled="video", dummy=196, items=2, seqs=2, clip=clip)
+    changes = {"profiled_items": 2, "max_num_seqs": 2, "largest_clip": Clip(384, 768, 16, 16)}
+    own = budget(8192, {"video": 196}, 196, **changes)
     found = compute_reserve(own, {"video": 1})
     assert (found.profiled_tokens, found.worst_step_tokens) == (392, 768)
     assert found.clip_suffix == " (videos of up to 768 frames of 16×16)"
@@ -149,7 +138,7 @@ def test_a_video_is_no_larger_than_loader_and_processor_make_it() -> None:
 def test_a_video_that_nothing_bounds_may_fill_the_whole_budget() -> None:
     """No processor option bounds its frames, so its own maximum does not either."""
     most: dict[Modality, int] = {"image": 1280, "video": 1000}
-    own = budget(8192, most, items=1, dummy=1280, seqs=1)
+    own = budget(8192, most, 1280, profiled_items=1, max_num_seqs=1)
     found = compute_reserve(own, {"image": 1, "video": 1})
     assert found.worst_step_tokens == 8192
     assert not found.passes
@@ -157,13 +146,13 @@ def test_a_video_that_nothing_bounds_may_fill_the_whole_budget() -> None:
 
 def test_modalities_add_up_in_one_step() -> None:
     most: dict[Modality, int] = {"image": 1000, "audio": 500}
-    own = budget(8192, most, items=1, dummy=1000, seqs=1)
+    own = budget(8192, most, 1000, profiled_items=1, max_num_seqs=1)
     assert compute_reserve(own, {"image": 2, "audio": 1}).worst_step_tokens == 2500
 
 
 @pytest.mark.parametrize(("dummy", "passes"), [(900, True), (899, False)])
 def test_nine_tenths_are_enough(dummy: int, passes: bool) -> None:
-    found = compute_reserve(budget(1000, {"image": 1000}, dummy=dummy), {"image": 1})
+    found = compute_reserve(budget(1000, {"image": 1000}, dummy), {"image": 1})
     assert found.passes is passes
 
 
@@ -174,7 +163,5 @@ def test_a_profile_of_whole_budgets_passes_a_chosen_multiple(
     """`max_num_batched_tokens` is rounded so that the profile leaves nothing out."""
     tokens = -(-wanted // item) * item
     items = max(1, min(tokens // item, seqs * per_prompt))
-    found = compute_reserve(
-        budget(tokens, {"image": item}, items=items, dummy=item, seqs=seqs), {"image": per_prompt}
-    )
-    assert found.ratio == 1.0
+    own = budget(tokens, {"image": item}, item, profiled_items=items, max_num_seqs=seqs)
+    assert compute_reserve(own, {"image": per_prompt}).ratio == 1.0

@@ -3,15 +3,15 @@
 import struct
 import zlib
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 
-import av
 import numpy as np
 import soundfile
 from PIL import Image
 
-Make = Callable[[Path], None]
+from tests.odd_media import clips, packed_sound
+
+Make = Callable[[Path], object]
 PNG = b"\x89PNG\r\n\x1a\n"
 TEN_HOURS = 10 * 3600 * 16000  # samples
 AU = struct.pack(">4s6I", b".snd", 28, 0xFFFFFFFF, 3, 16000, 1, 0)
@@ -66,48 +66,27 @@ def sparse(head: bytes, size_bytes: int) -> Make:
     return make
 
 
-def video(
-    path: Path, *sizes: tuple[int, int], frames: int = 20, codec: str = "mpeg4", form: str = "mp4"
-) -> None:
-    """One stream for each of `sizes`, all at 10 frames per second."""
-    with av.open(str(path), "w", format=form) as container:
-        streams = []
-        for width, height in sizes:
-            stream = container.add_stream(codec, rate=Fraction(10))
-            assert isinstance(stream, av.VideoStream)
-            stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-            streams.append(stream)
-        container.start_encoding()
-        for number in range(frames):
-            for stream in streams:
-                grey = np.full((stream.height, stream.width, 3), number, np.uint8)
-                container.mux(stream.encode(av.VideoFrame.from_ndarray(grey, format="rgb24")))
-        for stream in streams:
-            container.mux(stream.encode())
-
-
 def video_without_index(path: Path) -> None:
-    video(path, (64, 48))
-    data = path.read_bytes()
+    data = clips(path, (64, 48)).read_bytes()
     path.write_bytes(data[: data.rindex(b"moov") - 4])
 
 
 def video_of_changing_size(path: Path) -> None:
-    parts = []
-    for size in ((64, 48), (128, 96)):
-        video(path, size, codec="mpeg2video", form="mpegts")
-        parts.append(path.read_bytes())
+    parts = [
+        clips(path, size, codec="mpeg2video", form="mpegts").read_bytes()
+        for size in ((64, 48), (128, 96))
+    ]
     path.write_bytes(b"".join(parts))
 
 
 def video_of_duration(seconds: float) -> Make:
     """A Matroska file whose header has this duration, and no count of frames."""
-    return _of_duration(lambda path: video(path, (64, 48), form="matroska"), seconds)
+    return _of_duration(lambda path: clips(path, (64, 48), form="matroska"), seconds)
 
 
 def sound_of_duration(seconds: float) -> Make:
     """One second of PCM in a Matroska file whose header has another duration."""
-    return _of_duration(_matroska_sound, seconds)
+    return _of_duration(lambda path: packed_sound(path, 1, 16000, 1, "matroska"), seconds)
 
 
 def _of_duration(make: Make, seconds: float) -> Make:
@@ -120,17 +99,6 @@ def _of_duration(make: Make, seconds: float) -> Make:
         path.write_bytes(data.replace(b"DURATION", b"dURATION"))
 
     return damaged
-
-
-def _matroska_sound(path: Path) -> None:
-    with av.open(str(path), "w", format="matroska") as container:
-        stream = container.add_stream("pcm_s16le", rate=16000, layout="mono")
-        for number in range(10):
-            quiet = np.zeros((1, 1600), np.int16)
-            frame = av.AudioFrame.from_ndarray(quiet, format="s16", layout="mono")
-            frame.sample_rate, frame.pts = 16000, 1600 * number
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
 
 
 def wav(

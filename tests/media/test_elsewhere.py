@@ -15,16 +15,11 @@ from mmcalib.media.decode import decode_check
 from mmcalib.media.failure import Unreadable
 from mmcalib.media.probe import probe
 from tests.media import hostile as make
-from tests.media.test_hostile import GOOD, MEASURED, SKIPPED
+from tests.media.test_hostile import FILES
 from tests.programs import run_python
 
 # Larger ones are nothing but zeros, which FFmpeg searches for as long as it is let.
 MOST_BYTES = 1 << 23
-FILES = {
-    **GOOD,
-    **{name: one for name, (one, _) in MEASURED.items()},
-    **{name: one for name, (one, _) in SKIPPED.items()},
-}
 
 
 @dataclass(frozen=True)
@@ -67,9 +62,8 @@ def test_a_member_has_the_shape_and_the_faults_of_the_file(copies: Copies, name:
 def test_bytes_in_hand_need_no_place(tmp_path: Path) -> None:
     make.tone(tmp_path / "a.wav")
     data = (tmp_path / "a.wav").read_bytes()
-    item = Item(
-        "parquet://0/sound::/nowhere.parquet", byte_source=ByteSource("", len(data), data=data)
-    )
+    held = ByteSource("", len(data), data=data)
+    item = Item("parquet://0/sound::/nowhere.parquet", byte_source=held)
     assert probe(item) == AudioShape(48000, 16000)
     assert decode_check(item, "audio") is None
 

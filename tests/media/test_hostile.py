@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,14 +11,14 @@ from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from tests.census.looking import looked
 from tests.media import hostile as make
+from tests.odd_media import clips
+from tests.programs import run_python
 
-TIMEOUT_S = 20
-MOST_RSS_MIB = 300
 GIB = 1 << 30
 SMALL, CLIP = ImageShape(40, 24), VideoShape(20, 10.0, 2.0, 64, 48)
 GOOD: dict[str, make.Make] = {
     "good.png": make.noise_image,
-    "good.mp4": lambda path: make.video(path, (64, 48)),
+    "good.mp4": lambda path: clips(path, (64, 48)),
     "good.wav": make.tone,
 }
 NOT_MEDIA = "not an image, video or audio file"
@@ -35,7 +33,7 @@ MEASURED: dict[str, tuple[make.Make, Shape]] = {
     "png-named.mp4": (make.renamed(make.noise_image, "png"), ImageShape(400, 240)),
     "mp4-named.jpg": (make.renamed(GOOD["good.mp4"], "mp4"), CLIP),
     "wav-named.txt": (make.renamed(make.tone, "wav"), AudioShape(48000, 16000)),
-    "two-streams.mp4": (lambda path: make.video(path, (64, 48), (128, 96)), CLIP),
+    "two-streams.mp4": (lambda path: clips(path, (64, 48), (128, 96)), CLIP),
     "changing.ts": (make.video_of_changing_size, CLIP),
     "nan.mkv": (make.video_of_duration(float("nan")), CLIP),
     "30-years.mkv": (make.video_of_duration(1e9), CLIP),
@@ -60,7 +58,7 @@ SKIPPED: dict[str, tuple[make.Make, str]] = {
     "tail-cut.jpg": (make.cut(make.noise_image, 0, 0.6), "damaged: image file is truncated"),
     "tail-cut.ogg": (make.cut(make.tone, 0, 0.6), "damaged: ends too early"),
     "no-index.mp4": (make.video_without_index, "damaged: FFmpeg cannot read it"),
-    "no-frames.mp4": (lambda path: make.video(path, (64, 48), frames=0), "file contains no video"),
+    "no-frames.mp4": (lambda path: clips(path, (64, 48), frames=0), "file contains no video"),
     "no-samples.wav": (make.silence(samples=0), "audio without samples"),
     "0-hz.wav": (make.silence(rate_hz=0), "damaged: "),
     "-1-hz.wav": (make.silence(rate_hz=2**32 - 1), "damaged: "),
@@ -79,6 +77,7 @@ ODD: dict[str, make.Make] = {
     **{name: write for name, (write, _) in MEASURED.items()},
     **{name: write for name, (write, _) in SKIPPED.items()},
 }
+FILES = {**GOOD, **ODD}
 
 READ = """
 import json, sys
@@ -122,14 +121,11 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     if not Path("/proc/self/status").exists():
         pytest.skip("needs /proc")
     folder = tmp_path_factory.mktemp("hostile")
-    for name, write in GOOD.items():
+    for name, write in FILES.items():
         write(folder / name)
-    for name, write in ODD.items():
-        write(folder / name)
-    command = [sys.executable, "-c", READ, str(folder)]
-    run = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
-    assert run.returncode == 0, run.stderr.decode()
-    return Outcome(**json.loads(run.stdout.splitlines()[-1]))
+    done = run_python("-c", READ, folder, timeout=20)
+    assert done.returncode == 0, done.stderr
+    return Outcome(**json.loads(done.stdout.splitlines()[-1]))
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -159,4 +155,4 @@ def test_good_files_are_measured_as_without_the_others(outcome: Outcome, tmp_pat
 
 
 def test_none_of_them_takes_much_memory(outcome: Outcome) -> None:
-    assert outcome.rss_mib < MOST_RSS_MIB
+    assert outcome.rss_mib < 300

@@ -9,6 +9,7 @@ import pytest
 from mmcalib.errors import OutputError
 from mmcalib.models.catalogue import Geometry, bundled_models, find_model
 from mmcalib.models.checkpoint import byte_alphabet, materialise, vocabulary
+from tests.builders import some
 
 one_of_each = {geometry.architecture: geometry for geometry in bundled_models()}.values()
 each_architecture = pytest.mark.parametrize("geometry", one_of_each, ids=lambda g: g.id)
@@ -21,12 +22,6 @@ def read(folder: Path, name: str) -> dict[str, Any]:
 
 def digests(folder: Path) -> dict[str, str]:
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
-
-
-def known(model_id: str) -> Geometry:
-    geometry = find_model(model_id)
-    assert geometry is not None
-    return geometry
 
 
 @each_architecture
@@ -111,13 +106,17 @@ def test_special_tokens_have_their_true_ids(geometry: Geometry, tmp_path: Path) 
     ],
 )
 def test_placeholder_ids(model_id: str, token: str, token_id: int) -> None:
-    assert known(model_id).values("tokens")[token] == token_id
+    assert some(find_model(model_id)).values("tokens")[token] == token_id
 
 
 def test_a_vocabulary_fills_every_id() -> None:
     vocab = vocabulary({"<a>": 3, "<b>": 300}, 310)
     assert len(vocab) == 310
     assert (vocab["<a>"], vocab["<b>"]) == (3, 300)
+
+
+def made(folder: Path, model_id: str) -> Path:
+    return materialise(some(find_model(model_id)), folder / "m")
 
 
 def render(folder: Path, messages: list[dict[str, Any]]) -> str:
@@ -128,7 +127,7 @@ def render(folder: Path, messages: list[dict[str, Any]]) -> str:
 
 
 def test_the_template_takes_strings_and_parts(tmp_path: Path) -> None:
-    folder = materialise(known("Qwen2.5-VL-3B-Instruct"), tmp_path / "m")
+    folder = made(tmp_path, "Qwen2.5-VL-3B-Instruct")
     parts = [{"type": "image"}, {"type": "video"}, {"type": "text", "text": "Which?"}]
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "Short."},
@@ -143,22 +142,20 @@ def test_the_template_takes_strings_and_parts(tmp_path: Path) -> None:
 
 
 def test_the_template_counts_items(tmp_path: Path) -> None:
-    folder = materialise(known("Qwen2-Audio-7B-Instruct"), tmp_path / "m")
+    folder = made(tmp_path, "Qwen2-Audio-7B-Instruct")
     parts = [{"type": "audio_url", "audio_url": "a"}, {"type": "audio"}]
     clip = "<|audio_bos|><|AUDIO|><|audio_eos|>"
     expected = f"<|im_start|>user\nAudio 1: {clip}Audio 2: {clip}<|im_end|>\n"
     assert render(folder, [{"role": "user", "content": parts}]).startswith(expected)
 
 
-CHAT: list[dict[str, Any]] = [
-    {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Q?"}]},
-    {"role": "assistant", "content": "A"},
-    {"role": "user", "content": "B"},
-]
-
-
 def test_the_gemma_template_calls_the_assistant_model(tmp_path: Path) -> None:
-    assert render(materialise(known("gemma-3-4b-it"), tmp_path / "m"), CHAT) == (
+    chat: list[dict[str, Any]] = [
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Q?"}]},
+        {"role": "assistant", "content": "A"},
+        {"role": "user", "content": "B"},
+    ]
+    assert render(made(tmp_path, "gemma-3-4b-it"), chat) == (
         "<bos><start_of_turn>user\n<start_of_image>Q?<end_of_turn>\n"
         "<start_of_turn>model\nA<end_of_turn>\n"
         "<start_of_turn>user\nB<end_of_turn>\n<start_of_turn>model\n"
@@ -166,5 +163,5 @@ def test_the_gemma_template_calls_the_assistant_model(tmp_path: Path) -> None:
 
 
 def test_a_model_that_does_not_chat_has_no_template(tmp_path: Path) -> None:
-    folder = materialise(known("whisper-large-v3"), tmp_path / "m")
-    assert "chat_template" not in read(folder, "tokenizer_config.json")
+    config = read(made(tmp_path, "whisper-large-v3"), "tokenizer_config.json")
+    assert "chat_template" not in config

@@ -12,6 +12,7 @@ from mmcalib.models.resolve import HubUnavailable, HuggingFaceHub, is_reachable,
 from tests.builders import some
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
+PACKED = "compressed-tensors"
 
 
 @pytest.fixture(autouse=True)
@@ -19,27 +20,23 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "*")
 
 
-class NoHub(HuggingFaceHub):
-    def __init__(self) -> None:
-        self.asked: list[str] = []
+class FakeHub(HuggingFaceHub):
+    """Has every model in one folder, or is not reached."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder, self.asked = folder, list[str]()
 
     def fetch(self, model_id: str) -> Path:
         self.asked.append(model_id)
-        raise HubUnavailable("no network")
-
-
-class FolderHub(NoHub):
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.folder = folder
-
-    def fetch(self, model_id: str) -> Path:
-        self.asked.append(model_id)
+        if self.folder is None:
+            raise HubUnavailable("no network")
         return self.folder
 
 
-def env(home: Path) -> dict[str, str]:
-    return {"HOME": str(home)}
+def resolved(home: Path, model: str, hub: FakeHub | None = None):
+    """By a user whose cache and home are here."""
+    env = {"HOME": str(home)}
+    return resolve(model, cache_dir=home / "cache", env=env, hub=hub or FakeHub())
 
 
 def snapshot(home: Path, model_id: str = QWEN) -> Path:
@@ -55,14 +52,14 @@ def snapshot(home: Path, model_id: str = QWEN) -> Path:
 
 def test_a_local_folder_comes_first(tmp_path: Path) -> None:
     folder = materialise(bundled_models()[0], tmp_path / "mine")
-    found = resolve(str(folder), cache_dir=tmp_path / "cache", env=env(tmp_path), hub=NoHub())
+    found = resolved(tmp_path, str(folder))
     assert (found.source, found.path) == ("local", str(folder))
     assert not (tmp_path / "cache").exists()
 
 
 def test_a_folder_without_config_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"has no config\.json") as caught:
-        resolve(str(tmp_path), cache_dir=tmp_path, env={}, hub=NoHub())
+        resolved(tmp_path, str(tmp_path))
     assert caught.value.hint
 
 
@@ -72,9 +69,9 @@ def test_gguf_is_answered_with_what_works(tmp_path: Path, named: str) -> None:
     (tmp_path / "gguf/model-Q4_K_M.gguf").write_text("GGUF")
     model = {"folder": "gguf", "file": "gguf/model-Q4_K_M.gguf", "repository": "a/b"}[named]
     where = model if named == "repository" else str(tmp_path / model)
-    hub = FolderHub(tmp_path / "gguf")
+    hub = FakeHub(tmp_path / "gguf")
     with pytest.raises(ModelError, match=r"config\.json") as caught:
-        resolve(where, cache_dir=tmp_path, env=env(tmp_path), hub=hub)
+        resolved(tmp_path, where, hub)
     assert "AWQ, GPTQ, FP8 or NVFP4 checkpoint" in caught.value.hint
 
 
@@ -87,26 +84,26 @@ def test_quantized_twins_have_the_size_of_the_model() -> None:
 
 
 def test_a_missing_folder_is_not_looked_up_as_a_name(tmp_path: Path) -> None:
-    hub = NoHub()
+    hub = FakeHub()
     with pytest.raises(ModelError, match="is not a folder"):
-        resolve(str(tmp_path / "gone"), cache_dir=tmp_path, env={}, hub=hub)
+        resolved(tmp_path, str(tmp_path / "gone"), hub)
     assert hub.asked == []
 
 
 @pytest.mark.parametrize("place", ["/cache/huggingface/hub/", "", "~/"])
 def test_a_snapshot_of_another_machine_is_the_hub_s_model(tmp_path: Path, place: str) -> None:
     where = f"{place}models--Qwen--Qwen2.5-VL-3B-Instruct/snapshots/66285546d2b8"
-    found = resolve(where, cache_dir=tmp_path / "c", env=env(tmp_path), hub=NoHub())
+    found = resolved(tmp_path, where)
     assert (found.id, found.source) == (QWEN, "bundled")
     assert found.notes[-1] == f"{where} is {QWEN} of the hub"
     mine = snapshot(tmp_path)
-    assert resolve(str(mine), cache_dir=tmp_path, env={}, hub=NoHub()).source == "local"
+    assert resolved(tmp_path, str(mine)).source == "local"
 
 
 def test_a_path_that_ends_in_a_cached_model_is_answered_with_its_id(tmp_path: Path) -> None:
     snapshot(tmp_path, "acme/Reader")
     with pytest.raises(ModelError, match="Reader/ is not a folder on this machine") as caught:
-        resolve("models/of/Reader/", cache_dir=tmp_path, env=env(tmp_path), hub=NoHub())
+        resolved(tmp_path, "models/of/Reader/")
     assert caught.value.hint == "--model acme/Reader"
 
 
@@ -135,34 +132,34 @@ def test_models_are_suggested_by_name_size_and_architecture(unknown, architectur
 
 
 def test_the_hub_cache_comes_second(tmp_path: Path) -> None:
-    folder, hub = snapshot(tmp_path), NoHub()
-    found = resolve(QWEN, cache_dir=tmp_path / "cache", env=env(tmp_path), hub=hub)
+    folder, hub = snapshot(tmp_path), FakeHub()
+    found = resolved(tmp_path, QWEN, hub)
     assert (found.source, found.path, found.notes) == ("hub", str(folder), ())
     assert hub.asked == []
 
 
 def test_a_cache_with_the_config_alone_is_not_enough(tmp_path: Path) -> None:
     (snapshot(tmp_path) / "tokenizer.json").unlink()
-    found = resolve(QWEN, cache_dir=tmp_path / "cache", env=env(tmp_path), hub=NoHub())
+    found = resolved(tmp_path, QWEN)
     assert found.source == "bundled"
 
 
 def test_the_hub_comes_third(tmp_path: Path) -> None:
     fetched = materialise(bundled_models()[0], tmp_path / "fetched")
-    hub = FolderHub(fetched)
-    found = resolve("some/model", cache_dir=tmp_path, env=env(tmp_path), hub=hub)
+    hub = FakeHub(fetched)
+    found = resolved(tmp_path, "some/model", hub)
     assert (found.source, found.path) == ("hub", str(fetched))
     assert hub.asked == ["some/model"]
 
 
 def test_the_bundled_geometry_comes_last_and_says_so(tmp_path: Path) -> None:
-    found = resolve(QWEN.lower(), cache_dir=tmp_path / "c", env=env(tmp_path), hub=NoHub())
+    found = resolved(tmp_path, QWEN.lower())
     assert (found.id, found.source) == (QWEN, "bundled")
-    assert Path(found.path).parent == tmp_path / "c" / "geometry"
+    assert Path(found.path).parent == tmp_path / "cache" / "geometry"
     assert (Path(found.path) / "config.json").is_file()
     assert "no network" in found.notes[0]
     assert any("weights are dummy" in note for note in found.notes)
-    again = resolve(QWEN, cache_dir=tmp_path / "c", env=env(tmp_path), hub=NoHub())
+    again = resolved(tmp_path, QWEN)
     assert again.path == found.path
 
 
@@ -170,22 +167,17 @@ def test_the_bundled_geometry_comes_last_and_says_so(tmp_path: Path) -> None:
     ("build", "twin", "method", "words"),
     [
         ("QuantTrio/Qwen3-VL-8B-Instruct-AWQ", "Qwen/Qwen3-VL-8B-Instruct", "awq", "groups of 128"),
-        ("x/gemma-4-31B-it-AWQ-4bit", "google/gemma-4-31B-it", "compressed-tensors", "of 32"),
-        (
-            "Qwen/Qwen3-VL-4B-Instruct-FP8",
-            "Qwen/Qwen3-VL-4B-Instruct",
-            "compressed-tensors",
-            "128 ×",
-        ),
-        ("x/Gemma-3-4B-it-FP8-Dynamic", "google/gemma-3-4b-it", "compressed-tensors", "a channel"),
+        ("x/gemma-4-31B-it-AWQ-4bit", "google/gemma-4-31B-it", PACKED, "of 32"),
+        ("Qwen/Qwen3-VL-4B-Instruct-FP8", "Qwen/Qwen3-VL-4B-Instruct", PACKED, "128 ×"),
+        ("x/Gemma-3-4B-it-FP8-Dynamic", "google/gemma-3-4b-it", PACKED, "a channel"),
         ("x/Qwen3.6-35B-A3B-GPTQ-Int4", "Qwen/Qwen3.6-35B-A3B", "gptq", "only experts"),
-        ("unsloth/Qwen3.8-27B-NVFP4", "Qwen/Qwen3.8-27B", "compressed-tensors", "NVFP4"),
+        ("unsloth/Qwen3.8-27B-NVFP4", "Qwen/Qwen3.8-27B", PACKED, "NVFP4"),
     ],
 )
 def test_a_build_that_is_missing_is_assumed_from_its_twin(
     tmp_path: Path, build: str, twin: str, method: str, words: str
 ) -> None:
-    found = resolve(build, cache_dir=tmp_path / "c", env=env(tmp_path), hub=NoHub())
+    found = resolved(tmp_path, build)
     assert (found.id, found.source) == (build, "bundled")
     assert found.notes[0].startswith(f"{build} is assumed to be {twin} with ")
     assert words in found.notes[0]
@@ -206,19 +198,20 @@ def test_a_build_that_is_missing_is_assumed_from_its_twin(
 def test_no_build_is_assumed_without_a_known_method_or_a_twin(tmp_path, build, nearest) -> None:
     """NVIDIA's differ from each other; experts of 704 have no groups of 128."""
     with pytest.raises(ModelError, match="not bundled") as caught:
-        resolve(build, cache_dir=tmp_path, env=env(tmp_path), hub=NoHub())
+        resolved(tmp_path, build)
     assert nearest in caught.value.hint
 
 
 def test_nobody_has_it(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="not bundled, and the hub is unavailable") as caught:
-        resolve("some/unknown", cache_dir=tmp_path, env=env(tmp_path), hub=NoHub())
+        resolved(tmp_path, "some/unknown")
     assert "no network" in caught.value.message
     assert "mmcalib list models" in caught.value.hint
 
 
 def test_offline_asks_nobody(tmp_path: Path) -> None:
-    found = resolve(QWEN, cache_dir=tmp_path / "c", env={**env(tmp_path), "HF_HUB_OFFLINE": "1"})
+    offline = {"HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    found = resolve(QWEN, cache_dir=tmp_path / "cache", env=offline)
     assert "HF_HUB_OFFLINE is set" in found.notes[0]
 
 

@@ -1,6 +1,5 @@
 """Models with recurrent layers beside attention: Qwen3.5 and its heirs."""
 
-import os
 import re
 import subprocess
 import sys
@@ -10,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from mmcalib.domain.memory import RehearsedMemory
-from mmcalib.engine.environment import shimmed_environment
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.remedies.memory import read_problem
+from tests.builders import some
+from tests.programs import answer_of
 from tests.rehearsal.conftest import Theatre
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -61,9 +61,8 @@ def test_allowances_are_what_starts_took(theatres, h100: Theatre, hybrid: Rehear
 def test_blocks_are_as_large_as_a_state(hybrid: RehearsedMemory) -> None:
     """A block fits a page of state: 32,768 tokens take theirs and 48 fixed states, not 98 GiB."""
     assert hybrid.kv_bytes_per_token == PER_TOKEN
-    assert hybrid.max_concurrency is not None
     request = ARGS["max_model_len"] * PER_TOKEN + 48 * STATE
-    assert hybrid.kv_cache_bytes / hybrid.max_concurrency == pytest.approx(request, rel=0.1)
+    assert hybrid.kv_cache_bytes / some(hybrid.max_concurrency) == pytest.approx(request, rel=0.1)
 
 
 def test_a_published_pool_holds_as_many_tokens(theatres: Callable[[str], Theatre]) -> None:
@@ -92,8 +91,7 @@ def test_a_prompt_is_rehearsed_as_it_is_served(hybrid: RehearsedMemory) -> None:
 def test_each_prompt_of_a_step_brings_its_state(hybrid: RehearsedMemory) -> None:
     """`_forward_core` reads and writes states in float32; a state takes a block in four groups."""
     alone, many = hybrid.prefills
-    assert hybrid.kv_blocks is not None
-    assert many.prompts == (hybrid.kv_blocks - 1) // 4
+    assert many.prompts == (some(hybrid.kv_blocks) - 1) // 4
     assert hybrid.prefill == many
     held = [one.nbytes for one in many.phase.largest]
     assert held.count(many.prompts * 48 * 128 * 128 * 4) == 2
@@ -114,8 +112,8 @@ SERVED = {
 
 def short(found: RehearsedMemory) -> int:
     """Return the bytes that a served step takes beyond the reserve, beside a full encoder cache."""
-    assert found.prefill is not None
-    return found.prefill.phase.peak_bytes + found.encoder_cache_bytes - found.activation_peak_bytes
+    peak_bytes = some(found.prefill).phase.peak_bytes
+    return peak_bytes + found.encoder_cache_bytes - found.activation_peak_bytes
 
 
 @pytest.mark.parametrize(("tokens", "passes"), [(8192, False), (2048, True)])
@@ -127,8 +125,7 @@ def test_the_language_model_reserves_too_little_for_8192_tokens(theatres, tokens
     found = theatres("RTX PRO 6000").rehearse(
         HYBRID, **SERVED, max_num_batched_tokens=tokens, language_model_only=True
     )
-    assert found.prefill is not None
-    assert found.prefill.phase.peak_bytes > tokens * 72 * 1024
+    assert some(found.prefill).phase.peak_bytes > tokens * 72 * 1024
     assert (short(found) <= VLLM_SLACK_BYTES) is passes
 
 
@@ -144,9 +141,9 @@ def test_no_single_step_explains_vllm_52872(theatres, tokens: int, published: fl
         speculative_config={"method": "mtp", "num_speculative_tokens": 6},
         compilation_config={"mode": "NONE", "cudagraph_mode": "FULL_DECODE_ONLY"},
     )
-    assert found.prefill is not None
     assert short(found) <= VLLM_SLACK_BYTES
-    assert found.prefill.phase.peak_bytes + found.encoder_cache_bytes < published * GIB
+    step_bytes = some(found.prefill).phase.peak_bytes + found.encoder_cache_bytes
+    assert step_bytes < published * GIB
 
 
 def test_its_kernels_are_those_of_the_gpu(theatres: Callable[[str], Theatre]) -> None:
@@ -164,8 +161,7 @@ def test_cuda_keeps_local_memory_for_the_largest_stack(theatres: Callable[[str],
 
     found = theatres("A100-80G").rehearse("Qwen/Qwen3.5-0.8B")
     line = next(one for one in found.assumptions if "chunk_fwd_kernel_o" in one)
-    stated = re.search(r"([\d,]+) bytes for each of 221,184 threads", line)
-    assert stated is not None
+    stated = some(re.search(r"([\d,]+) bytes for each of 221,184 threads", line))
     stack = int(stated[1].replace(",", ""))
     cubins = Path(knobs.cache.dir).glob("*/chunk_fwd_kernel_o.cubin")
     usage = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage"]
@@ -194,14 +190,12 @@ def test_a_head_that_drafts_brings_its_weights_and_its_layer_of_cache(h100, hybr
     assert head == pytest.approx(HEAD + BATCHED * 5120 * 2, rel=0.01)
     assert drafting.kv_bytes_per_token == PER_TOKEN // 16 * 17
     # What it drafts is checked in one step, and a state is kept for each token of that.
-    assert drafting.max_concurrency is not None
-    assert hybrid.max_concurrency is not None
-    assert drafting.max_concurrency < hybrid.max_concurrency
+    assert some(drafting.max_concurrency) < some(hybrid.max_concurrency)
 
 
-# Whether a KV cache of so many blocks is refused for so many sequences, in vLLM's own words.
+# Why a KV cache of so many blocks is refused for so many sequences, in vLLM's own words.
 _REFUSAL = """
-import sys
+import json, sys
 from types import SimpleNamespace
 from vllm.config.compilation import CompilationConfig, CUDAGraphMode
 from vllm.v1.attention.backend import AttentionCGSupport
@@ -209,22 +203,15 @@ from vllm.v1.attention.backend import AttentionCGSupport
 seqs, blocks = map(int, sys.argv[1:])
 config = CompilationConfig(cudagraph_mode=CUDAGraphMode.FULL_AND_PIECEWISE)
 cache = SimpleNamespace(has_mamba_layers=True, num_blocks=blocks)
+said = ""
 try:
     config.resolve_cudagraph_mode_and_sizes(
         AttentionCGSupport.ALWAYS, None, kv_cache_config=cache, max_num_reqs=seqs
     )
 except ValueError as error:
-    print(" ".join(str(error).split()))
+    said = " ".join(str(error).split())
+print(json.dumps(said))
 """
-
-
-def refusal(seqs: int, blocks: int) -> str:
-    lines = subprocess.check_output(
-        [sys.executable, "-c", _REFUSAL, str(seqs), str(blocks)],
-        env=shimmed_environment(os.environ),
-        text=True,
-    ).splitlines()
-    return lines[-1] if lines and lines[-1].startswith("max_num_seqs") else ""
 
 
 @pytest.mark.parametrize(
@@ -240,9 +227,8 @@ def test_a_start_is_refused_for_its_sequences_as_by_vllm(
     theatres: Callable[[str], Theatre], model: str, gpu: str, seqs: int, blocks: int
 ) -> None:
     found = theatres(gpu).rehearse(model)
-    assert found.budget is not None
-    assert found.budget.max_num_seqs == seqs
-    said = refusal(seqs, blocks)
+    assert some(found.budget).max_num_seqs == seqs
+    said = answer_of("-c", _REFUSAL, str(seqs), str(blocks))
     assert found.problem == said
     assert bool(said) is (seqs > blocks)
     assert found.kv_blocks == (None if said else blocks)

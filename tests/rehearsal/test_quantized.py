@@ -19,6 +19,7 @@ from mmcalib.errors import EngineError
 from mmcalib.models.catalogue import Geometry, assume_build, find_model
 from mmcalib.models.checkpoint import materialise
 from mmcalib.releases.release import VLLM_0_33
+from tests.builders import some
 from tests.rehearsal.conftest import Theatre
 from tests.schemas import DATA
 from tests.upstream import since
@@ -142,21 +143,29 @@ def rehearsed(
     return theatre.rehearse(model, **ARGS, **more, hf_overrides={**cut, **quantised})
 
 
+def bytes_of_layers(
+    theatre: Theatre,
+    config: dict[str, Any] | None,
+    depths: tuple[int, int] = (FEW, FEW + LAYERS),
+    model: str = MODEL,
+    **args: Any,
+) -> int:
+    """What the layers take that the deeper of two loads has more."""
+    few, more = (rehearsed(theatre, config, layers, model, **args) for layers in depths)
+    assert more.problem == ""
+    assert more.kv_cache_tokens
+    return more.weights_bytes - few.weights_bytes
+
+
 @pytest.mark.parametrize(("gpu", "config", "stored"), EACH)
 def test_each_method_takes_its_bits_and_its_scales(theatres, gpu: str, config, stored) -> None:
-    few, more = (rehearsed(theatres(gpu), config, layers) for layers in (FEW, FEW + LAYERS))
-    assert more.problem == ""
-    taken = more.weights_bytes - few.weights_bytes
+    taken = bytes_of_layers(theatres(gpu), config)
     assert taken == pytest.approx(stored.nbytes, rel=stored.slack)
-    assert more.kv_cache_tokens
 
 
 def test_weights_that_are_quantised_while_they_load_take_as_little(h100: Theatre) -> None:
     """One scale for each tensor; the tower is quantised too, as deep in both."""
-    few, more = (
-        rehearsed(h100, None, layers, quantization="fp8") for layers in (FEW, FEW + LAYERS)
-    )
-    taken = more.weights_bytes - few.weights_bytes
+    taken = bytes_of_layers(h100, None, quantization="fp8")
     assert taken == pytest.approx(BY_TENSOR.nbytes, rel=BY_TENSOR.slack)
 
 
@@ -172,8 +181,7 @@ def test_a_published_checkpoint_takes_what_its_server_printed(h100: Theatre) -> 
 
 
 def rehearsed_as(theatre: Theatre, build: Geometry | None, folder: Path) -> RehearsedMemory:
-    assert build is not None
-    arguments = {"model": str(materialise(build, folder)), **ARGS, "enforce_eager": True}
+    arguments = {"model": str(materialise(some(build), folder)), **ARGS, "enforce_eager": True}
     return theatre.host.ask(Rehearse(arguments, theatre.gpu), "rehearsing")
 
 
@@ -259,24 +267,25 @@ MIXED: dict[str, Any] = {
 
 @pytest.mark.parametrize("gpu", ["RTX-A6000", "RTX-5090", "B200"])
 def test_a_checkpoint_may_have_a_method_for_each_layer(theatres, gpu: str) -> None:
-    few, more = (rehearsed(theatres(gpu), MIXED, layers) for layers in (FEW, FEW + LAYERS))
     sizes = [rows * columns for rows, columns in MATRICES]
     attention, rest = LAYERS * sum(sizes[:2]), LAYERS * sum(sizes[2:])
-    taken = more.weights_bytes - few.weights_bytes
+    taken = bytes_of_layers(theatres(gpu), MIXED)
     assert taken == pytest.approx(attention + rest * (1 / 2 + 1 / 16), rel=0.01)
 
 
 EXPERTS = "Qwen/Qwen3-VL-30B-A3B-Instruct"
 # A layer's: 128 experts of three matrices, queries with keys and values, output.
 QUANTISED_OF_EXPERTS = 2048 * (128 * 3 * 768 + 5120 + 4096)
+NVFP4_EXPERTS = {**CONFIG.NVFP4, "ignore": ["lm_head", "re:.*visual.*", "re:.*mlp.gate$"]}
+FP8_EXPERTS = {**CONFIG.BLOCK_FP8, "modules_to_not_convert": UNTOUCHED}
 
 
 @pytest.mark.parametrize(
     ("gpu", "config", "bits"),
     [
-        ("H100-80G", {**CONFIG.BLOCK_FP8, "modules_to_not_convert": UNTOUCHED}, 8),
+        ("H100-80G", FP8_EXPERTS, 8),
         ("A100-80G", {**CONFIG.W4A16, "ignore": ["re:.*visual.*", "re:.*mlp.gate$"]}, 4 + 16 / 128),
-        ("A100-80G", {**CONFIG.BLOCK_FP8, "modules_to_not_convert": UNTOUCHED}, 8 + 16 / 128),
+        ("A100-80G", FP8_EXPERTS, 8 + 16 / 128),
         (
             "A100-80G",
             {**CONFIG.MODELOPT_NVFP4, "ignore": ["model.visual*", "*mlp.gate"]},
@@ -290,12 +299,8 @@ QUANTISED_OF_EXPERTS = 2048 * (128 * 3 * 768 + 5120 + 4096)
         ),
         ("RTX-5090", None, 16),
         ("B200", None, 16),
-        ("B200", {**CONFIG.BLOCK_FP8, "modules_to_not_convert": UNTOUCHED}, 8),
-        (
-            "B200",
-            {**CONFIG.NVFP4, "ignore": ["lm_head", "re:.*visual.*", "re:.*mlp.gate$"]},
-            4 + 8 / 16,
-        ),
+        ("B200", FP8_EXPERTS, 8),
+        ("B200", NVFP4_EXPERTS, 4 + 8 / 16),
     ],
     ids=[
         *("blocks of FP8", "four bits by Marlin", "FP8 by Marlin", "NVFP4 by Marlin"),
@@ -304,20 +309,15 @@ QUANTISED_OF_EXPERTS = 2048 * (128 * 3 * 768 + 5120 + 4096)
     ],
 )
 def test_experts_are_quantised_as_other_layers_are(theatres, gpu: str, config, bits: float) -> None:
-    few, more = (rehearsed(theatres(gpu), config, layers, EXPERTS) for layers in (1, 3))
-    taken = more.weights_bytes - few.weights_bytes
+    taken = bytes_of_layers(theatres(gpu), config, (1, 3), EXPERTS)
     assert taken == pytest.approx(2 * QUANTISED_OF_EXPERTS * bits / 8, rel=0.02)
 
 
 @pytest.mark.parametrize("backend", ["cutlass", "flashinfer_cutlass"])
 def test_experts_in_nvfp4_run_by_cutlass_where_it_is_asked_for(theatres, backend: str) -> None:
-    theatre = theatres("RTX-5090")
-    config = {**CONFIG.NVFP4, "ignore": ["lm_head", "re:.*visual.*", "re:.*mlp.gate$"]}
-    few, more = (
-        rehearsed(theatre, config, layers, EXPERTS, moe_backend=backend) for layers in (1, 3)
+    taken = bytes_of_layers(
+        theatres("RTX-5090"), NVFP4_EXPERTS, (1, 3), EXPERTS, moe_backend=backend
     )
-    assert more.problem == ""
-    taken = more.weights_bytes - few.weights_bytes
     assert taken == pytest.approx(2 * QUANTISED_OF_EXPERTS * (4 + 8 / 16) / 8, rel=0.02)
 
 

@@ -13,6 +13,7 @@ from mmcalib.errors import EngineError
 from mmcalib.models.gpus import find_gpu as find_gpu
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from mmcalib.releases.release import VLLM_0_31, VLLM_0_32
+from tests.builders import left_of_request, some
 from tests.rehearsal.conftest import Theatre
 from tests.upstream import before
 
@@ -22,9 +23,8 @@ GIB = 1 << 30
 PUBLISHED_WEIGHTS_BYTES = round(7.1557 * GIB)
 # 36 layers of 2 heads of 128 numbers of 2 B, for keys and for values.
 KV_BYTES_PER_TOKEN = 36 * 2 * 128 * 2 * 2
+PARTS = ("weights", "buffers", "activation_peak", "non_torch", "cudagraph")
 IMAGE_ONLY: dict[str, Any] = {"limit_mm_per_prompt": {"image": 1, "video": 0}}
-# Three times 30 s and 2 s, because the machines that run this test are shared and small.
-MAX_COLD_S, MAX_FURTHER_S = 300.0, 30.0
 
 
 def encoder_peak(rehearsed: RehearsedMemory) -> int:
@@ -37,9 +37,8 @@ def test_the_weights_are_those_that_real_gpus_report(qwen: RehearsedMemory) -> N
 
 def test_a_token_s_kv_cache_follows_from_the_heads(qwen: RehearsedMemory) -> None:
     assert qwen.kv_bytes_per_token == KV_BYTES_PER_TOKEN == 36_864
-    assert qwen.kv_cache_tokens is not None
     # Whole blocks only: less than one of 16 tokens is lost.
-    lost = qwen.kv_cache_bytes - qwen.kv_cache_tokens * KV_BYTES_PER_TOKEN
+    lost = qwen.kv_cache_bytes - some(qwen.kv_cache_tokens) * KV_BYTES_PER_TOKEN
     assert 0 <= lost < 16 * KV_BYTES_PER_TOKEN
     assert qwen.problem == ""
 
@@ -52,14 +51,7 @@ def test_the_gpu_is_the_one_that_was_asked_for(qwen: RehearsedMemory, h100: Thea
 
 
 def test_the_parts_add_up_to_what_vllm_asked_for(qwen: RehearsedMemory) -> None:
-    parts = (
-        qwen.weights_bytes
-        + qwen.buffers_bytes
-        + qwen.activation_peak_bytes
-        + qwen.non_torch_bytes
-        + qwen.cudagraph_bytes
-    )
-    assert qwen.kv_cache_bytes == qwen.requested_bytes - parts
+    assert qwen.kv_cache_bytes == left_of_request(qwen, *PARTS)
     assert qwen.buffers_bytes > 0
 
 
@@ -97,8 +89,7 @@ def test_nobody_s_value_was_guessed(qwen: RehearsedMemory) -> None:
 def test_without_video_the_encoder_takes_a_seventh(h100: Theatre, qwen: RehearsedMemory) -> None:
     """114,688 tokens against 16,384: the peak follows the profiled item."""
     images = h100.rehearse(**IMAGE_ONLY)
-    assert images.budget is not None
-    assert images.budget.encoder_compute_budget == 16_384
+    assert some(images.budget).encoder_compute_budget == 16_384
     assert encoder_peak(images) == pytest.approx(encoder_peak(qwen) / 7, rel=0.05)
     assert images.weights_bytes == qwen.weights_bytes
     gained = images.kv_cache_bytes - qwen.kv_cache_bytes
@@ -147,9 +138,7 @@ def test_a_cache_of_a_given_size_leaves_the_rest_free(h100: Theatre, qwen: Rehea
 
 def test_a_context_that_vllm_fits_and_replicas_that_it_starts_are_said(h100: Theatre) -> None:
     fitted = h100.rehearse(max_model_len=-1, kv_cache_memory_bytes=1 << 30, data_parallel_size=2)
-    assert fitted.budget is not None
-    assert fitted.kv_cache_tokens is not None
-    assert 16 < fitted.budget.max_model_len <= fitted.kv_cache_tokens
+    assert 16 < some(fitted.budget).max_model_len <= some(fitted.kv_cache_tokens)
     assert any("each of 2 replicas" in one for one in fitted.assumptions)
 
 
@@ -162,30 +151,25 @@ def test_one_of_two_ranks_holds_half_of_the_layers_weights(h100: Theatre, qwen) 
     (nccl,) = half.before_snapshot
     assert (nccl.name, nccl.label, qwen.before_snapshot) == ("NCCL", "assumed", ())
     assert half.free_bytes == h100.gpu.free_at_start - nccl.nbytes
-    used = half.weights_bytes + half.buffers_bytes + half.activation_peak_bytes
-    used += half.non_torch_bytes + half.cudagraph_bytes
-    assert half.kv_cache_bytes == half.requested_bytes - used
+    assert half.kv_cache_bytes == left_of_request(half, *PARTS)
 
 
 @pytest.mark.skipif(not VLLM_0_32.is_reached, reason="its warm-up samples before graphs")
 def test_the_sampler_s_warm_up_takes_what_the_profile_does_not_reserve(h100: Theatre) -> None:
     """It holds 14 bytes per logit: 16-bit logits, and 32-bit copies for penalties, top-k, top-p."""
     small = {"video": 0, "image": {"count": 1, "width": 512, "height": 512}}
-    found = h100.rehearse(limit_mm_per_prompt=small, max_num_seqs=1024)
+    many: dict[str, Any] = {"limit_mm_per_prompt": small, "max_num_seqs": 1024}
+    found = h100.rehearse(**many)
     (warm_up,) = found.after_pool
     assert (warm_up.name, warm_up.label) == ("sampler warm-up", "rehearsed")
     peak = max(one.peak_bytes for one in found.phases if one.name != "encoder")
     takes = warm_up.nbytes + peak + found.cudagraph_bytes
     assert takes == pytest.approx(14 * 1024 * 151_936, rel=0.03)
-    few = h100.rehearse(limit_mm_per_prompt=small, max_num_seqs=64)
-    assert few.after_pool == ()
-    eager = h100.rehearse(limit_mm_per_prompt=small, max_num_seqs=1024, enforce_eager=True)
-    assert eager.after_pool == ()
-    off = {"enable_jit_warmup": False}
-    cold = h100.rehearse(limit_mm_per_prompt=small, max_num_seqs=1024, kernel_config=off)
+    assert h100.rehearse(**{**many, "max_num_seqs": 64}).after_pool == ()
+    assert h100.rehearse(**many, enforce_eager=True).after_pool == ()
+    cold = h100.rehearse(**many, kernel_config={"enable_jit_warmup": False})
     assert (cold.after_pool, cold.kv_cache_bytes) == ((), found.kv_cache_bytes)
-    picky = ["tests.rehearsal.picky:Picky"]
-    failed = h100.rehearse(limit_mm_per_prompt=small, max_num_seqs=1024, logits_processors=picky)
+    failed = h100.rehearse(**many, logits_processors=["tests.rehearsal.picky:Picky"])
     assert failed.after_pool == ()
     said = "the sampler's warm-up was not rehearsed: needs extra_args"
     assert failed.assumptions == (*found.assumptions, said)

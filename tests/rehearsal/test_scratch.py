@@ -45,10 +45,6 @@ class Tensor:
         return self.stride() == self._dense()
 
 
-def per_element(nbytes: int, numel: int = LOGITS) -> float:
-    return nbytes / numel
-
-
 def test_sorting_the_samplers_logits_takes_twenty_bytes_for_each() -> None:
     """8 B of indices, and 4 B of keys with 8 B of values for the radix sort's other buffers."""
     nbytes = scratch_bytes("sort", (Tensor((ROWS, VOCABULARY), FLOAT),), {"dim": -1})
@@ -68,7 +64,7 @@ def test_sorting_the_samplers_logits_takes_twenty_bytes_for_each() -> None:
 )
 def test_sort_by_number_and_length_of_rows(rows, row_length, element_bytes: int, low, high) -> None:
     numel = rows * row_length
-    assert low <= per_element(sort_scratch_bytes(numel, row_length, element_bytes), numel) <= high
+    assert low <= sort_scratch_bytes(numel, row_length, element_bytes) / numel <= high
 
 
 def test_a_sort_past_int_max_goes_in_batches_of_rows() -> None:
@@ -90,7 +86,7 @@ def test_topk_counts_digits() -> None:
     nbytes = scratch_bytes("topk", (Tensor((ROWS, VOCABULARY), FLOAT), 20), {})
     blocks = ROWS * 10  # of 64 × 256 elements
     assert nbytes == blocks * (512 + 8) + ROWS * (12 + 12 + 1024)
-    assert per_element(nbytes) < 0.05
+    assert nbytes / LOGITS < 0.05
 
 
 def test_topk_sorts_many_winners_and_nothing_of_short_rows() -> None:
@@ -121,20 +117,14 @@ def test_masked_scatter_of_embeddings_takes_nine_bytes_for_each() -> None:
 
 
 def test_index_put_sorts_only_to_accumulate() -> None:
-    table, rows, values = (
-        Tensor((1000, 64), FLOAT),
-        Tensor((512,), LONG),
-        Tensor((512, 64), FLOAT),
-    )
+    table, rows = Tensor((1000, 64), FLOAT), Tensor((512,), LONG)
+    values, expanding = Tensor((512, 64), FLOAT), Tensor((1, 64), FLOAT)
+    sorting = index_put_scratch_bytes(512)
     assert scratch_bytes("index_put_", (table, [rows], values), {}) == 0
-    assert scratch_bytes("index_put_", (table, [rows], values, True), {}) == (
-        index_put_scratch_bytes(512)
-    )
-    expanding = Tensor((1, 64), FLOAT)
-    assert scratch_bytes("index_put_", (table, [rows], expanding, True), {}) == (
-        512 * 64 * 4 + index_put_scratch_bytes(512)
-    )
-    assert 48 * 512 <= index_put_scratch_bytes(512) <= 50 * 512
+    assert scratch_bytes("index_put_", (table, [rows], values, True), {}) == sorting
+    nbytes = scratch_bytes("index_put_", (table, [rows], expanding, True), {})
+    assert nbytes == 512 * 64 * 4 + sorting
+    assert 48 * 512 <= sorting <= 50 * 512
 
 
 def test_multinomial_draws_for_each_probability() -> None:
@@ -145,9 +135,9 @@ def test_multinomial_draws_for_each_probability() -> None:
 
 def test_unique_sorts() -> None:
     ids = Tensor((1 << 20,), LONG)
-    assert 16 <= per_element(scratch_bytes("_unique2", (ids,), {}), 1 << 20) < 16.5
+    assert 16 <= scratch_bytes("_unique2", (ids,), {}) / (1 << 20) < 16.5
     with_inverse = scratch_bytes("_unique2", (ids, True, True), {})
-    assert 40 <= per_element(with_inverse, 1 << 20) < 40.5
+    assert 40 <= with_inverse / (1 << 20) < 40.5
 
 
 @pytest.mark.parametrize("name", ["mm", "add", "_softmax", "argmax", "nonzero"])

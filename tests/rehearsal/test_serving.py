@@ -10,6 +10,7 @@ import pytest
 from mmcalib.domain.memory import EncoderOutputs, EncoderStep, RehearsedMemory
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.engine.messages import Rehearse
+from tests.builders import some
 from tests.engine.conftest import QWEN
 from tests.rehearsal.conftest import Theatre
 from tests.rehearsal.test_rehearse import IMAGE_ONLY, encoder_peak
@@ -18,6 +19,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 QWEN3, QWEN2_AUDIO = "Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen2-Audio-7B-Instruct"
 MOE = "Qwen/Qwen3-VL-30B-A3B-Instruct"
 CAPPED = {"mm_processor_kwargs": {"size": {"longest_edge": 331_776, "shortest_edge": 65_536}}}
+FOUR: dict[str, Any] = {**IMAGE_ONLY, "max_num_seqs": 4, "max_model_len": 8192}
+STEP = EncoderStep(ImageShape(576, 576), 4)
 HIDDEN, BF16 = 2048, 2
 # What cuBLAS keeps on an H100 once it has run.
 WORKSPACE_BYTES = 32 << 20
@@ -33,39 +36,32 @@ def rehearse(
 @pytest.fixture(scope="module")
 def four(h100: Theatre) -> RehearsedMemory:
     """Qwen3-VL-2B with four sequences of one small image, which a step of one image follows."""
-    step = EncoderStep(ImageShape(576, 576), 4)
     broken = EncoderStep(ImageShape(1, 4000), 4)
-    args = {**IMAGE_ONLY, **CAPPED, "max_num_seqs": 4, "max_model_len": 8192}
-    return rehearse(h100, QWEN3, step, broken, **args)
+    return rehearse(h100, QWEN3, STEP, broken, **CAPPED, **FOUR)
 
 
 def test_the_cache_is_as_wide_as_what_the_encoder_makes(four: RehearsedMemory) -> None:
     """Qwen3-VL-2B caches 16,384 bytes a token; its decoder takes 4,096."""
-    assert four.budget is not None
     assert four.outputs == EncoderOutputs(16_384, held_bytes=1296 * 16_384, shared=True)
-    assert four.encoder_cache_bytes == four.budget.encoder_cache_size * 16_384
+    assert four.encoder_cache_bytes == some(four.budget).encoder_cache_size * 16_384
 
 
 def test_a_skipped_profile_knows_the_width_all_the_same(h100: Theatre) -> None:
-    args = {**IMAGE_ONLY, **CAPPED, "max_num_seqs": 4, "max_model_len": 8192}
-    found = rehearse(h100, QWEN3, **args, skip_mm_profiling=True)
+    found = rehearse(h100, QWEN3, **CAPPED, **FOUR, skip_mm_profiling=True)
     assert found.encoder_tokens == 0
     assert found.outputs == EncoderOutputs(16_384, held_bytes=0, shared=True)
     assert found.merge_peak_bytes is not None
 
 
 def test_elsewhere_it_is_as_wide_as_the_decoder(qwen: RehearsedMemory) -> None:
-    assert qwen.outputs == EncoderOutputs(
-        HIDDEN * BF16, held_bytes=114_688 * HIDDEN * BF16, shared=None
-    )
+    held_bytes = 114_688 * HIDDEN * BF16
+    assert qwen.outputs == EncoderOutputs(HIDDEN * BF16, held_bytes, shared=None)
 
 
 def test_merging_deepstack_takes_eleven_widths_of_each_token(four: RehearsedMemory) -> None:
     """It takes 11 × tokens × hidden × 2 B above the cache, outside the profile."""
-    assert four.budget is not None
-    merged = 11 * four.budget.max_num_batched_tokens * HIDDEN * BF16
-    assert four.merge_peak_bytes is not None
-    assert 0 <= four.merge_peak_bytes - merged < 1.1 * WORKSPACE_BYTES
+    merged = 11 * some(four.budget).max_num_batched_tokens * HIDDEN * BF16
+    assert 0 <= some(four.merge_peak_bytes) - merged < 1.1 * WORKSPACE_BYTES
 
 
 def test_a_step_like_the_profile_s_takes_what_that_takes(four: RehearsedMemory) -> None:
@@ -90,23 +86,19 @@ def test_short_clips_take_what_long_ones_take(h100: Theatre) -> None:
     assert (three.tokens, long.tokens, many.tokens) == (75, 2250, 2250)
     assert three.peak_bytes == pytest.approx(long.peak_bytes, rel=0.02)
     assert long.peak_bytes == pytest.approx(encoder_peak(found), rel=0.02)
-    assert three.peak_bytes is not None
-    assert many.peak_bytes is not None
-    each = (three.peak_bytes - WORKSPACE_BYTES) / 3
+    each = (some(three.peak_bytes) - WORKSPACE_BYTES) / 3
     assert many.peak_bytes == pytest.approx(WORKSPACE_BYTES + 90 * each, rel=0.02)
     assert not [one for one in found.assumptions if "count as zero" in one]
 
 
 def test_what_experts_keep_is_beside_the_encoder_when_it_runs_again(qwen, h100: Theatre) -> None:
     """The profile's encoder runs before its experts ask for their workspace, which stays."""
-    step = EncoderStep(ImageShape(576, 576), 4)
-    alone = rehearse(h100, MOE, **IMAGE_ONLY, max_num_seqs=4, max_model_len=8192)
-    again = rehearse(h100, MOE, step, **IMAGE_ONLY, max_num_seqs=4, max_model_len=8192)
-    (found,) = again.steps
-    assert found.peak_bytes is not None
+    alone = rehearse(h100, MOE, **FOUR)
+    (found,) = rehearse(h100, MOE, STEP, **FOUR).steps
     # Two of a step's intermediates, of as many rows as tokens go to experts.
     assert alone.kept_bytes > 100 << 20
-    assert alone.kept_bytes < found.peak_bytes < alone.kept_bytes + encoder_peak(alone)
+    most = alone.kept_bytes + encoder_peak(alone)
+    assert alone.kept_bytes < some(found.peak_bytes) < most
     assert qwen.kept_bytes == 0
 
 
@@ -125,10 +117,6 @@ def modes(theatre: Theatre, mode: str, **more: Any) -> RehearsedMemory:
     return theatre.rehearse(QWEN, **{**ARGS, **more}, compilation_config={"cudagraph_mode": mode})
 
 
-def allowance(found: RehearsedMemory) -> int:
-    return found.cudagraph_bytes - found.cudagraph_attention_bytes
-
-
 def test_flashattention_keeps_nothing(blackwell: Theatre) -> None:
     found = modes(blackwell, "FULL_DECODE_ONLY")
     assert found.attention == "FLASH_ATTN"
@@ -142,7 +130,8 @@ def test_the_pool_is_smaller_by_the_workspace_of_full_graphs(blackwell: Theatre)
     assert found.cudagraph_attention_bytes == WORKSPACE
     assert found.kept_bytes >= WORKSPACE + PLAN
     whole = modes(blackwell, "NONE", kv_cache_dtype="fp8")
-    assert whole.kv_cache_bytes - found.kv_cache_bytes == allowance(found) + WORKSPACE
+    allowance = found.cudagraph_bytes - found.cudagraph_attention_bytes
+    assert whole.kv_cache_bytes - found.kv_cache_bytes == allowance + WORKSPACE
     assert any("vLLM's graph estimate adds 0.38 GiB" in said for said in found.assumptions)
 
 

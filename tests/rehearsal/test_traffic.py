@@ -1,10 +1,10 @@
 """Requests through vLLM's engine core on an imaginary GPU, and through the real CPU engine."""
 
 import json
-import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from PIL import Image
 from mmcalib.decision.texts import Texts
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.domain.traffic import Arrivals, Traffic, TrafficItem, TrafficRequest, TrafficStep
-from mmcalib.engine.environment import shimmed_environment
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import OpenModel, ServeTraffic
 from mmcalib.models.cut import cut_checkpoint
@@ -23,7 +22,8 @@ from mmcalib.progress import Silent
 from mmcalib.releases.release import VLLM_0_30
 from mmcalib.workflows.corpus import read_corpus
 from mmcalib.workflows.traffic.requests import make_trace
-from tests.programs import run_python
+from tests.builders import some
+from tests.programs import answer_of
 from tests.rehearsal.conftest import Theatre
 from tests.upstream import before
 
@@ -42,7 +42,6 @@ ARGS = {
     "limit_mm_per_prompt": {"image": 3, "video": 0},
 }
 SIZES = ((28, 28), (56, 112), (224, 224), (280, 140), (336, 224))
-FEW: dict[str, Any] = {"max_model_len": 1024}
 SMALL_TILES: dict[str, Any] = {"mm_processor_kwargs": {"max_dynamic_patch": 1}}
 SMALL_PIXELS: dict[str, Any] = {
     "mm_processor_kwargs": {"size": {"shortest_edge": 784, "longest_edge": 313_600}}
@@ -106,13 +105,15 @@ def decisions(traffic: Traffic) -> list[TrafficStep]:
 _CPU = before(VLLM_0_30, "Qwen3-VL does not start on a CPU")
 
 
+def cut_model(h100: Theatre, engine_cache: Path, model: str) -> Path:
+    """Two layers of each kind."""
+    target = engine_cache / f"{model.replace('/', '--')}-served"
+    return target if target.exists() else cut_checkpoint(h100.folder(model), target, 2)
+
+
 @pytest.fixture(scope="module", params=[QWEN, pytest.param(QWEN3, marks=_CPU), INTERNVL])
 def cut(request: pytest.FixtureRequest, h100: Theatre, engine_cache: Path) -> tuple[str, Path]:
-    """A model of two layers of each kind."""
-    target = engine_cache / f"{request.param.replace('/', '--')}-served"
-    if not target.exists():
-        cut_checkpoint(h100.folder(request.param), target, 2)
-    return request.param, target
+    return request.param, cut_model(h100, engine_cache, request.param)
 
 
 @pytest.fixture
@@ -176,14 +177,7 @@ def test_prefixes_are_cached_as_on_the_real_engine(cut, first_runner: None, tmp_
         "kv_cache_memory_bytes": 1 << 29,
     }
     program = Path(__file__).with_name("chatting.py")
-    done = run_python(
-        program,
-        json.dumps(real_args),
-        requests,
-        env={**shimmed_environment(os.environ), "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    real = json.loads(done.stdout.splitlines()[-1])
+    real = answer_of(program, json.dumps(real_args), requests)
     corpus = read_corpus([], [requests], allowed_root=tmp_path, cache=tmp_path, progress=Silent())
     with EngineHost(log=tmp_path / "texts.log") as host:
         host.ask(OpenModel(str(folder), 4096), "opening")
@@ -203,59 +197,55 @@ def imaginary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineHost]:
         yield host
 
 
+Serve = Callable[..., Traffic]
+
+
 @pytest.fixture(scope="module")
-def qwen_cut(h100: Theatre, engine_cache: Path) -> Path:
-    target = engine_cache / "qwen-served"
-    if not target.exists():
-        cut_checkpoint(h100.folder(QWEN), target, 2)
-    return target
+def serve(imaginary: EngineHost, h100: Theatre, engine_cache: Path) -> Serve:
+    """Serve requests to a cut model with blocks for all of them."""
+    how = {"gpu": "L4", "num_gpu_blocks_override": 2000, **SMALL_PIXELS}
+    return partial(served, imaginary, cut_model(h100, engine_cache, QWEN), **how)
 
 
-def test_peaks_do_not_depend_on_the_depth(imaginary, qwen_cut: Path, h100: Theatre) -> None:
+def test_peaks_do_not_depend_on_the_depth(imaginary, serve: Serve, h100: Theatre) -> None:
     """Above the loaded model: 36 layers and 32 take what 2 and 2 take."""
     requests = traffic(6)
     args: dict[str, Any] = {"num_gpu_blocks_override": 2000, **SMALL_PIXELS}
-    shallow = served(imaginary, qwen_cut, requests, "L4", **args)
+    shallow = serve(requests)
     deep = served(imaginary, h100.folder(QWEN), requests, "L4", **args)
     assert decisions(shallow) == decisions(deep)
-    peaks = [(a.peak_bytes, b.peak_bytes) for a, b in zip(shallow.steps, deep.steps, strict=True)]
-    for a, b in peaks:
-        assert a is not None
-        assert b is not None
-        assert a == pytest.approx(b, rel=0.01), peaks
+    peaks = [some(step.peak_bytes) for step in deep.steps]
+    assert [step.peak_bytes for step in shallow.steps] == pytest.approx(peaks, rel=0.01)
     assert shallow.reserved_bytes == pytest.approx(deep.reserved_bytes, rel=0.01)
 
 
-def test_few_blocks_preempt(imaginary: EngineHost, qwen_cut: Path) -> None:
+def test_few_blocks_preempt(serve: Serve) -> None:
     """Answers that crowd the KV cache send others back; all are answered in the end."""
     items = (TrafficItem(ImageShape(280, 280), "one"),)
     requests = tuple(TrafficRequest(f"r:{n}", 16, 200, items) for n in range(8))
-    found = served(
-        imaginary, qwen_cut, requests, "L4", num_gpu_blocks_override=60, **FEW, **SMALL_PIXELS
-    )
+    found = serve(requests, num_gpu_blocks_override=60, max_model_len=1024)
     assert sum(step.preempted for step in found.steps)
     assert sum(step.finished for step in found.steps) == len(requests)
     assert max(step.kv_blocks for step in found.steps) <= found.kv_blocks == 59
 
 
-def test_as_many_come_as_are_under_way(imaginary: EngineHost, qwen_cut: Path) -> None:
+def test_as_many_come_as_are_under_way(serve: Serve) -> None:
     requests = traffic(9)
-    args: dict[str, Any] = {"num_gpu_blocks_override": 2000, **SMALL_PIXELS}
-    few = served(imaginary, qwen_cut, requests, "L4", Arrivals(concurrency=2), **args)
+    few = serve(requests, arrivals=Arrivals(concurrency=2))
     assert max(step.scheduled + step.waiting for step in few.steps) == 2
-    slow = served(imaginary, qwen_cut, requests, "L4", Arrivals(rate=1, step_s=1.0), **args)
+    slow = serve(requests, arrivals=Arrivals(rate=1, step_s=1.0))
     assert max(step.new for step in slow.steps) == 1
     assert sum(step.new for step in slow.steps) == len(requests)
 
 
-def test_timed_requests_come_when_they_were_sent(imaginary: EngineHost, qwen_cut: Path) -> None:
+def test_timed_requests_come_when_they_were_sent(serve: Serve) -> None:
     """Two at once, the next a second later, and one after an hour, for which no step is taken."""
     requests = tuple(
         replace(request, sent_s=sent_s)
         for request, sent_s in zip(traffic(4), (0.0, 0.0, 1.0, 3600.0), strict=True)
     )
-    args = {"num_gpu_blocks_override": 200, **SMALL_PIXELS}
-    found = served(imaginary, qwen_cut, requests, "L4", Arrivals(timed=True, step_s=0.5), **args)
+    timed = Arrivals(timed=True, step_s=0.5)
+    found = serve(requests, arrivals=timed, num_gpu_blocks_override=200)
     comes = [(number, step.new) for number, step in enumerate(found.steps) if step.new]
     assert [new for _, new in comes] == [2, 1, 1]
     assert [number for number, _ in comes][:2] == [0, 2]
@@ -263,57 +253,51 @@ def test_timed_requests_come_when_they_were_sent(imaginary: EngineHost, qwen_cut
     assert len(found.steps) < 40
 
 
-def test_what_the_server_refuses_is_said(imaginary: EngineHost, qwen_cut: Path) -> None:
+def test_what_the_server_refuses_is_said(serve: Serve) -> None:
     long = TrafficRequest("long", 5000, 1)
     large = TrafficRequest("large", 8, 1, (TrafficItem(ImageShape(2000, 2000), "large"),))
     four = TrafficRequest("four", 8, 1, large.items * 4)
-    good = traffic(1)
-    args: dict[str, Any] = {"num_gpu_blocks_override": 2000, **SMALL_PIXELS}
-    found = served(imaginary, qwen_cut, (long, four, large, *good), "L4", **args)
+    found = serve((long, four, large, *traffic(1)))
     assert [origin for origin, _ in found.refused] == ["long", "four"]
     assert "5,000 tokens leave no room" in found.refused[0][1]
     assert "At most 3 image(s) may be provided in one prompt" in found.refused[1][1]
     assert sum(step.finished for step in found.steps) == 2
 
 
-def test_a_request_that_never_starts_is_said(imaginary: EngineHost, qwen_cut: Path) -> None:
+def test_a_request_that_never_starts_is_said(serve: Serve) -> None:
     """The scheduler would wait for ever; without that request it serves the next."""
     endless, good = TrafficRequest("endless", 600, 1), TrafficRequest("good", 8, 1)
-    args: dict[str, Any] = {"num_gpu_blocks_override": 2000}
-    args |= {"scheduler_cls": "tests.rehearsal.picky.NeverLong"}
-    found = served(imaginary, qwen_cut, (endless, good), "L4", **args)
+    found = serve((endless, good), scheduler_cls="tests.rehearsal.picky.NeverLong")
     assert [origin for origin, _ in found.refused] == ["endless"]
     assert "never starts it" in found.refused[0][1]
     assert sum(step.finished for step in found.steps) == 1
 
 
-def test_equal_requests_share_a_prefix(imaginary: EngineHost, qwen_cut: Path) -> None:
+def test_equal_requests_share_a_prefix(serve: Serve) -> None:
     """Equal text before equal items is found in the KV cache, and the encoder is not asked."""
     items, text = (TrafficItem(ImageShape(280, 280), "same"),), tuple(range(300, 364))
     requests = tuple(TrafficRequest(f"r:{n}", 64, 2, items, (text, "image")) for n in range(4))
-    args: dict[str, Any] = {"num_gpu_blocks_override": 2000, **SMALL_PIXELS}
-    found = served(imaginary, qwen_cut, requests, "L4", Arrivals(concurrency=1), **args)
+    one_by_one = Arrivals(concurrency=1)
+    found = serve(requests, arrivals=one_by_one)
     assert sum(step.encoded for step in found.steps) == 1
     assert found.cached_tokens >= 3 * 64
     other = tuple(TrafficRequest(f"r:{n}", 64, 2, items) for n in range(4))
-    apart = served(imaginary, qwen_cut, other, "L4", Arrivals(concurrency=1), **args)
+    apart = serve(other, arrivals=one_by_one)
     assert apart.cached_tokens == 0
     assert apart.reused_items == 3
-    args |= {"max_num_batched_tokens": 80, "max_num_seqs": 8}
-    assert served(imaginary, qwen_cut, requests[:1], "L4", **args).reused_items == 0
+    small = {"max_num_batched_tokens": 80, "max_num_seqs": 8}
+    assert serve(requests[:1], **small).reused_items == 0
 
 
-def test_views_pin_the_batches_that_they_came_with(imaginary: EngineHost, qwen_cut: Path) -> None:
+def test_views_pin_the_batches_that_they_came_with(serve: Serve) -> None:
     """A small picture asked for again pins its batch (five large ones; cache of 2,400 tokens):
     7.4 MB are alive after the first round, 29.6 after the fourth, 74.1 after the tenth.
     """
     args: dict[str, Any] = {
-        **SMALL_PIXELS,
         "max_model_len": 8192,
         "max_num_batched_tokens": 2400,
         "max_num_seqs": 6,
         "limit_mm_per_prompt": {"image": 1, "video": 0},
-        "num_gpu_blocks_override": 2000,
     }
     rounds = 17
     sent: list[tuple[str, int]] = []
@@ -330,19 +314,18 @@ def test_views_pin_the_batches_that_they_came_with(imaginary: EngineHost, qwen_c
         for number, batch in enumerate(batches)
         for name, side in batch
     )
-    found = served(imaginary, qwen_cut, requests, "L4", Arrivals(timed=True), **args)
+    found = serve(requests, arrivals=Arrivals(timed=True), **args)
     assert not found.refused
     alive = [step.alive_bytes / 1e6 for step in found.steps if step.encoded > 1]
     assert len(alive) == rounds
     assert [alive[0], alive[3], alive[9]] == pytest.approx([7.4, 29.6, 74.1], rel=0.05)
     assert max(step.logical_bytes for step in found.steps) <= 2400 * 4096
-    assert found.reserved_bytes is not None
-    assert max(step.peak_bytes or 0 for step in found.steps) > found.reserved_bytes
+    assert max(step.peak_bytes or 0 for step in found.steps) > some(found.reserved_bytes)
 
 
 def test_short_clips_take_more_than_startup_reserves(imaginary, h100, tmp_path: Path) -> None:
     """Sixteen clips padded to 30 s fit a step's tokens, but take more than its profile reserved."""
-    cut = cut_checkpoint(h100.folder(AUDIO), tmp_path / "cut", 2)
+    cut = cut_model(h100, tmp_path, AUDIO)
     clips = tuple(
         TrafficRequest(f"r:{n}", 8, 1, (TrafficItem(AudioShape(16_000 + n, 16_000), f"clip-{n}"),))
         for n in range(16)
@@ -355,16 +338,14 @@ def test_short_clips_take_more_than_startup_reserves(imaginary, h100, tmp_path: 
     }
     found = served(imaginary, cut, clips, "L4", **args)
     assert max(step.encoded for step in found.steps) == len(clips)
-    assert found.reserved_bytes is not None
-    assert max(step.peak_bytes or 0 for step in found.steps) > 2 * found.reserved_bytes
+    assert max(step.peak_bytes or 0 for step in found.steps) > 2 * some(found.reserved_bytes)
 
 
 def test_an_encoder_decoder_decides_as_the_real_engine(
     h100: Theatre, engine_cache: Path, first_runner: None, tmp_path: Path
 ) -> None:
     """A clip's item is no part of the prompt, and leaves the encoder's cache with its step."""
-    folder = engine_cache / "whisper-served"
-    cut_checkpoint(h100.folder(WHISPER), folder, 2)
+    folder = cut_model(h100, engine_cache, WHISPER)
     drawn = random.Random(3)
     requests = tuple(
         TrafficRequest(

@@ -2,7 +2,6 @@
 
 import inspect
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +12,6 @@ from mmcalib.version import vllm_version
 from tests.programs import answer_of
 from tests.upstream import before
 from tests.workflows.rehearsals import LATE
-
-ROOT = Path(__file__).resolve().parents[2]
 
 # In a child, as vLLM is never imported in the process of the tests.
 READ = """

@@ -125,11 +125,8 @@ def test_a_release_that_keeps_nothing_gives_none_and_no_error() -> None:
     del bare.init_snapshot, bare.requested_memory, bare.cudagraph_memory_estimate
     found = read_worker_memory(bare, subtracts_graphs=True)
     assert (found.total_bytes, found.requested_bytes, found.activation_peak_bytes) == (None,) * 3
-    assert (found.cudagraph_bytes, found.kv_cache_bytes, found.weights_bytes) == (
-        None,
-        None,
-        7000 * MIB,
-    )
+    assert (found.cudagraph_bytes, found.kv_cache_bytes) == (None, None)
+    assert found.weights_bytes == 7000 * MIB
 
 
 def test_tokens_are_vllm_s_own_count_where_it_keeps_one() -> None:
@@ -145,10 +142,8 @@ def test_a_second_profile_is_raised_by_what_the_first_left_in_torch(second, enco
     found = read_worker_memory(worker(**OF_0_26), subtracts_graphs=True)
     peaks = {"encoder": second * MIB, "sampler": 100 * MIB}
     raised = (encoder - second) * MIB
-    assert add_phase_peaks(found, peaks).phases == {
-        "encoder": encoder * MIB,
-        "sampler": 100 * MIB + raised,
-    }
+    phases = add_phase_peaks(found, peaks).phases
+    assert phases == {"encoder": encoder * MIB, "sampler": 100 * MIB + raised}
     assert add_phase_peaks(found, {}).phases == {}
 
 

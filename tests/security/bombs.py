@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from tests.programs import start_python
+from tests.security.commands import started
 
 MIB = 1 << 20
 _LOOK_S = 0.02
@@ -25,10 +25,10 @@ class Spent:
     seconds: float
 
 
-def spent(*words: object, env: dict[str, str], cwd: Path | None = None) -> Spent:
+def spent(home: Path, *words: object) -> Spent:
     """Run it, and add up again and again what its processes hold."""
     began = time.monotonic()
-    process = start_python("-P", "-m", "mmcalib", *words, env=env, cwd=cwd)
+    process = started(home, *words)
     most, done = 0, threading.Event()
 
     def look() -> None:

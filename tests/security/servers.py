@@ -17,6 +17,7 @@ MOST_S = 30.0
 class Connection:
     """One request; `send` and `wait` say whether anybody still listens."""
 
+    method: str
     path: str
     headers: str
     sock: socket.socket
@@ -45,13 +46,14 @@ class Connection:
         lines = (f"HTTP/1.1 {status}", *headers, "Connection: close", "", "")
         return self.send("\r\n".join(lines).encode() + body)
 
-    def answer_range(self, data: bytes, *headers: str) -> bool:
-        """Answer as a good server would."""
+    def answer_range(self, data: bytes, *headers: str) -> int:
+        """Answer as a good server would, and return the bytes of the body."""
         start, last = self.range or (0, len(data) - 1)
         body = data[start : last + 1]
         said = f"Content-Range: bytes {start}-{start + len(body) - 1}/{len(data)}"
         length = f"Content-Length: {len(body)}"
-        return self.answer("206 Partial Content", said, length, *headers, body=body)
+        self.answer("206 Partial Content", said, length, *headers, body=body)
+        return len(body)
 
 
 @dataclass
@@ -79,10 +81,10 @@ def server(behave: Callable[[Connection], object], host: str = "127.0.0.1") -> I
             if not head:
                 return
             first, _, headers = head.decode("latin-1").partition("\r\n")
-            path = first.split(" ")[1]
+            method, path, *_ = first.split(" ")
             running.asked.append(path)
             running.hosts |= set(re.findall(r"(?im)^host: (\S+)", headers))
-            behave(Connection(path, headers, sock, stop))
+            behave(Connection(method, path, headers, sock, stop))
 
     def accept() -> None:
         while not stop.is_set():

@@ -23,21 +23,20 @@ from mmcalib.errors import MmcalibError, OutputError, UsageError
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.report.report import Report, html, md
 from mmcalib.report.summary import summary
-from tests.cli.conftest import Cli
+from tests.builders import some
+from tests.cli.conftest import Cli, Ended
 from tests.cli.test_output import leave
 from tests.report.example import calibration
-
-PICTURE = "data:image/"
 
 
 def naming(exemplars: list[str]) -> Calibration:
     """The example, with these images alone."""
     found = calibration()
-    assert found.costs is not None
-    part = found.costs.modalities["image"]
+    costs = some(found.costs)
+    part = costs.modalities["image"]
     known = [part.known[0].model_copy(update={"exemplar": exemplar}) for exemplar in exemplars]
     parts = {"image": part.model_copy(update={"known": known})}
-    return found.model_copy(update={"costs": found.costs.model_copy(update={"modalities": parts})})
+    return found.model_copy(update={"costs": costs.model_copy(update={"modalities": parts})})
 
 
 @pytest.fixture
@@ -73,29 +72,32 @@ def outside(home: Path) -> list[str]:
     ]
 
 
+def reported(cli: Cli, home: Path, exemplars: list[str], *words: str) -> tuple[Ended, int]:
+    """Report a calibration of these, and count the pictures of the page."""
+    naming(exemplars).save(home / "foreign" / "calibration.json")
+    said = cli("report", "foreign", *words)
+    return said, (home / "foreign" / "report.html").read_text("utf-8").count("data:image/")
+
+
 def test_a_foreign_calibration_shows_no_local_file(cli: Cli, home: Path) -> None:
-    naming([*outside(home), f"{home}/media/a.png"]).save(home / "foreign" / "calibration.json")
-    said = cli("report", "foreign")
-    assert said.code == 0
-    assert PICTURE not in (home / "foreign" / "report.html").read_text("utf-8")
+    said, pictures = reported(cli, home, [*outside(home), f"{home}/media/a.png"])
+    assert (said.code, pictures) == (0, 0)
     assert "mmcalib report foreign --data DIR" in said.err
     assert len(said.err.splitlines()) == 2
 
 
 def test_only_files_below_the_named_folders_are_shown(cli: Cli, home: Path) -> None:
     inside = [f"{home}/media/a.png", f"tar://in/it.png::{home}/media/mine.tar"]
-    naming([*outside(home), *inside][-12:]).save(home / "foreign" / "calibration.json")
-    said = cli("report", "foreign", "--data", "media")
-    assert (home / "foreign" / "report.html").read_text("utf-8").count(PICTURE) == len(inside)
+    said, pictures = reported(cli, home, [*outside(home), *inside][-12:], "--data", "media")
+    assert pictures == len(inside)
     assert "pictures left out" in said.err
 
 
 @pytest.mark.parametrize("root", ["media/a.png", "media-link"])
 def test_a_root_may_be_a_file_or_a_link_to_a_folder(cli: Cli, home: Path, root: str) -> None:
     (home / "media-link").symlink_to(home / "media")
-    naming([f"{home}/media/a.png"]).save(home / "foreign" / "calibration.json")
-    said = cli("report", "foreign", "--data", root)
-    assert (home / "foreign" / "report.html").read_text("utf-8").count(PICTURE) == 1
+    said, pictures = reported(cli, home, [f"{home}/media/a.png"], "--data", root)
+    assert pictures == 1
     assert "left out" not in said.err
 
 
@@ -137,12 +139,11 @@ def everything_made_of(found: Calibration, *, page: bool) -> tuple[str, str]:
     console = Console(file=terminal, width=100)
     report = Report(found, "vllm serve", roots=())
     shapes = (ImageShape(10, 10), VideoShape(10, 1.0, 10.0, 300, 300), AudioShape(100, 16000))
-    tried: list[Callable[[], object]] = [
-        lambda: md(report),
-        *(partial(found.admits, shape) for shape in shapes),
-    ]
-    tried += [lambda: html(report)] if page else []
-    said = made(tried)
+    renderings = [md, html] if page else [md]
+    said = made(
+        [partial(render, report) for render in renderings]
+        + [partial(found.admits, shape) for shape in shapes]
+    )
     forms = [partial(form.render, found) for form in CONFIGURATIONS.values()]
     plain = made([lambda: summary(found, console), *forms]) + terminal.getvalue()
     return CODE.sub("", said), plain + "".join(CODE.findall(said))

@@ -107,11 +107,8 @@ def test_nothing_is_written_elsewhere(tmp_path: Path, monkeypatch, behave: Behav
     assert "\n" not in str(raised.value)
     assert elsewhere(tmp_path) == [str(secret)]
     assert not Path("/tmp/mmcalib-evil.json").exists()
-    assert not any(path.is_symlink() and "secret" in os.readlink(path) for path in all_in(tmp_path))
-
-
-def all_in(folder: Path) -> list[Path]:
-    return list(folder.rglob("*"))
+    links = [path for path in tmp_path.rglob("*") if path.is_symlink()]
+    assert not any("secret" in os.readlink(link) for link in links)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +132,8 @@ def test_answers_of_another_kind_are_one_line(tmp_path: Path, monkeypatch, behav
 def test_a_file_without_end_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with server(hub(size_bytes=1 << 40)) as bad, pytest.raises(HubUnavailable):
         fetch(tmp_path, monkeypatch, bad)
-    assert sum(path.stat().st_size for path in all_in(tmp_path) if path.is_file()) <= 3 << 28
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert sum(file.stat().st_size for file in files) <= 3 << 28
 
 
 def test_a_hub_that_dribbles_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,11 +22,12 @@ from mmcalib.engine.messages import OpenModel
 from mmcalib.errors import EngineSilent, OutputError
 from mmcalib.files import Scratch
 from mmcalib.storage.access import write_copy
+from tests.builders import some
 from tests.census.decoders import behave
 from tests.corpus import tars
 from tests.corpus.serving import serving
 from tests.processes import is_alive, started_with, wait_until
-from tests.schemas import ROOT
+from tests.programs import run_python
 from tests.security.commands import started
 
 ALLOWED = ("--allowed-media-domains", "127.0.0.1")
@@ -134,17 +135,7 @@ with EngineHost(log=Path(sys.argv[1]), silence_s=1.0) as host:
 
 @pytest.mark.parametrize("code", [STUCK, SILENT], ids=["pool", "engine"])
 def test_what_is_too_large_for_a_pipe_waits_no_longer(code: str, tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, tmp_path / "engine.log"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.communicate(timeout=15)[0] == "2\n"
-    finally:
-        process.kill()
-        process.communicate()
+    assert run_python("-c", code, tmp_path / "engine.log", timeout=15).stdout == "2\n"
 
 
 def test_a_stopped_engine_is_silent_and_goes_with_all_that_it_has_started(tmp_path: Path) -> None:
@@ -175,20 +166,22 @@ import sys, time
 from pathlib import Path
 from mmcalib.engine.host import EngineHost
 host = EngineHost(log=Path(sys.argv[1]))
-time.sleep(float(sys.argv[2]))
+time.sleep(3)
 print(host.pid, flush=True)
 time.sleep(60)
 """
 
 
+def python(code: str, path: Path) -> tuple[subprocess.Popen[str], str]:
+    """Start a program with a path, and return it with the first line that it prints."""
+    command, pipe = (sys.executable, "-c", code, str(path)), subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    return process, some(process.stdout).readline().strip()
+
+
 def test_a_stopped_engine_does_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, tmp_path / "engine.log", "3"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert parent.stdout is not None
-    child = int(parent.stdout.readline())
+    parent, said = python(PARENT, tmp_path / "engine.log")
+    child = int(said)
     os.kill(child, signal.SIGSTOP)
     parent.kill()
     parent.communicate()
@@ -224,14 +217,8 @@ def holder(tmpdir: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process with a folder, in which a link leads elsewhere."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "mine").write_text("mine")
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, tmp_path / "elsewhere"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert Path(process.stdout.readline().strip()).parent == tmpdir
+    process, said = python(HOLDER, tmp_path / "elsewhere")
+    assert Path(said).parent == tmpdir
     yield process
     process.kill()
     process.communicate()
