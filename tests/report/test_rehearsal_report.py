@@ -1,10 +1,9 @@
 """A rehearsal and served requests on the terminal."""
 
-import io
+from functools import partial
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from mmcalib.models import gpus
 from mmcalib.models.catalogue import find_model
@@ -14,14 +13,14 @@ from mmcalib.prediction.rehearse import budget_figures, memory_figures, rehearsa
 from mmcalib.report.rows import Column, memory_rows, traffic_sentence
 from mmcalib.report.terminal_memory import print_rehearsals, print_traffic
 from mmcalib.results.memory import Memory, Rehearsal, TrafficFigures
-from tests.report.golden import check_golden
+from tests.builders import some
+from tests.report.golden import check_golden, printed
 from tests.report.serving import MIB, figures
 from tests.workflows.rehearsals import BUDGET, GIB, LATE, rehearsed
 
 
 def one(folder: Path, config: str = "", **changes: object) -> Rehearsal:
-    geometry = find_model("Qwen/Qwen2.5-VL-3B-Instruct")
-    assert geometry is not None
+    geometry = some(find_model("Qwen/Qwen2.5-VL-3B-Instruct"))
     model = resolve(str(materialise(geometry, folder / "3b")), cache_dir=folder)
     found = rehearsal_document(
         rehearsed(**changes), model, gpus.find_gpu("L4"), Path(config) if config else None
@@ -30,10 +29,8 @@ def one(folder: Path, config: str = "", **changes: object) -> Rehearsal:
 
 
 def shown(*found: Rehearsal, verbose: bool = True) -> str:
-    page = io.StringIO()
-    console = Console(file=page, width=80, color_system=None, highlight=False)
-    print_rehearsals(found, console, "mmcalib plan --gpu L4", verbose=verbose)
-    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
+    command = "mmcalib plan --gpu L4"
+    return printed(lambda console: print_rehearsals(found, console, command, verbose=verbose))
 
 
 def test_golden(tmp_path: Path) -> None:
@@ -74,10 +71,7 @@ def test_it_survives_json(tmp_path: Path) -> None:
 
 
 def test_golden_of_served_requests() -> None:
-    page = io.StringIO()
-    print_traffic(figures(), "L4", Console(file=page, width=90, color_system=None, highlight=False))
-    text = "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
-    check_golden("traffic.txt", text)
+    check_golden("traffic.txt", printed(partial(print_traffic, figures(), "L4"), width=90))
 
 
 @pytest.mark.parametrize(
