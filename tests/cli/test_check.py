@@ -25,6 +25,7 @@ from tests.corpus.tars import tar
 from tests.odd_media import silence
 from tests.programs import run_python
 from tests.report.example import calibration
+from tests.schemas import fits
 
 
 @pytest.fixture
@@ -49,6 +50,8 @@ ANSWER = {"role": "assistant", "content": "A page."}
 
 
 def objects(out: str) -> list[dict[str, object]]:
+    for line in out.splitlines():
+        fits("check", line)
     return [json.loads(line) for line in out.splitlines()]
 
 
@@ -120,7 +123,8 @@ def test_json_is_one_object_per_offender_and_a_summary(cli, kept: Path, new: Pat
     ended = cli("check", "--calibration", kept, "--json", "--quiet", new)
     strip, summary = objects(ended.out)
     assert strip["origin"] == str(new / "strip.png")
-    assert (strip["answer"], strip["basis"], strip["exact"]) == ("no", "refused", False)
+    assert (strip["kind"], strip["answer"]) == ("item", "no")
+    assert (strip["basis"], strip["exact"]) == ("refused", False)
     assert strip["shapes"] == [{"width_px": 3, "height_px": 700}]
     counts = {"checked": 2, "skipped": 1, "fits": 1, "no": 1, "unknown": 0, "given": 0}
     by = "Qwen2_5_VLProcessor of transformers"
@@ -159,26 +163,17 @@ def test_a_named_file_that_is_no_media_does_not_fit(cli, kept: Path, new: Path) 
 
 def test_paths_and_requests_come_from_standard_input(cli, kept, new: Path, monkeypatch) -> None:
     inline = "data:image/png;base64," + base64.b64encode(png(64, 64)).decode()
-    feed(
-        monkeypatch,
-        *(str(new / "page.png"), "", "missing.png"),
-        *(
-            request((new / "page.png").as_uri(), inline),
-            request(*[(new / "page.png").as_uri()] * 5),
-        ),
-        *(request("https://example.org/a.png"), "{broken"),
-    )
+    page = (new / "page.png").as_uri()
+    asked = (request(page, inline), request(*[page] * 5), request("https://example.org/a.png"))
+    feed(monkeypatch, str(new / "page.png"), "", "missing.png", *asked, "{broken")
     ended = cli("check", "--calibration", kept, "--stdin", "--json", "--quiet")
     assert ended.code == 3
     *offenders, summary = objects(ended.out)
-    assert [o["origin"] for o in offenders] == [
-        str(new.parent / "missing.png"),
-        *("line 5", "line 6", "line 7"),
-    ]
+    missing = str(new.parent / "missing.png")
+    assert [o["origin"] for o in offenders] == [missing, "line 5", "line 6", "line 7"]
     assert [o["answer"] for o in offenders] == ["no", "no", "unknown", "no"]
-    assert offenders[1]["remedy"] == (
-        "split into 2 prompts or calibrate again with --count image=5"
-    )
+    remedy = "split into 2 prompts or calibrate again with --count image=5"
+    assert offenders[1]["remedy"] == remedy
     assert offenders[2]["reason"] == "remote URL: its host is not in --allowed-media-domains"
     assert summary["checked"] == 6
 

@@ -31,6 +31,7 @@ from mmcalib.workflows.doctor import (
 )
 from tests.conftest import ROOT
 from tests.corpus.serving import serving
+from tests.schemas import fits
 
 GIB = 2**30
 
@@ -52,7 +53,9 @@ def test_the_page_fits_80_columns_but_for_the_commands_to_copy(cli) -> None:
 
 
 def test_every_problem_comes_with_something_to_type(cli) -> None:
-    checks = json.loads(cli("doctor", "--json", "--quiet").out)["checks"]
+    printed = cli("doctor", "--json", "--quiet").out
+    fits("doctor", printed)
+    checks = json.loads(printed)["checks"]
     names = {check["name"] for check in checks}
     assert names >= {"media libraries", "vLLM", "engine", "model hub", "host memory"}
     wrong = [check for check in checks if check["status"] in ("warn", "fail")]

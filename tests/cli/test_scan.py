@@ -17,6 +17,7 @@ from tests.conftest import ROOT
 from tests.corpus.media import request
 from tests.media.hostile import noise_image, video
 from tests.programs import run_python
+from tests.schemas import fits
 
 INLINE = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQ"
@@ -54,6 +55,8 @@ def everything(corpus: Path) -> list[object]:
 def test_a_folder_is_counted(cli, corpus: Path) -> None:
     ended = cli("scan", "--data", corpus / "more", "--data", corpus / "notes.txt", "--json")
     assert ended.code == 0
+    fits("scan", ended.out)
+    reason = "not an image, video or audio file (text)"
     assert json.loads(ended.out) == {
         "corpus": {
             "items": 12,
@@ -64,12 +67,7 @@ def test_a_folder_is_counted(cli, corpus: Path) -> None:
             "skipped": 1,
             "modalities": {"image": {"items": 12, "unique_shapes": 1}},
         },
-        "skipped": [
-            {
-                "path": str(corpus / "notes.txt"),
-                "reason": "not an image, video or audio file (text)",
-            }
-        ],
+        "skipped": [{"path": str(corpus / "notes.txt"), "reason": reason}],
     }
 
 

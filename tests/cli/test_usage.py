@@ -51,7 +51,7 @@ def test_a_reserve_of_nothing_is_not_the_default() -> None:
 
 
 def results(folder: Path) -> dict[str, str]:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir()
     old = {"engine.yaml": "model: old\n", "calibration.json": "{}", "mine.txt": "keep"}
     for name, text in old.items():
         (folder / name).write_text(text)
