@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mmcalib.child.failures import explain
-from mmcalib.domain.memory import EncoderStep, RehearsedMemory
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.errors import EngineDied, EngineError, UsageError, VllmRefused
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
@@ -30,9 +30,7 @@ class Refusing:
     def __init__(self, error: EngineError, *names: str) -> None:
         self._error, self._names = error, names
 
-    def rehearse(
-        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> RehearsedMemory:
+    def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
         if any(name in engine_args for name in self._names):
             raise self._error
         return rehearsed()

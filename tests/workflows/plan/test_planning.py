@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.domain.memory import EncoderStep, RehearsedMemory
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import ModelError, UsageError, VllmRefused
 from mmcalib.logs.starts import Failure, OutOfMemory, Phase, StartupLog, last_failed, read_starts
@@ -42,9 +42,7 @@ class DeepStack:
     reserved_tokens: int = 305_832
     beside_bytes: int = 0
 
-    def rehearse(
-        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> RehearsedMemory:
+    def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
         if not self.steps and "limit_mm_per_prompt" in engine_args:
             raise VllmRefused("NotImplementedError: no kernel")
         seqs, batch = engine_args["max_num_seqs"], engine_args["max_num_batched_tokens"]
@@ -115,9 +113,7 @@ def test_where_steps_cannot_be_rehearsed_it_says_what_it_does_not_know() -> None
 class Qwen7B:
     """Qwen2.5-VL-7B rehearsed on an L4, profiled with the largest, hinted or capped image."""
 
-    def rehearse(
-        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> RehearsedMemory:
+    def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
         size = (engine_args.get("mm_processor_kwargs") or {}).get("images_kwargs", {}).get("size")
         item = min(16_384, size["longest_edge"] // 784) if size else 16_384
         limit = engine_args["limit_mm_per_prompt"]["image"]
@@ -237,9 +233,7 @@ def test_before_the_kv_cache_a_lower_utilization_makes_no_room() -> None:
 class SharedCap:
     """Its largest video is as large as the cap of images lets it be."""
 
-    def rehearse(
-        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> RehearsedMemory:
+    def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
         kwargs = engine_args.get("mm_processor_kwargs") or {}
         video = 4_096 if "images_kwargs" in kwargs else 114_688
         items: dict[Modality, int] = {"image": 4_096 if kwargs else 16_384, "video": video}

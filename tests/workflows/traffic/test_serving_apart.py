@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.domain.memory import EncoderStep, RehearsedMemory
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.traffic import Trace, Traffic
 from mmcalib.models.gpus import find_gpu
 from mmcalib.prediction.rehearse import MemoryPrediction
@@ -24,9 +24,7 @@ class Startup:
     def __init__(self) -> None:
         self.may = threading.Event()
 
-    def rehearse(
-        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> RehearsedMemory:
+    def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
         assert self.may.wait(SOON_S)
         return rehearsed(kv_blocks=None if "small" in engine_args else 500)
 
