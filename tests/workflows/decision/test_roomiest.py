@@ -11,6 +11,7 @@ from mmcalib.checks.facts import Decision
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.limits.policy import Policy
 from mmcalib.remedies.memory import Remedy
+from tests.builders import some
 from tests.workflows.corpora import corpus, decide
 
 PAGE = ImageShape(2800, 2240)  # 8,000 tokens
@@ -121,8 +122,7 @@ def test_vllms_own_largest_items_stay_where_every_size_hint_serves_worse() -> No
 def test_a_cap_below_the_largest_item_is_not_made_up_for_by_a_larger_step() -> None:
     """A capped profile item may be smaller than the corpus' largest, which needs its own step."""
     found = decide(corpus([PAGE]))
-    largest = found.table.largest()
-    assert largest is not None
+    largest = some(found.table.largest())
     assert found.budget.max_tokens_per_item["image"] >= largest.embeds
     assert batch(found) == 2048
     assert replace(found, rounding="none").adequacy.ratio >= 1
