@@ -182,9 +182,8 @@ def leaves(args: Any, name: str = "") -> dict[str, Any]:
 def test_every_emitted_value_has_one_reason(shapes: list[Any], policy: Policy) -> None:
     decision = decide(corpus(shapes), policy)
     given = list(evidence(decision, opened(), policy))
-    emitted = {
-        name.removeprefix("."): value for name, value in leaves(decision.engine_args).items()
-    }
+    values = leaves(decision.engine_args)
+    emitted = {name.removeprefix("."): value for name, value in values.items()}
     assert {entry.setting: entry.value for entry in given} == emitted
     assert len(given) == len(emitted)
     assert all(entry.reason for entry in given)
@@ -198,9 +197,8 @@ def test_without_requests_a_prompt_of_the_largest_items_must_fit() -> None:
     for length, status in ((9023, "warn"), (8001, "warn"), (8000, "fail")):
         policy = Policy(max_model_len=length, min_image_pixels=ANY_PIXEL)
         assert checks(large, policy)["prompt length"].status == status, length
-    two = checks(large, Policy(max_model_len=9024, count={"image": 2}, min_image_pixels=ANY_PIXEL))[
-        "prompt length"
-    ]
+    policy = Policy(max_model_len=9024, count={"image": 2}, min_image_pixels=ANY_PIXEL)
+    two = checks(large, policy)["prompt length"]
     assert two.status == "fail"
     assert "16000 tokens of media" in two.detail
 
@@ -223,10 +221,8 @@ def test_a_count_of_what_the_corpus_lacks_is_said() -> None:
 def test_an_assumed_count_says_what_it_causes_and_what_settles_it() -> None:
     """Without requests, one image per prompt was a plain pass."""
     found = checks(corpus([A, CLIP]))
-    assert {name for name in found if name.startswith("assumed")} == {
-        "assumed image count",
-        "assumed video count",
-    }
+    assumed = {name for name in found if name.startswith("assumed")}
+    assert assumed == {"assumed image count", "assumed video count"}
     count = found["assumed image count"]
     assert count.status == "warn"
     assert count.detail.startswith("1 image per prompt, because there are no requests")
