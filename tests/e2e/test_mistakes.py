@@ -18,8 +18,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 @pytest.fixture
 def media(tmp_path: Path) -> Path:
-    photo(tmp_path / "media/a.jpg", 320, 240)
-    return tmp_path / "media"
+    return photo(tmp_path / "media/a.jpg", 320, 240).parent
 
 
 def test_a_text_only_model(media: Path, tmp_path: Path, engine_cache: Path) -> None:

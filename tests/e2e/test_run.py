@@ -141,7 +141,7 @@ def test_the_peak_is_measured(images_only: Ran) -> None:
 @pytest.mark.long
 def test_videos_are_kept_whole_and_replayed(tmp_path, engine_cache, monkeypatch) -> None:
     """A video, whose sampled frames decide, stands beside a larger image."""
-    clip(tmp_path / "media/clip.mp4", 320, 240, frames=40, fps=10)
+    clip(tmp_path / "media/clip.mp4", 320, 240, frames=40)
     photo(tmp_path / "media/still.jpg", 400, 300)
     monkeypatch.setenv("MMCALIB_CACHE_DIR", str(engine_cache))
     calibration = calibrate(QWEN, tmp_path / "media")
