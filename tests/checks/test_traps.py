@@ -173,13 +173,9 @@ def test_the_remedies_of_a_hint_are_the_knob_in_its_spelling_and_no_hint() -> No
     (capped, knob), (plain, none) = hint_changes(HINTED, PLAIN, OPENED)
     area = 512 * 512 // 784 * 784
     assert (knob, none) == ((KNOB, area), None)
-    assert capped == {
-        "limit_mm_per_prompt": {"image": 1, "video": 0},
-        "mm_processor_kwargs": {
-            "images_kwargs": {"size": {"shortest_edge": 3136, "longest_edge": area}}
-        },
-    }
     assert plain == {"limit_mm_per_prompt": {"image": 1, "video": 0}}
+    size = {"shortest_edge": 3136, "longest_edge": area}
+    assert capped == {**plain, "mm_processor_kwargs": {"images_kwargs": {"size": size}}}
 
 
 def test_a_hint_above_the_maximum_is_ignored() -> None:
@@ -251,9 +247,8 @@ def test_own_items_fail_where_one_alone_is_too_long(context: int, status: str) -
 
 def test_limits_are_numbers_as_vllm_reads_them() -> None:
     args = {"limit_mm_per_prompt": {"image": {"count": "2", "width": "512"}, "video": "0"}}
-    assert values.normalize_limits(args) == {
-        "limit_mm_per_prompt": {"image": {"count": 2, "width": 512}, "video": 0}
-    }
+    limits = {"image": {"count": 2, "width": 512}, "video": 0}
+    assert values.normalize_limits(args) == {"limit_mm_per_prompt": limits}
     assert values.normalize_limits({"max_num_seqs": 4}) == {"max_num_seqs": 4}
 
 
@@ -369,23 +364,18 @@ def test_an_item_that_the_shared_cache_does_not_store_is_named(args, image_bytes
 
 
 def test_a_variable_that_the_server_does_not_apply_is_named() -> None:
-    server = Server(
-        limits={"VLLM_MAX_IMAGE_PIXELS": 9},
-        given=("VLLM_MAX_IMAGE_PIXELS", "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"),
-    )
+    applied, other = "VLLM_MAX_IMAGE_PIXELS", "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"
+    server = Server(limits={applied: 9}, given=(applied, other))
     opened = replace(OPENED, server=server, versions={"vllm": "0.32.0"})
     (check,) = file.check_variables(facts({}, PLAIN, model=opened))
-    assert check.name == "effect of VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"
+    assert check.name == f"effect of {other}"
     assert check.detail == "vLLM 0.32.0's server does not apply this variable"
-    assert server.environment == {"VLLM_MAX_IMAGE_PIXELS": 9}
+    assert server.environment == {applied: 9}
 
 
 def test_limits_that_show_nothing_only_bound() -> None:
-    said = [
-        Effect(("limit_mm_per_prompt", "image"), "stated", ""),
-        Effect(("max_model_len",), "stated", ""),
-    ]
-    (check,) = file.effect_checks(said)
+    stated = (("limit_mm_per_prompt", "image"), ("max_model_len",))
+    (check,) = file.effect_checks([Effect(path, "stated", "") for path in stated])
     assert check.detail == (
         "these only limit the items of a prompt: limit_mm_per_prompt.image; "
         "these repeat vLLM's defaults: max_model_len"

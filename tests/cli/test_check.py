@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as arrow
@@ -24,7 +25,7 @@ from tests.corpus.serving import serving
 from tests.corpus.tars import tar
 from tests.odd_media import silence
 from tests.programs import run_python
-from tests.report.example import calibration
+from tests.report.example import calibration, changed
 from tests.schemas import fits
 
 
@@ -252,9 +253,7 @@ def test_a_path_in_a_message_is_read_but_not_as_sent(cli, kept, new, absolute, m
 
 
 def test_unknown_is_a_no_unless_it_is_allowed(cli, tmp_path: Path, new: Path, kept: Path) -> None:
-    without = json.loads(kept.read_text())
-    without["costs"]["modalities"]["image"]["rule"] = None
-    kept.write_text(json.dumps(without))
+    changed(calibration(), "costs.modalities.image", rule=None).save(kept)
     page = new / "page.png"
     ended = cli("check", "--calibration", kept, page)
     assert ended.code == 3
@@ -337,9 +336,8 @@ def test_limits_of_a_request_name_the_variable_that_admits_it(cli, kept: Path, n
 
 def test_a_text_that_no_run_bounds_is_not_calibrated_for_again(cli, kept: Path, new: Path) -> None:
     (new / "requests.jsonl").write_text(request((new / "page.png").as_uri()) + "\n")
-    without = json.loads(kept.read_text())
-    without["costs"]["text"]["compared"] = 0
-    kept.write_text(json.dumps(without))
+    text = replace(calibration().costs.text, compared=0)
+    changed(calibration(), "costs", text=text).save(kept)
     ended = cli("check", "--calibration", kept, "--requests", new / "requests.jsonl")
     assert "→ this model's text has no known limit" in ended.err
 

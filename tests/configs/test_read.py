@@ -65,9 +65,8 @@ def test_tuned_values_go_into_the_file_and_nothing_else_moves(tmp_path: Path, na
 )
 def test_variables_of_vllm_that_only_the_server_has_are_named(tmp_path, name, text: str) -> None:
     found = read(tmp_path, name, text)
-    assert list(found.notes({"VLLM_API_KEY": "a"})) == [
-        f"{tmp_path / name} sets VLLM_PLUGINS: export the same here to apply them"
-    ]
+    (note,) = found.notes({"VLLM_API_KEY": "a"})
+    assert note == f"{tmp_path / name} sets VLLM_PLUGINS: export the same here to apply them"
     assert not list(found.notes({"VLLM_API_KEY": "a", "VLLM_PLUGINS": ""}))
 
 

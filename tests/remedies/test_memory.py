@@ -215,9 +215,8 @@ def test_the_batch_is_the_most_that_may_suffice_then_the_usual_one() -> None:
 def test_a_size_hint_can_be_dropped() -> None:
     limits = {"image": {"count": 2, "width": 512, "height": 512}, "video": 0}
     (one,) = catalogue.drop_hints({"limit_mm_per_prompt": limits})
-    assert changed_args({"limit_mm_per_prompt": limits}, [one]) == {
-        "limit_mm_per_prompt": {"image": 2, "video": 0}
-    }
+    found = changed_args({"limit_mm_per_prompt": limits}, [one])
+    assert found == {"limit_mm_per_prompt": {"image": 2, "video": 0}}
 
 
 def test_a_fix_replaces_those_of_its_arguments() -> None:
@@ -368,9 +367,8 @@ def test_one_crop_is_the_image_again() -> None:
         0: "narrow images have no crops besides the whole",
     }
     (_, off) = caps(GEMMA3_ON)
-    assert off.changes["mm_processor_kwargs"] == {
-        "images_kwargs": {"pan_and_scan_max_num_crops": 0, "do_pan_and_scan": False}
-    }
+    switched = {"pan_and_scan_max_num_crops": 0, "do_pan_and_scan": False}
+    assert off.changes["mm_processor_kwargs"] == {"images_kwargs": switched}
     assert list(said(replace(GEMMA3_ON, value=2, steps=(0, 2)))) == [0]
 
 

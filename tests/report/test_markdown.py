@@ -67,9 +67,8 @@ def test_a_failed_verdict_says_that_nothing_was_emitted() -> None:
 
 def test_a_knob_that_bleeds_and_figures_that_are_missing_are_said() -> None:
     found = calibration()
-    point = found.frontier[0].model_copy(
-        update={"knob": "max_pixels", "bleeds": ["video"], "adequacy": None, "process_s": None}
-    )
+    odd = {"knob": "max_pixels", "bleeds": ["video"], "adequacy": None, "process_s": None}
+    point = found.frontier[0].model_copy(update=odd)
     text = markdown(calibration(frontier=[point, *found.frontier]), SERVE)
     assert "`max_pixels` also changes video items" in text
     assert "`images_kwargs.size.longest_edge` also changes" not in text
@@ -89,9 +88,8 @@ def test_it_has_what_a_maintainer_asks_for() -> None:
         assert said.replace("_", "\\_") in text
     block = text.partition("```yaml\n")[2].partition("```")[0]
     assert block.startswith("# vllm serve --config engine.yaml\n")
-    assert yaml.safe_load(block) == {
-        name.replace("_", "-"): value for name, value in found.engine_config.items()
-    }
+    config = {name.replace("_", "-"): value for name, value in found.engine_config.items()}
+    assert yaml.safe_load(block) == config
     assert "blue-marble" not in text
 
 

@@ -22,9 +22,8 @@ from tests.workflows.rehearsals import BUDGET, GIB, LATE, rehearsed
 def one(folder: Path, config: str = "", **changes: object) -> Rehearsal:
     geometry = some(find_model("Qwen/Qwen2.5-VL-3B-Instruct"))
     model = resolve(str(materialise(geometry, folder / "3b")), cache_dir=folder)
-    found = rehearsal_document(
-        rehearsed(**changes), model, gpus.find_gpu("L4"), Path(config) if config else None
-    )
+    path = Path(config) if config else None
+    found = rehearsal_document(rehearsed(**changes), model, gpus.find_gpu("L4"), path)
     return found.model_copy(update={"model": "Qwen/Qwen2.5-VL-3B-Instruct"})
 
 
@@ -39,9 +38,8 @@ def test_golden(tmp_path: Path) -> None:
 
 def test_two_side_by_side_and_one_that_would_not_start(tmp_path: Path) -> None:
     short = {"kv_cache_bytes": -GIB, "kv_cache_tokens": None, "max_concurrency": None}
-    page = shown(
-        one(tmp_path, "a[/]a.yaml"), one(tmp_path, "b.yaml", **short, problem="No room. Try more.")
-    )
+    second = one(tmp_path, "b.yaml", **short, problem="No room. Try more.")
+    page = shown(one(tmp_path, "a[/]a.yaml"), second)
     assert "b.yaml: vLLM would not start: No room\n" in page
     (row,) = [line for line in page.splitlines() if line.startswith("KV cache  ")]
     assert row.index("10.50 GiB") < row.index("−1.00 GiB")

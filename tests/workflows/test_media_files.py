@@ -76,9 +76,8 @@ def test_what_was_decoded_before_is_not_decoded_again(tmp_path: Path) -> None:
     cut = tmp_path / "cut.png"
     cut.write_bytes(png(99)[:-40])
     shard = tar(tmp_path / "a.tar", ("a.png", cut.read_bytes()))
-    path, copy = prepare_files(
-        [("image", str(cut)), ("image", f"tar://a.png::{shard}")], decoded=True
-    )
+    member = f"tar://a.png::{shard}"
+    path, copy = prepare_files([("image", str(cut)), ("image", member)], decoded=True)
     assert path == str(cut)
     assert Path(expect(str, copy)).read_bytes() == cut.read_bytes()
 

@@ -119,10 +119,8 @@ def test_hf_datasets_stay_such_and_are_not_decoded(monkeypatch: pytest.MonkeyPat
     datasets = pytest.importorskip("datasets")
     image, number = datasets.Image(), datasets.Value("int32")
     features = datasets.Features({"image": image, "more": datasets.List(image), "n": number})
-    rows = [
-        {"image": {"bytes": png(*size), "path": None}, "more": [{"bytes": png(*FITS)}], "n": number}
-        for number, size in enumerate(SIZES)
-    ]
+    more = [{"bytes": png(*FITS)}]
+    rows = [{"image": {"bytes": png(*one)}, "more": more, "n": n} for n, one in enumerate(SIZES)]
     whole = datasets.Dataset.from_list(rows, features=features)
     with monkeypatch.context() as patch:
         patch.setattr(datasets.Image, "decode_example", None)

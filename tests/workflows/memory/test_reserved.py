@@ -54,15 +54,7 @@ from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 from mmcalib.workflows.judging import explain_unrehearsed, judge_memory
 from tests.builders import some
 from tests.limits.costed import table_of
-from tests.workflows.rehearsals import (
-    GIB,
-    WIDTH,
-    answering,
-    deepstack,
-    limits,
-    peaks,
-    rehearsed,
-)
+from tests.workflows.rehearsals import GIB, WIDTH, answering, deepstack, limits, peaks, rehearsed
 
 GPU = gpus.find_gpu("L4")
 MIB = 1 << 20
@@ -97,12 +89,8 @@ def served(budget: Budget, alone: int, each: int) -> RehearsedMemory:
     one = budget.max_num_batched_tokens * alone
     many = budget.max_num_seqs
     prompts = [(1, one), (many, one + (many - 1) * each)]
-    return deepstack(
-        budget,
-        prefills=tuple(PromptsPeak(n, PhasePeak("prefill", at, 0, "", ())) for n, at in prompts),
-        outputs=None,
-        merge_peak_bytes=None,
-    )
+    prefills = tuple(PromptsPeak(n, PhasePeak("prefill", at, 0, "", ())) for n, at in prompts)
+    return deepstack(budget, prefills=prefills, outputs=None, merge_peak_bytes=None)
 
 
 def limits_of(args: Mapping[str, Any]) -> Budget:
@@ -159,10 +147,8 @@ def test_what_stays_resident_beside_the_language_model_decides() -> None:
     check = reserved_check(full, FOUR, remedies=["--one"])
     assert check.status == "fail"
     assert "under-reserved by 0.46 GiB" in check.detail
-    assert (
-        "the language model's step of 16,384 tokens takes 1.69 GiB beside 16,384 tokens in the "
-        "encoder cache (0.50 GiB)" in check.detail
-    )
+    step = "the language model's step of 16,384 tokens takes 1.69 GiB"
+    assert f"{step} beside 16,384 tokens in the encoder cache (0.50 GiB)" in check.detail
     assert check.remedy == "--one, or --allow-under-reserve"
 
 
