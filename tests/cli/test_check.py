@@ -47,9 +47,6 @@ def new(tmp_path: Path) -> Path:
     return folder
 
 
-ANSWER = {"role": "assistant", "content": "A page."}
-
-
 def objects(out: str) -> list[dict[str, object]]:
     for line in out.splitlines():
         fits("check", line)
@@ -212,10 +209,11 @@ def test_requests_are_checked_whole(cli, kept: Path, new: Path) -> None:
 def test_a_session_fails_at_a_turn(cli, kept: Path, new: Path) -> None:
     """Two chats by turns, each resending its history; a prompt may carry four images."""
     page = (new / "page.png").as_uri()
+    answer = {"role": "assistant", "content": "A page."}
 
     def turn(name: str, number: int) -> str:
         asked = json.loads(request(page, text=name))["messages"]
-        return json.dumps({"messages": [*[*asked, ANSWER] * (number - 1), *asked]})
+        return json.dumps({"messages": [*[*asked, answer] * (number - 1), *asked]})
 
     lines = [turn(name, number) for number in range(1, 7) for name in "ab"]
     # Some agents attach several at once, and another user asks the same first.

@@ -78,19 +78,16 @@ def test_the_model_of_a_log_is_looked_for_before_vllm_reads_anything(cli, tmp_pa
     assert "such as Qwen/Qwen2-VL-2B-Instruct" in ended.err
 
 
-WARM_UP = (
-    "non-default args: {'model': 'org/m', 'gpu_memory_utilization': 0.97}\n"
-    "Model loading took 14.36 GiB memory and 20.1 seconds\n"
-    "Available KV cache memory: 6.20 GiB\n"
-    '  File "/vllm/v1/worker/gpu_worker.py", line 413, in compile_or_warm_up_model\n'
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 594.00 MiB. GPU 0 has a total "
-    "capacity of 23.54 GiB of which 120.44 MiB is free.\n"
-)
-
-
 def test_a_log_answers_by_itself_without_its_model(cli, tmp_path: Path) -> None:
     """Published: an RTX 3090 whose warm-up ran out of memory starts with 0.94."""
-    (tmp_path / "server.log").write_text(WARM_UP)
+    (tmp_path / "server.log").write_text(
+        "non-default args: {'model': 'org/m', 'gpu_memory_utilization': 0.97}\n"
+        "Model loading took 14.36 GiB memory and 20.1 seconds\n"
+        "Available KV cache memory: 6.20 GiB\n"
+        '  File "/vllm/v1/worker/gpu_worker.py", line 413, in compile_or_warm_up_model\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 594.00 MiB. GPU 0 has a "
+        "total capacity of 23.54 GiB of which 120.44 MiB is free.\n"
+    )
     ended = cli("plan", "--log", "server.log", "--json")
     assert ended.code == 2
     plan = Plan.model_validate_json(ended.out)

@@ -142,10 +142,8 @@ def test_repeats_are_counted_by_content(cli, tmp_path: Path) -> None:
     os.link(folder / "a.png", folder / "link.png")
     with tarfile.open(folder / "x.tar", "w") as tar:
         tar.add(folder / "c.png", "d.png")
-    found = json.loads(cli("scan", "--data", str(folder), "--repeats", "--json").out)["corpus"]
+    found = json.loads(cli("scan", "--data", folder, "--repeats", "--json").out)["corpus"]
     assert (found["items"], found["distinct"]) == (5, 2)
-    found = json.loads(cli("scan", "--data", str(folder), "--json").out)["corpus"]
-    assert found["distinct"] is None
 
 
 BROKEN_PYAV = """

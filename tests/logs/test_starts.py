@@ -21,27 +21,21 @@ GIB, MIB = 2**30, 2**20
 Failure = tuple[str, Phase | None, OutOfMemory | None]
 
 
-def failures(rows: list[dict[str, Any]]) -> list[Failure]:
-    def size(said: str) -> int:
-        number, unit = said.split()
-        return round(float(number) * {"MiB": MIB, "GiB": GIB}[unit])
+def size(said: str) -> int:
+    number, unit = said.split()
+    return round(float(number) * {"MiB": MIB, "GiB": GIB}[unit])
 
-    return [
-        (
-            row["said"],
-            row["phase"],
-            row["oom"]
-            if row["oom"] is None
-            else OutOfMemory(**{f"{name}_bytes": size(said) for name, said in row["oom"].items()}),
-        )
-        for row in rows
-    ]
+
+def failure(said: str, phase: Phase | None, oom: dict[str, str] | None) -> Failure:
+    """A failure as `stated.yaml` has it."""
+    figures = {f"{name}_bytes": size(figure) for name, figure in (oom or {}).items()}
+    return said, phase, None if oom is None else OutOfMemory(**figures)
 
 
 _PUBLIC = yaml.safe_load((LOGS / "stated.yaml").read_text(encoding="utf-8"))
 STATED: dict[str, dict[str, Any]] = _PUBLIC["stated"]
-FAILED = {name: failures(rows) for name, rows in _PUBLIC["failed"].items()}
-MESSAGES = failures(_PUBLIC["messages"])
+FAILED = {name: [failure(**row) for row in rows] for name, rows in _PUBLIC["failed"].items()}
+MESSAGES = [failure(**row) for row in _PUBLIC["messages"]]
 
 
 def read_log(lines: list[str]) -> StartupLog:

@@ -23,7 +23,6 @@ from tests.report.example import SERVE, calibration
 from tests.report.golden import check_golden
 from tests.report.hostile import NAMES, named
 
-NASTY = ["it's", 'a "b"', "$(HOME) `id` $$ ü", "a\\b"]
 LIMIT = "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB"
 RAISED = Server(limits={LIMIT: 41}, given=(LIMIT,))
 
@@ -87,7 +86,7 @@ def test_docker_starts_vllm_with_the_same_words() -> None:
     assert "/home/me/.cache/huggingface:/hub" in words
 
 
-@pytest.mark.parametrize("value", NASTY)
+@pytest.mark.parametrize("value", ["it's", 'a "b"', "$(HOME) `id` $$ ü", "a\\b"])
 def test_docker_mounts_a_folder_and_hides_nothing(value: str) -> None:
     config = {"model": f"/models/{value}", "a": value}
     words = docker(calibration(engine_config=config, server=RAISED))

@@ -17,7 +17,6 @@ from tests.workflows.rehearsals import rehearsed
 
 L4 = gpus.find_gpu("L4")
 GIVEN = {"quantization": "awq", "tensor_parallel_size": 4, "enable_lora": True}
-FLAGS = ("--quantization", "awq")
 PYDANTIC = (
     "1 validation error for VllmConfig Value error, Cannot find the config file for awq "
     "[type=value_error, input_value=ArgsKwargs((), {'model_co... 'shutdown_timeout': 0})"
@@ -39,7 +38,7 @@ class Refusing:
 def judged(rehearsals: Refusing, model: str) -> None:
     resolved = ResolvedModel(id=model, path="p", source="bundled", notes=())
     with MemoryPrediction(L4, rehearsals, {"model": "p"}) as prediction:  # type: ignore[arg-type]
-        refuse_unusable(prediction, {**GIVEN}, {**GIVEN}, FLAGS, resolved)
+        refuse_unusable(prediction, GIVEN, GIVEN, ("--quantization", "awq"), resolved)
 
 
 def refused(reason: str) -> VllmRefused:

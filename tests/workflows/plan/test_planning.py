@@ -291,7 +291,6 @@ def test_no_plan_exceeds_the_sequences_that_the_log_allows(tmp_path: Path) -> No
     assert at.args(())["max_num_seqs"] == 108
 
 
-ENCODER = "Encoder cache will be initialized with a budget of 16384 tokens, and profiled with 1"
 WHOLE = "KV cache is needed, which is larger than the available"
 ONE = "ValueError: To serve at least one request with the models's max seq len (65536), "
 
@@ -353,11 +352,12 @@ def test_a_remedy_that_would_not_help_is_not_offered(tmp_path: Path) -> None:
 def test_no_context_is_offered_below_the_largest_item_with_its_answer(tmp_path: Path) -> None:
     args = "non-default args: {'max_num_batched_tokens': 2048, 'gpu_memory_utilization': 0.92}"
     said = args, "Available KV cache memory: 1.2 GiB", f"{ONE}9.0 GiB {WHOLE}"
+    budget = "Encoder cache will be initialized with a budget of 16384 tokens, and profiled with 1"
     for modality, contexts, least in (
         ("image", [], "a card with about 23.33 GiB for 17,408 tokens of context"),
         ("video", [{"max_model_len": 8192}], "a shorter --max-model-len"),
     ):
-        answer = written(tmp_path, *said, f"{ENCODER} {modality} items").answer(gpus.find_gpu("L4"))
+        answer = written(tmp_path, *said, f"{budget} {modality} items").answer(gpus.find_gpu("L4"))
         assert [one.changes for one in answer.fixes if "max_model_len" in one.changes] == contexts
         assert answer.least.startswith(least)
 

@@ -26,10 +26,6 @@ def split(requests: Sequence[ChatRequest]) -> list[SplitPrompt | None]:
     return [(tuple(map(hash, one.text().split())),) for one in requests]
 
 
-def refuse(requests: Sequence[ChatRequest]) -> list[SplitPrompt | None]:
-    return [None] * len(requests)
-
-
 def asking(found: LoadedCorpus, *texts: str, sent: Sequence[float | None] = ()) -> LoadedCorpus:
     """The corpus with these texts of its requests, in order, and when they were sent."""
     every = [
@@ -61,7 +57,8 @@ def test_equal_texts_are_one_and_are_counted_once() -> None:
 
 
 def test_what_requests_do_not_say_is_assumed() -> None:
-    found = make_trace(asking(corpus([], [[SMALL]]), "a b"), refuse)
+    given = asking(corpus([], [[SMALL]]), "a b")
+    found = make_trace(given, lambda requests: [None] * len(requests))
     assert found.requests[0].text_tokens == TEXT_TOKENS
     assert found.requests[0].answer_tokens == 1024
     assert found.assumptions == (
