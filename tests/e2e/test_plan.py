@@ -23,6 +23,7 @@ SHARED = ("--gpu", "L4", "--gpu-memory-free", "17GiB")
 
 
 def planned(cache: Path, *words: str | Path) -> Plan:
+    """The plan that the command prints, which fits its schema."""
     ended = mmcalib(cache, "plan", "--json", "--quiet", *words)
     fits("plan", ended.stdout)
     return Plan.model_validate_json(ended.stdout)
