@@ -12,23 +12,20 @@ from mmcalib.checks import catalogue
 from mmcalib.checks.catalogue import CHECKS, check_of_code
 from mmcalib.checks.check import Check, RemedyStyle, Taken
 from mmcalib.checks.facts import CheckFacts, JudgedConfig, OptionFacts
-from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.memory import Budget, Dummy
 from mmcalib.errors import UsageError
-from mmcalib.limits.costs import CostTable
 from mmcalib.limits.values import Count, ProfileReserve
 from mmcalib.workflows.judging import OPTION_RULES, judge
 from tests.builders import budget
-from tests.workflows.rehearsals import peaks, rehearsed
+from tests.limits.costed import table
+from tests.workflows.rehearsals import GIB, peaks, rehearsed
 
-GIB = 2**30
-IMAGE, VIDEO = Dummy(16_384, 0, {}), Dummy(114_688, 0, {})
 # Qwen2.5-VL-3B with image 2 and video 1, and with images alone.
 BUDGET = budget(
     114_688,
     {"image": 16_384, "video": 114_688},
     max_items_per_prompt={"image": 2, "video": 1},
-    dummies={"image": IMAGE, "video": VIDEO},
+    dummies={"image": Dummy(16_384, 0, {}), "video": Dummy(114_688, 0, {})},
     max_model_len=128_000,
     max_num_batched_tokens=8192,
 )
@@ -51,9 +48,7 @@ def every(
     """The findings of these arguments, under these limits."""
     most = {"image": 2, "video": 1, **limits}
     counts: Any = {modality: Count(count, "", "given") for modality, count in most.items()}
-    judged = JudgedConfig(
-        dict(args), counts, budget, budget, ProfileReserve(0, 0), CostTable(DEFAULT, {})
-    )
+    judged = JudgedConfig(dict(args), counts, budget, budget, ProfileReserve(0, 0), table())
     return list(judge(OPTION_RULES, CheckFacts(RemedyStyle.LINES, judged, options=known)))
 
 

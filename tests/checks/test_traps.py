@@ -11,19 +11,20 @@ from mmcalib.checks import file, items, limits, options, reserve
 from mmcalib.checks.check import Check, RemedyStyle
 from mmcalib.checks.facts import Alternatives, CheckFacts, JudgedConfig, LargestPrompt
 from mmcalib.checks.file import WrittenFile, check_file
-from mmcalib.domain.knobs import DEFAULT, FrameSampling
+from mmcalib.domain.knobs import FrameSampling
 from mmcalib.domain.memory import Budget, Dummy
-from mmcalib.domain.model import ModelInfo, Server
+from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import ImageShape, Modality, VideoShape
 from mmcalib.limits import effects, values
-from mmcalib.limits.costs import CostTable, ItemCost
+from mmcalib.limits.costs import ItemCost
 from mmcalib.limits.demand import Shortfall, WorstStep
 from mmcalib.limits.effects import Effect, Footprint, ItemOutcome
 from mmcalib.limits.processor_cache import CacheFloor
 from mmcalib.limits.values import ProfileReserve
 from mmcalib.workflows.validate.findings import hint_changes
 from tests import builders
-from tests.limits.costed import table_of
+from tests.limits.costed import cost, table
+from tests.workflows.fake_host import opened
 
 OPTIONS = {
     "model": "model",
@@ -45,19 +46,7 @@ PARSED = {
 
 KNOB = builders.area_cap()
 FPS = FrameSampling(path=("video", "fps"), value=2, steps=(0.5, 1, 2))
-OPENED = ModelInfo(
-    architecture="Qwen2_5_VLForConditionalGeneration",
-    modalities={"image": None, "video": None},
-    max_model_len=128_000,
-    knobs=(KNOB, FPS),
-    serve_defaults={"max_num_batched_tokens": 2048, "max_num_seqs": 128},
-    chunks_mm_input=True,
-    video_loader="qwen2_vl",
-    audio_rate_hz=None,
-    device="cpu",
-    starts_engines=True,
-    versions={},
-)
+OPENED = opened({"image": None, "video": None}, knobs=(KNOB, FPS))
 
 
 def budget(
@@ -86,10 +75,17 @@ def test_a_file_that_arrives_has_one_finding() -> None:
     assert [(c.name, c.status) for c in found.values()] == [("config parsing", "pass")]
 
 
-def test_a_false_that_is_dropped_is_named_with_what_works() -> None:
-    check = from_file("enable-prefix-caching: false\n")["false value of enable-prefix-caching"]
-    assert (check.status, check.remedy) == ("fail", "no-enable-prefix-caching: true")
-    assert "drops `enable-prefix-caching: false`" in check.detail
+@pytest.mark.parametrize(
+    ("key", "opposite"),
+    [
+        ("enable-prefix-caching", "no-enable-prefix-caching"),
+        ("no-enable-prefix-caching", "enable-prefix-caching"),
+    ],
+)
+def test_a_false_that_is_dropped_is_named_with_what_works(key: str, opposite: str) -> None:
+    check = from_file(f"{key}: false\n")[f"false value of {key}"]
+    assert (check.status, check.remedy) == ("fail", f"{opposite}: true")
+    assert f"drops `{key}: false`" in check.detail
 
 
 @pytest.mark.parametrize(
@@ -133,9 +129,8 @@ def test_a_value_that_is_refused_and_how_limits_were_once_spelled() -> None:
     limit = found["value of limit-mm-per-prompt"]
     assert (limit.status, limit.remedy) == ("fail", "limit-mm-per-prompt: {image: 2, video: 1}")
     assert found["value of max-num-seqs"].remedy == "correct or remove: max-num-seqs: many"
-    assert found["config parsing"].remedy == (
-        "correct or remove: limit-mm-per-prompt, max-num-seqs"
-    )
+    whole = found["config parsing"].remedy
+    assert whole == "correct or remove: limit-mm-per-prompt, max-num-seqs"
 
 
 def test_what_arrives_otherwise_is_said() -> None:
@@ -145,16 +140,13 @@ def test_what_arrives_otherwise_is_said() -> None:
     assert "vLLM drops an empty list" in found.detail
 
 
-NONE = CostTable(DEFAULT, {})
-
-
 def facts(
-    args: Mapping[str, Any], asked: Budget, plain: Any = None, table: CostTable = NONE, **known: Any
+    args: Mapping[str, Any], asked: Budget, plain: Any = None, *costs: ItemCost, **known: Any
 ) -> CheckFacts:
-    """Return the facts of a file with these arguments."""
+    """Return the facts of a file with these arguments, and of these items."""
     counts = values.count_limits(args, OPENED)
     reserved = values.token_adequacy(args, asked, counts)
-    judged = JudgedConfig(dict(args), counts, asked, plain or asked, reserved, table)
+    judged = JudgedConfig(dict(args), counts, asked, plain or asked, reserved, table(*costs))
     known = {"model": OPENED, "tries": Alternatives(), **known}
     return CheckFacts(RemedyStyle.LINES, judged, **known)
 
@@ -181,13 +173,9 @@ def test_the_remedies_of_a_hint_are_the_knob_in_its_spelling_and_no_hint() -> No
     (capped, knob), (plain, none) = hint_changes(HINTED, PLAIN, OPENED)
     area = 512 * 512 // 784 * 784
     assert (knob, none) == ((KNOB, area), None)
-    assert capped == {
-        "limit_mm_per_prompt": {"image": 1, "video": 0},
-        "mm_processor_kwargs": {
-            "images_kwargs": {"size": {"shortest_edge": 3136, "longest_edge": area}}
-        },
-    }
     assert plain == {"limit_mm_per_prompt": {"image": 1, "video": 0}}
+    size = {"shortest_edge": 3136, "longest_edge": area}
+    assert capped == {**plain, "mm_processor_kwargs": {"images_kwargs": {"size": size}}}
 
 
 def test_a_hint_above_the_maximum_is_ignored() -> None:
@@ -259,21 +247,15 @@ def test_own_items_fail_where_one_alone_is_too_long(context: int, status: str) -
 
 def test_limits_are_numbers_as_vllm_reads_them() -> None:
     args = {"limit_mm_per_prompt": {"image": {"count": "2", "width": "512"}, "video": "0"}}
-    assert values.normalize_limits(args) == {
-        "limit_mm_per_prompt": {"image": {"count": 2, "width": 512}, "video": 0}
-    }
+    limits = {"image": {"count": 2, "width": 512}, "video": 0}
+    assert values.normalize_limits(args) == {"limit_mm_per_prompt": limits}
     assert values.normalize_limits({"max_num_seqs": 4}) == {"max_num_seqs": 4}
 
 
-def cost(tokens: int) -> ItemCost:
-    return ItemCost(ImageShape(9, 9), 3, "a.png", tokens, tokens, 0, 0.0, (9, 9), "blank")
-
-
 def test_an_item_larger_than_the_encoder_cache() -> None:
-    table = table_of(DEFAULT, {ImageShape(9, 9): cost(9000)})
-    at = budget({"image": 1280}, cache=8192)
+    large, at = cost(ImageShape(9, 9), 9000), budget({"image": 1280}, cache=8192)
     args = {"mm_processor_kwargs": {"videos_kwargs": {"do_sample_frames": False}}}
-    (check,) = items.check_items_admitted(facts(args, at, table=table))
+    (check,) = items.check_items_admitted(facts(args, at, None, large))
     assert check.status == "fail"
     larger, cap = check.remedy.splitlines()
     assert yaml.safe_load(larger) == {"max-num-batched-tokens": 9000}
@@ -281,7 +263,7 @@ def test_an_item_larger_than_the_encoder_cache() -> None:
     both = {**args["mm_processor_kwargs"], "images_kwargs": {"size": size}}
     assert yaml.safe_load(cap) == {"mm-processor-kwargs": both}
     holds = budget({"image": 1280}, cache=9000)
-    (kept,) = items.check_items_admitted(facts({}, holds, table=table))
+    (kept,) = items.check_items_admitted(facts({}, holds, None, large))
     assert kept.status == "pass"
 
 
@@ -303,8 +285,7 @@ def test_a_flat_option_that_bleeds_and_one_that_does_not() -> None:
     moved = effects.most_changed_items(with_, less)
     alone = effects.scope_option(args, "max_pixels", "image")
     assert alone == {"mm_processor_kwargs": {"images_kwargs": {"a": 1, "max_pixels": 9}}}
-    check = limits.flat_option_check("max_pixels", moved, {"image": alone})
-    assert check is not None
+    check = builders.some(limits.flat_option_check("max_pixels", moved, {"image": alone}))
     assert (check.name, check.status) == ("scope of max_pixels", "warn")
     assert "image of 64×64: 100 → 10 tokens" in check.detail
     assert yaml.safe_load(check.remedy) == {"mm-processor-kwargs": alone["mm_processor_kwargs"]}
@@ -330,10 +311,9 @@ FLOOR = CacheFloor({"image": (3, GIB // 10), "video": (1, GIB // 2)})
 HEAVY = CacheFloor({"video": (9, GIB // 2)})
 
 
-def cached(args: Mapping[str, Any], floor: CacheFloor) -> list[Check]:
-    return list(
-        options.check_cache_floor(facts(args, PLAIN, tries=Alternatives(cache_floor=floor)))
-    )
+def cached(args: Mapping[str, Any], floor: CacheFloor, **known: Any) -> list[Check]:
+    tries = Alternatives(cache_floor=floor, **known)
+    return list(options.check_cache_floor(facts(args, PLAIN, tries=tries)))
 
 
 @pytest.mark.parametrize(
@@ -378,37 +358,24 @@ MIB = 2**20
 )
 def test_an_item_that_the_shared_cache_does_not_store_is_named(args, image_bytes, remedy) -> None:
     # The context may hold no video beside the images of `FLOOR`, yet one on its own.
-    tries = Alternatives(cache_floor=FLOOR, largest_bytes={"image": image_bytes, "video": 1})
-    found = list(options.check_cache_floor(facts(args, PLAIN, tries=tries)))
+    found = cached(args, FLOOR, largest_bytes={"image": image_bytes, "video": 1})
     assert [check.remedy for check in found] == ([] if remedy is None else [remedy])
     assert all(one.name == "shared cache for one image" for one in found)
 
 
 def test_a_variable_that_the_server_does_not_apply_is_named() -> None:
-    server = Server(
-        limits={"VLLM_MAX_IMAGE_PIXELS": 9},
-        given=("VLLM_MAX_IMAGE_PIXELS", "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"),
-    )
+    applied, other = "VLLM_MAX_IMAGE_PIXELS", "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"
+    server = Server(limits={applied: 9}, given=(applied, other))
     opened = replace(OPENED, server=server, versions={"vllm": "0.32.0"})
     (check,) = file.check_variables(facts({}, PLAIN, model=opened))
-    assert check.name == "effect of VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"
+    assert check.name == f"effect of {other}"
     assert check.detail == "vLLM 0.32.0's server does not apply this variable"
-    assert server.environment == {"VLLM_MAX_IMAGE_PIXELS": 9}
-
-
-def test_a_no_that_is_false_is_its_opposite() -> None:
-    check = from_file("no-enable-prefix-caching: false\n")[
-        "false value of no-enable-prefix-caching"
-    ]
-    assert check.remedy == "enable-prefix-caching: true"
+    assert server.environment == {applied: 9}
 
 
 def test_limits_that_show_nothing_only_bound() -> None:
-    said = [
-        Effect(("limit_mm_per_prompt", "image"), "stated", ""),
-        Effect(("max_model_len",), "stated", ""),
-    ]
-    (check,) = file.effect_checks(said)
+    stated = (("limit_mm_per_prompt", "image"), ("max_model_len",))
+    (check,) = file.effect_checks([Effect(path, "stated", "") for path in stated])
     assert check.detail == (
         "these only limit the items of a prompt: limit_mm_per_prompt.image; "
         "these repeat vLLM's defaults: max_model_len"

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as arrow
@@ -24,7 +25,8 @@ from tests.corpus.serving import serving
 from tests.corpus.tars import tar
 from tests.odd_media import silence
 from tests.programs import run_python
-from tests.report.example import calibration
+from tests.report.example import calibration, changed
+from tests.schemas import fits
 
 
 @pytest.fixture
@@ -45,10 +47,9 @@ def new(tmp_path: Path) -> Path:
     return folder
 
 
-ANSWER = {"role": "assistant", "content": "A page."}
-
-
 def objects(out: str) -> list[dict[str, object]]:
+    for line in out.splitlines():
+        fits("check", line)
     return [json.loads(line) for line in out.splitlines()]
 
 
@@ -120,7 +121,8 @@ def test_json_is_one_object_per_offender_and_a_summary(cli, kept: Path, new: Pat
     ended = cli("check", "--calibration", kept, "--json", "--quiet", new)
     strip, summary = objects(ended.out)
     assert strip["origin"] == str(new / "strip.png")
-    assert (strip["answer"], strip["basis"], strip["exact"]) == ("no", "refused", False)
+    assert (strip["kind"], strip["answer"]) == ("item", "no")
+    assert (strip["basis"], strip["exact"]) == ("refused", False)
     assert strip["shapes"] == [{"width_px": 3, "height_px": 700}]
     counts = {"checked": 2, "skipped": 1, "fits": 1, "no": 1, "unknown": 0, "given": 0}
     by = "Qwen2_5_VLProcessor of transformers"
@@ -159,26 +161,17 @@ def test_a_named_file_that_is_no_media_does_not_fit(cli, kept: Path, new: Path) 
 
 def test_paths_and_requests_come_from_standard_input(cli, kept, new: Path, monkeypatch) -> None:
     inline = "data:image/png;base64," + base64.b64encode(png(64, 64)).decode()
-    feed(
-        monkeypatch,
-        *(str(new / "page.png"), "", "missing.png"),
-        *(
-            request((new / "page.png").as_uri(), inline),
-            request(*[(new / "page.png").as_uri()] * 5),
-        ),
-        *(request("https://example.org/a.png"), "{broken"),
-    )
+    page = (new / "page.png").as_uri()
+    asked = (request(page, inline), request(*[page] * 5), request("https://example.org/a.png"))
+    feed(monkeypatch, str(new / "page.png"), "", "missing.png", *asked, "{broken")
     ended = cli("check", "--calibration", kept, "--stdin", "--json", "--quiet")
     assert ended.code == 3
     *offenders, summary = objects(ended.out)
-    assert [o["origin"] for o in offenders] == [
-        str(new.parent / "missing.png"),
-        *("line 5", "line 6", "line 7"),
-    ]
+    missing = str(new.parent / "missing.png")
+    assert [o["origin"] for o in offenders] == [missing, "line 5", "line 6", "line 7"]
     assert [o["answer"] for o in offenders] == ["no", "no", "unknown", "no"]
-    assert offenders[1]["remedy"] == (
-        "split into 2 prompts or calibrate again with --count image=5"
-    )
+    remedy = "split into 2 prompts or calibrate again with --count image=5"
+    assert offenders[1]["remedy"] == remedy
     assert offenders[2]["reason"] == "remote URL: its host is not in --allowed-media-domains"
     assert summary["checked"] == 6
 
@@ -216,10 +209,11 @@ def test_requests_are_checked_whole(cli, kept: Path, new: Path) -> None:
 def test_a_session_fails_at_a_turn(cli, kept: Path, new: Path) -> None:
     """Two chats by turns, each resending its history; a prompt may carry four images."""
     page = (new / "page.png").as_uri()
+    answer = {"role": "assistant", "content": "A page."}
 
     def turn(name: str, number: int) -> str:
         asked = json.loads(request(page, text=name))["messages"]
-        return json.dumps({"messages": [*[*asked, ANSWER] * (number - 1), *asked]})
+        return json.dumps({"messages": [*[*asked, answer] * (number - 1), *asked]})
 
     lines = [turn(name, number) for number in range(1, 7) for name in "ab"]
     # Some agents attach several at once, and another user asks the same first.
@@ -257,9 +251,7 @@ def test_a_path_in_a_message_is_read_but_not_as_sent(cli, kept, new, absolute, m
 
 
 def test_unknown_is_a_no_unless_it_is_allowed(cli, tmp_path: Path, new: Path, kept: Path) -> None:
-    without = json.loads(kept.read_text())
-    without["costs"]["modalities"]["image"]["rule"] = None
-    kept.write_text(json.dumps(without))
+    changed(calibration(), "costs.modalities.image", rule=None).save(kept)
     page = new / "page.png"
     ended = cli("check", "--calibration", kept, page)
     assert ended.code == 3
@@ -342,9 +334,8 @@ def test_limits_of_a_request_name_the_variable_that_admits_it(cli, kept: Path, n
 
 def test_a_text_that_no_run_bounds_is_not_calibrated_for_again(cli, kept: Path, new: Path) -> None:
     (new / "requests.jsonl").write_text(request((new / "page.png").as_uri()) + "\n")
-    without = json.loads(kept.read_text())
-    without["costs"]["text"]["compared"] = 0
-    kept.write_text(json.dumps(without))
+    text = replace(calibration().costs.text, compared=0)
+    changed(calibration(), "costs", text=text).save(kept)
     ended = cli("check", "--calibration", kept, "--requests", new / "requests.jsonl")
     assert "→ this model's text has no known limit" in ended.err
 

@@ -31,15 +31,12 @@ from mmcalib.workflows.doctor import (
 )
 from tests.conftest import ROOT
 from tests.corpus.serving import serving
+from tests.schemas import fits
 
 GIB = 2**30
 
-without_vllm = pytest.mark.skipif(
-    importlib.util.find_spec("vllm") is not None, reason="vLLM is installed"
-)
 
-
-@without_vllm
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
 def test_the_page_fits_80_columns_but_for_the_commands_to_copy(cli) -> None:
     ended = cli("doctor")
     assert ended.out == ""
@@ -52,7 +49,9 @@ def test_the_page_fits_80_columns_but_for_the_commands_to_copy(cli) -> None:
 
 
 def test_every_problem_comes_with_something_to_type(cli) -> None:
-    checks = json.loads(cli("doctor", "--json", "--quiet").out)["checks"]
+    printed = cli("doctor", "--json", "--quiet").out
+    fits("doctor", printed)
+    checks = json.loads(printed)["checks"]
     names = {check["name"] for check in checks}
     assert names >= {"media libraries", "vLLM", "engine", "model hub", "host memory"}
     wrong = [check for check in checks if check["status"] in ("warn", "fail")]
@@ -84,10 +83,8 @@ def test_a_library_that_cannot_read_a_clip_fails_by_name_and_version(monkeypatch
 def test_a_library_that_is_not_there_fails_with_what_installs_it(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "soundfile", None)
     found = doctor.check_media_libraries()
-    assert (found.status, found.remedy) == (
-        "fail",
-        "pip install --force-reinstall --no-deps soundfile",
-    )
+    assert found.status == "fail"
+    assert found.remedy == "pip install --force-reinstall --no-deps soundfile"
 
 
 def test_a_base_install_lacks_nothing_that_doctor_calls_media() -> None:

@@ -25,12 +25,10 @@ from tests.report.test_rehearsal_report import one as rehearsed_by
 from tests.schemas import fits
 from tests.workflows.rehearsals import GIB
 
-QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
-
 
 def kept(folder: Path, **changed: object) -> Calibration:
     folder.mkdir()
-    made = calibration().model_copy(update=changed)
+    made = calibration(**changed)
     made.save(folder / "calibration.json")
     return made
 
@@ -38,8 +36,9 @@ def kept(folder: Path, **changed: object) -> Calibration:
 def test_a_locale_without_its_characters_ends_nothing(tmp_path: Path) -> None:
     kept(tmp_path / "out")
     bare = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    words, env = ("report", "out", "--format", "text"), {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = run_python("-P", "-m", "mmcalib", *words, cwd=tmp_path, env=env | bare, errors="replace")
+    words = ("-P", "-m", "mmcalib", "report", "out", "--format", "text")
+    env = {**os.environ, **bare, "PYTHONPATH": str(ROOT)}
+    done = run_python(*words, cwd=tmp_path, env=env, errors="replace")
     assert done.returncode == 0, done.stderr
     assert "PASS. Serve" in done.stdout + done.stderr
 
@@ -75,9 +74,8 @@ def test_the_help_of_run_is_short_and_its_whole_is_one_option_away(cli) -> None:
 
 def test_gpus(cli) -> None:
     said = cli("list", "gpus")
-    assert [line.split()[0] for line in said.out.splitlines()] == [
-        gpu.name for gpu in gpus.catalogue_gpus()
-    ]
+    every = [line.split()[0] for line in said.out.splitlines()]
+    assert every == [gpu.name for gpu in gpus.catalogue_gpus()]
     (line,) = cli("list", "gpus", "4080", "super").out.splitlines()
     assert line.split()[:4] == ["RTX-4080-Super", *line.split()[1:3], "8.9"]
     listed = json.loads(cli("list", "gpus", "h100", "--json").out)
@@ -123,9 +121,8 @@ def test_diff_names_what_is_not_the_same(cli, tmp_path: Path) -> None:
     kept(tmp_path / "b", engine_config=config, checks=checks)
     found = json.loads(cli("diff", str(tmp_path / "a"), str(tmp_path / "b"), "--json").out)
     fits("diff", found)
-    assert found["Settings"] == [
-        ["max_model_len", str(made.engine_config["max_model_len"]), "4096"]
-    ]
+    before = str(made.engine_config["max_model_len"])
+    assert found["Settings"] == [["max_model_len", before, "4096"]]
     assert found["Inputs"] == [["verdict", "pass · 1 warning", "pass"]]
     assert {new for _, _, new in found["Checks"]} == {"pass"}
     assert "Memory, tuned" not in found
@@ -139,12 +136,9 @@ def test_diff_names_what_is_not_the_same(cli, tmp_path: Path) -> None:
 def test_diff_takes_two_rehearsals(cli, tmp_path: Path) -> None:
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     old.write_text(rehearsed_by(tmp_path).model_dump_json())
-    less: dict[str, Any] = {
-        "kv_cache_bytes": -GIB,
-        "kv_cache_tokens": None,
-        "max_concurrency": None,
-    }
-    new.write_text(rehearsed_by(tmp_path, vllm="0.33.0", **less).model_dump_json())
+    less: dict[str, Any] = {"kv_cache_tokens": None, "max_concurrency": None}
+    without = rehearsed_by(tmp_path, vllm="0.33.0", kv_cache_bytes=-GIB, **less)
+    new.write_text(without.model_dump_json())
     found = json.loads(cli("diff", str(old), str(new), "--json").out)
     fits("diff", found)
     assert found == {
@@ -166,7 +160,7 @@ def test_a_report_to_standard_output(cli, tmp_path: Path, working_folder: Path) 
     """It wrote a file called `-`."""
     kept(tmp_path / "out")
     said = cli("report", str(tmp_path / "out"), "--format", "md", "--out", "-")
-    assert said.out.startswith(f"# {QWEN}: vLLM tuned")
+    assert said.out.startswith("# Qwen/Qwen2.5-VL-3B-Instruct: vLLM tuned")
     assert said.err == ""
     assert list(working_folder.iterdir()) == []
     emitted = cli("report", str(tmp_path / "out"), "--emit", "args", "--out", "-")
@@ -180,7 +174,7 @@ def test_what_an_interrupted_run_left_needs_no_force(tmp_path: Path) -> None:
     (out / "skipped.jsonl").touch()
     check_output_dir(out, force=False)
     unfinished = CheckResult(name=RUN_COMPLETION.name, status="fail", detail="not at its end")
-    calibration().model_copy(update={"checks": [unfinished]}).save(out / "calibration.json")
+    calibration(checks=[unfinished]).save(out / "calibration.json")
     check_output_dir(out, force=False)
     calibration().save(out / "calibration.json")
     with pytest.raises(UsageError, match="is not empty"):

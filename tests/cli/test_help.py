@@ -11,6 +11,7 @@ import pytest
 import typer.main
 
 from mmcalib.cli.app import app
+from mmcalib.limits.policy import Policy
 from tests.conftest import ROOT
 from tests.programs import run_program
 
@@ -37,16 +38,13 @@ def test_the_root_shows_its_commands(cli) -> None:
 
 
 def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
-    from mmcalib.limits.policy import Policy
-
-    shown = {parameter.name: parameter.default for parameter in COMMANDS["run"].params}
-    policy = Policy()
-    said = {parameter.name: parameter.help for parameter in COMMANDS["run"].params}
+    options = {option.name: option for option in COMMANDS["run"].params}
+    policy, said = Policy(), {name: option.help for name, option in options.items()}
     assert f"default: {policy.text_reserve_tokens}." in said["text_reserve_tokens"]
     assert f"{policy.prefer} (default):" in said["prefer"]
     assert f"default: {policy.coverage:g}." in said["coverage"]
     words = {"text_reserve_tokens", "prefer", "coverage", "max_model_len", "media_io_kwargs"}
-    assert [shown[name] for name in sorted(words)] == [None] * len(words)
+    assert {options[name].default for name in words} == {None}
 
 
 def test_help_and_version_may_be_commands_or_one_letter(cli) -> None:

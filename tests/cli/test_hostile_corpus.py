@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from tests.cli.test_usage import ends_well
 from tests.corpus import tars
 from tests.processes import started_with
 from tests.security.commands import started
@@ -24,16 +25,6 @@ TREE_FILES = 200
 def processes(cache: Path) -> list[int]:
     """Those that were started with this cache."""
     return started_with(f"MMCALIB_CACHE_DIR={cache}\0")
-
-
-def one_error(err: str) -> tuple[str, str]:
-    """The error and its hint, which must be all there is."""
-    lines = err.splitlines()
-    assert "Traceback" not in err
-    assert lines[0].startswith("error: "), err
-    assert len(lines) == 2, err
-    assert lines[1].startswith("  try: "), err
-    return lines[0].removeprefix("error: "), lines[1].removeprefix("  try: ")
 
 
 @pytest.fixture
@@ -62,7 +53,9 @@ def test_a_source_that_is_none_is_one_line(data: str, says: str, cli, tmp_path: 
     (tmp_path / "empty.txt").write_text("\n")
     ended = cli("scan", "--data", data, "--quiet")
     assert (ended.code, ended.out) == (1, "")
-    assert says in one_error(ended.err)[0]
+    assert ends_well(ended.err)
+    error, _ = ended.err.splitlines()
+    assert says in error
 
 
 def harm(folder: Path, elsewhere: Path) -> None:

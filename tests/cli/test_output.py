@@ -1,6 +1,5 @@
 """The folder of results: what is in it after each step, and how the command ends."""
 
-import io
 import json
 import os
 from collections.abc import Sequence
@@ -9,7 +8,6 @@ from typing import Any
 
 import pytest
 import yaml
-from rich.console import Console
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.cli.output import FILES, OTHER_FORMS, check_output_dir, finish, save
@@ -21,22 +19,20 @@ from mmcalib.errors import VerdictError
 from mmcalib.options.option import make_options
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.workflows.run.session import RunOutcome
-from tests.report.example import calibration
+from tests.report.example import calibration, changed
+from tests.report.golden import printed
 from tests.report.hostile import NAMES, named
 
 
 def leave(found: Calibration, out: Path, *, command: Sequence[str] = (), **how: Any) -> str:
-    page = io.StringIO()
-    console = Console(file=page, width=80)
     options = make_options(ResultOptions, how)
-    finish(found, out, console, options, command=command)
-    return page.getvalue()
+    return printed(lambda console: finish(found, out, console, options, command=command))
 
 
 def failed() -> Calibration:
-    found = calibration()
-    no = found.checks[1].model_copy(update={"status": "fail", "remedy": "--sample 99"})
-    return found.model_copy(update={"verdict": "fail", "checks": [found.checks[0], no]})
+    first, second, *_ = calibration().checks
+    no = second.model_copy(update={"status": "fail", "remedy": "--sample 99"})
+    return calibration(verdict="fail", checks=[first, no])
 
 
 def test_claiming_makes_nothing(tmp_path: Path) -> None:
@@ -73,18 +69,15 @@ LENGTH = "VLLM_MAX_AUDIO_DECODE_DURATION_S"
 
 def with_server(*given: str, **needed: int) -> Calibration:
     server = Server(limits={LENGTH: 1200}, given=given)
-    return calibration().model_copy(update={"server": server, "needed": needed})
+    return calibration(server=server, needed=needed)
 
 
 def test_items_that_the_server_refuses_come_with_the_command_that_includes_them(tmp_path) -> None:
     """The variables are not set behind anybody's back: limits were derived without the items."""
     refusing = with_server(**{LENGTH: 1800})
     words = ("run", "--data", "my media", "--emit", "k8s", "--", "--max-num-seqs", "4")
-    (line,) = [
-        line
-        for line in leave(refusing, tmp_path, command=words, emit=["k8s"]).splitlines()
-        if LENGTH in line
-    ]
+    said = leave(refusing, tmp_path, command=words, emit=["k8s"])
+    (line,) = [line for line in said.splitlines() if LENGTH in line]
     again = "mmcalib run --data 'my media' --emit k8s --force -- --max-num-seqs 4"
     assert line.endswith(f": {LENGTH}=1800 {again}")
     assert LENGTH not in leave(calibration(), tmp_path, command=words)
@@ -96,10 +89,8 @@ def test_limits_that_were_raised_for_the_run_stand_before_the_server(tmp_path: P
     """A shell without them would start a server that refuses what was calibrated for."""
     said = leave(with_server(LENGTH), tmp_path)
     assert f"Serve:  {LENGTH}=1200 " in said
-    assert (
-        f"# Serve with: {LENGTH}=1200 {serve_command(tmp_path / 'engine.yaml')}"
-        in (tmp_path / "engine.yaml").read_text()
-    )
+    with_limit = f"# Serve with: {LENGTH}=1200 {serve_command(tmp_path / 'engine.yaml')}"
+    assert with_limit in (tmp_path / "engine.yaml").read_text()
 
 
 def test_a_failed_verdict_writes_no_config_and_ends_with_3(tmp_path: Path) -> None:
@@ -133,8 +124,7 @@ def test_strict_says_no_where_anything_was_skipped(tmp_path: Path) -> None:
         leave(calibration(), tmp_path, strict=True)
     assert "skipped.jsonl" in caught.value.hint
     assert (tmp_path / "engine.yaml").exists()
-    clean = calibration().corpus.model_copy(update={"skipped": 0})
-    leave(calibration().model_copy(update={"corpus": clean}), tmp_path, strict=True)
+    leave(changed(calibration(), "corpus", skipped=0), tmp_path, strict=True)
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)

@@ -1,11 +1,10 @@
 """The output of `mmcalib plan` and `mmcalib validate`."""
 
-import io
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from mmcalib.limits.demand import ObservedOom
 from mmcalib.remedies.log import LogAnswer
@@ -21,7 +20,8 @@ from mmcalib.results.plan import (
     ValidatedMemory,
     Validation,
 )
-from tests.report.golden import check_golden
+from tests.builders import some
+from tests.report.golden import check_golden, printed
 from tests.schemas import fits
 
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
@@ -79,27 +79,24 @@ def test_the_model_of_a_log_is_looked_for_before_vllm_reads_anything(cli, tmp_pa
     assert "such as Qwen/Qwen2-VL-2B-Instruct" in ended.err
 
 
-WARM_UP = (
-    "non-default args: {'model': 'org/m', 'gpu_memory_utilization': 0.97}\n"
-    "Model loading took 14.36 GiB memory and 20.1 seconds\n"
-    "Available KV cache memory: 6.20 GiB\n"
-    '  File "/vllm/v1/worker/gpu_worker.py", line 413, in compile_or_warm_up_model\n'
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 594.00 MiB. GPU 0 has a total "
-    "capacity of 23.54 GiB of which 120.44 MiB is free.\n"
-)
-
-
 def test_a_log_answers_by_itself_without_its_model(cli, tmp_path: Path) -> None:
     """Published: an RTX 3090 whose warm-up ran out of memory starts with 0.94."""
-    (tmp_path / "server.log").write_text(WARM_UP)
+    (tmp_path / "server.log").write_text(
+        "non-default args: {'model': 'org/m', 'gpu_memory_utilization': 0.97}\n"
+        "Model loading took 14.36 GiB memory and 20.1 seconds\n"
+        "Available KV cache memory: 6.20 GiB\n"
+        '  File "/vllm/v1/worker/gpu_worker.py", line 413, in compile_or_warm_up_model\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 594.00 MiB. GPU 0 has a "
+        "total capacity of 23.54 GiB of which 120.44 MiB is free.\n"
+    )
     ended = cli("plan", "--log", "server.log", "--json")
     assert ended.code == 2
     plan = Plan.model_validate_json(ended.out)
-    assert (plan.verdict, plan.log is not None) == ("not rehearsed", True)
-    assert plan.log is not None
-    assert plan.log.missing_bytes == round(594 * MIB) - round(120.44 * MIB)
-    assert plan.log.figures["weights_bytes"] == round(14.36 * GIB)
-    assert [fix.flags for fix in plan.log.fixes] == ["--gpu-memory-utilization 0.94"]
+    assert plan.verdict == "not rehearsed"
+    log = some(plan.log)
+    assert log.missing_bytes == round(594 * MIB) - round(120.44 * MIB)
+    assert log.figures["weights_bytes"] == round(14.36 * GIB)
+    assert [fix.flags for fix in log.fixes] == ["--gpu-memory-utilization 0.94"]
     assert "computed from the log" in " ".join(ended.err.split())
     assert "RTX-3090" in plan.problem
     fits("plan", ended.out)
@@ -114,14 +111,14 @@ SHORT = Memory(
     label="rehearsed",
 )
 
-ENOUGH = SHORT.model_copy(
-    update={
-        "kv_cache_bytes": GIB,
-        "kv_cache_tokens": 29_127,
-        "max_concurrency": 3.56,
-        "note": "",
-        "starts": True,
-    }
+ENOUGH = Memory(
+    total_bytes=12 * GIB,
+    weights_bytes=7 * GIB,
+    kv_cache_bytes=GIB,
+    kv_cache_tokens=29_127,
+    max_concurrency=3.56,
+    starts=True,
+    label="rehearsed",
 )
 
 
@@ -184,21 +181,16 @@ def a_plan(**more: object) -> Plan:
     return Plan.model_validate({**values, **more})
 
 
-def page(plan: Plan, *, verbose: bool = False, log: LogAnswer | None = None) -> str:
-    text = io.StringIO()
-    console = Console(file=text, width=100, color_system=None, highlight=False)
-    if log is not None:
-        print_log(log, console)
-    print_plan(plan, console, verbose=verbose)
-    return text.getvalue()
+def page(plan: Plan, *, verbose: bool = False, width: int = 100) -> str:
+    log = "" if plan.log is None else printed(partial(print_log, plan.log), width)
+    return log + printed(partial(print_plan, plan, verbose=verbose), width)
 
 
 def test_golden() -> None:
     fix = Proposal("--max-num-seqs 8", {"max_num_seqs": 8}, "speed", "at most 8")
     log = answer(fixes=(fix,), notes=("of 0.9",), others=("line 9: n, started",))
     plan = a_plan(kept=["max_model_len=32k"], log=log, logged=SHORT, anchored_bytes=-GIB)
-    shown = page(plan, verbose=True, log=log)
-    check_golden("plan.txt", "\n".join(line.rstrip() for line in shown.splitlines()) + "\n")
+    check_golden("plan.txt", page(plan, verbose=True))
 
 
 def test_the_answer_comes_first_and_the_rest_with_verbose() -> None:
@@ -209,7 +201,7 @@ def test_the_answer_comes_first_and_the_rest_with_verbose() -> None:
     assert "nothing else runs" in page(a_plan(), verbose=True)
     assert shown.rstrip().endswith("Add to vllm serve: --eager")
     log = answer(failures=("memory " * 40 + "remedy",), figures={"others_bytes": GIB})
-    shown = page(a_plan(log=log), log=log)
+    shown = page(a_plan(log=log))
     assert "memory remedy" in " ".join(shown.split())
     assert shown.rstrip().endswith("Stop the other process, and add to vllm serve: --eager")
 
@@ -227,8 +219,6 @@ FALLS_SHORT = CheckResult(
     name="memory reserve", status="fail", detail="under-reserved by 0.46 GiB", remedy="a cure"
 )
 
-HOLDS = CheckResult(name="memory reserve", status="pass", detail="the costliest step, rehearsed")
-
 
 @pytest.mark.parametrize("verdict", ["under-reserved", "out of reach"])
 def test_nothing_is_offered_to_add_that_does_not_reach_the_goal(verdict: str) -> None:
@@ -240,18 +230,16 @@ def test_nothing_is_offered_to_add_that_does_not_reach_the_goal(verdict: str) ->
 
 
 def test_what_startup_does_not_reserve_is_said_of_each_proposal() -> None:
-    best = a_plan().combination
-    assert best is not None
-    holds = best.model_copy(update={"reserved": HOLDS})
-    shown = page(a_plan(memory=ENOUGH, reserved=FALLS_SHORT, combination=holds))
-    assert shown.index("the costliest step, rehearsed") < shown.index("under-reserved by 0.46 GiB")
+    said = "the costliest step, rehearsed"
+    holds = CheckResult(name="memory reserve", status="pass", detail=said)
+    best = some(a_plan().combination).model_copy(update={"reserved": holds})
+    shown = page(a_plan(memory=ENOUGH, reserved=FALLS_SHORT, combination=best))
+    assert shown.index(said) < shown.index("under-reserved by 0.46 GiB")
 
 
 def test_flags_are_not_broken_within_words_on_eighty_columns() -> None:
     flags = "--max-num-batched-tokens 2048 --gpu-memory-utilization 0.95 --kv-cache-dtype fp8"
-    text, plan = io.StringIO(), a_plan(tried=[tried(flags)])
-    print_plan(plan, Console(file=text, width=80, color_system=None, highlight=False), verbose=True)
-    shown = text.getvalue()
+    shown = page(a_plan(tried=[tried(flags)]), verbose=True, width=80)
     assert [word for word in flags.split() if word not in shown] == []
     assert max(map(len, shown.splitlines())) <= 80
 
@@ -295,9 +283,7 @@ def a_validation(**changes: Any) -> Validation:
 
 
 def page_of(validation: Validation) -> str:
-    out = io.StringIO()
-    print_validation(validation, Console(file=out, width=100, color_system=None, highlight=False))
-    return out.getvalue()
+    return printed(partial(print_validation, validation), width=100)
 
 
 def test_the_page_says_what_it_is_of_and_what_is_wrong_first() -> None:
@@ -312,10 +298,8 @@ def test_the_page_says_what_it_is_of_and_what_is_wrong_first() -> None:
 
 
 def test_a_file_that_cannot_be_read_has_a_page_too() -> None:
-    nothing = a_validation(
-        engine_config=None, budget=None, memory=None, source=None, model="", gpu="", tool={},
-        items="none", flags=[], config="c\x1b[2J.yaml",
-    )  # fmt: skip
-    shown = page_of(nothing)
+    unread = dict.fromkeys(("engine_config", "budget", "memory", "source"))
+    words = {"model": "", "gpu": "", "items": "none", "config": "c\x1b[2J.yaml"}
+    shown = page_of(a_validation(**unread, **words, tool={}, flags=[]))
     assert "\x1b" not in shown
     assert "What vLLM" not in shown

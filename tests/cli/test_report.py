@@ -11,6 +11,7 @@ from mmcalib.engine.environment import serve_command, serve_program
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.results.part import CheckResult
 from tests.report.example import calibration
+from tests.schemas import fits
 
 
 @pytest.fixture
@@ -61,21 +62,19 @@ def test_another_file_is_not_overwritten_by_accident(cli, out: Path, tmp_path: P
 
 
 def test_json_says_what_was_written(cli, out: Path) -> None:
-    said = json.loads(cli("report", "--json", "--no-thumbnails", "--redact-paths").out)
+    printed = cli("report", "--json", "--no-thumbnails", "--redact-paths").out
+    fits("report", printed)
+    said = json.loads(printed)
     assert said["written"] == "out/report.html"
     assert said["bytes"] == (out / "report.html").stat().st_size
     assert "page-7" not in (out / "report.html").read_text("utf-8")
 
 
-FAILED = CheckResult(name="prompt length", status="fail", detail="too long", remedy="fewer items")
-
-
 @pytest.fixture
-def failed(out: Path) -> Path:
-    """The folder of a run whose verdict is fail."""
-    found = calibration().model_copy(update={"verdict": "fail", "checks": [FAILED]})
-    found.save(out / "calibration.json")
-    return out
+def failed(out: Path) -> None:
+    """The run's verdict is fail."""
+    no = CheckResult(name="prompt length", status="fail", detail="too long", remedy="fewer items")
+    calibration(verdict="fail", checks=[no]).save(out / "calibration.json")
 
 
 @pytest.mark.parametrize("form", CONFIGURATIONS)
@@ -89,11 +88,9 @@ def test_the_form_is_all_of_standard_output_and_its_use_is_on_the_other(cli, out
 
 def test_it_goes_to_a_file_that_json_names(cli, out: Path) -> None:
     said = cli("report", "--emit", "env", "--out", "a b.env", "--json")
-    assert json.loads(said.out) == {
-        "written": "a b.env",
-        "format": "env",
-        "bytes": Path("a b.env").stat().st_size,
-    }
+    fits("report", said.out)
+    size = Path("a b.env").stat().st_size
+    assert json.loads(said.out) == {"written": "a b.env", "format": "env", "bytes": size}
     assert "--env-file 'a b.env'" in said.err
 
 
@@ -101,20 +98,17 @@ def test_it_goes_to_a_file_that_json_names(cli, out: Path) -> None:
 def test_how_to_use_it_names_limits_that_the_form_does_not_carry(cli, out, form: str, said) -> None:
     name = "VLLM_MAX_AUDIO_DECODE_DURATION_S"
     server = Server(limits={name: 1200}, given=(name,))
-    calibration().model_copy(update={"server": server}).save(out / "calibration.json")
+    calibration(server=server).save(out / "calibration.json")
     shown = cli("report", "out", "--emit", form)
     assert (f"{name}=1200 " in shown.err) is said
     assert (f"{name}=1200" in shown.out) is (form != "args")
 
 
-def test_one_that_failed_is_not_emitted(cli, failed: Path) -> None:
+def test_one_that_failed_is_emitted_by_force_alone_with_a_warning(cli, failed: None) -> None:
     said = cli("report", "--emit", "args")
     assert (said.code, said.out) == (3, "")
     assert "prompt length: too long" in said.err
     assert "fewer items" in said.err
-
-
-def test_force_emits_it_with_a_warning(cli, failed: Path) -> None:
     said = cli("report", "--emit", "k8s", "--force")
     assert said.code == 0
     assert said.out.startswith("# The verdict is fail: prompt length")

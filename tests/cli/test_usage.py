@@ -51,7 +51,7 @@ def test_a_reserve_of_nothing_is_not_the_default() -> None:
 
 
 def results(folder: Path) -> dict[str, str]:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir()
     old = {"engine.yaml": "model: old\n", "calibration.json": "{}", "mine.txt": "keep"}
     for name, text in old.items():
         (folder / name).write_text(text)
@@ -131,7 +131,6 @@ def test_media_options_reach_the_policy() -> None:
     assert job.policy.media_io_kwargs == {"video": {"fps": 1}}
 
 
-RUN = f"run --model {MODEL}"
 MISTAKES = [
     [cell.strip() for cell in line.split("|")]
     for line in (DATA / "mistakes.txt").read_text("utf-8").splitlines()[1:]
@@ -233,7 +232,7 @@ def test_a_reader_that_leaves_is_no_error(words: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "kind", "code"),
     [
-        (f"{RUN} --data nowhere", "corpus", 1),
+        (f"run --model {MODEL} --data nowhere", "corpus", 1),
         ("run", "usage", 2),
         ("run --model ./none --data media", "model", 1),
         ("list cards", "usage", 2),

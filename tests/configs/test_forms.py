@@ -23,11 +23,17 @@ def read(folder: Path, name: str, text: str, choice: str = "") -> WrittenConfigu
     return read_configuration(folder / f"{name}{choice}")
 
 
+def heard(folder: Path, name: str, text: str, choice: str = "") -> tuple[str, list[str]]:
+    """The flags of a server of `MODEL`, and the notes on what is not read."""
+    found = read(folder, name, text, choice)
+    assert found.model == MODEL
+    return " ".join(found.file_flags), list(found.unread)
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_is_read_as_bash_reads_it(tmp_path: Path, name: str) -> None:
-    found = read(tmp_path, "start", SCRIPTS[name]["text"])
-    assert (found.model, " ".join(found.file_flags)) == (MODEL, LENGTH)
-    assert list(found.unread) == SCRIPTS[name].get("notes", [])
+    script = SCRIPTS[name]
+    assert heard(tmp_path, "start", script["text"]) == (LENGTH, script.get("notes", []))
 
 
 @pytest.mark.parametrize("name", SEVERAL)
@@ -44,13 +50,14 @@ def test_several_servers_are_a_question(tmp_path: Path, name: str) -> None:
 def test_what_compose_fills_in_is_named(tmp_path: Path) -> None:
     command = f"[--model, '${{M:-{MODEL}}}', --dtype, '${{D}}', --seed, '${{S:?}}', --port, $P]"
     text = f"services: {{v: {{image: ours, command: {command}, environment: [P=1]}}}}\n"
-    found = read(tmp_path, "compose.yaml", text)
-    assert (found.model, found.file_flags) == (MODEL, ())
-    assert list(found.unread) == [
-        "line 1: --dtype is left out: ${D} is not set in the file",
-        "line 1: --seed is left out: ${S:?} is not set in the file",
-        "line 1: --port is left out: $P is not set in the file",
-    ]
+    assert heard(tmp_path, "compose.yaml", text) == (
+        "",
+        [
+            "line 1: --dtype is left out: ${D} is not set in the file",
+            "line 1: --seed is left out: ${S:?} is not set in the file",
+            "line 1: --port is left out: $P is not set in the file",
+        ],
+    )
 
 
 def test_compose_splits_a_command_without_comments_or_variables_of_a_shell(tmp_path: Path) -> None:
@@ -64,9 +71,8 @@ def test_compose_splits_a_command_without_comments_or_variables_of_a_shell(tmp_p
 def test_what_a_compose_service_takes_from_elsewhere_is_named(tmp_path: Path) -> None:
     own = f"extends: base, env_file: .env, command: [--model, {MODEL}]"
     text = f"services: {{base: {{environment: [S=1]}}, v: {{{own}}}}}\n"
-    found = read(tmp_path, "compose.yaml", text)
-    assert (found.model, found.file_flags) == (MODEL, ())
-    assert found.unread == ("line 1: env_file is not read", "line 1: extends is not read")
+    notes = ["line 1: env_file is not read", "line 1: extends is not read"]
+    assert heard(tmp_path, "compose.yaml", text) == ("", notes)
 
 
 def test_what_a_chart_or_kserve_adds_is_named(tmp_path: Path) -> None:
@@ -77,18 +83,18 @@ decode:
   containers:
   - {{image: vllm, args: [--enforce-eager, true, --seed, "1", --port, "{{{{ .p }}}}"], envFrom: []}}
 """
-    found = read(tmp_path, "values.yaml", text)
-    assert (found.model, found.file_flags) == (MODEL, ("--seed", "1"))
-    assert list(found.unread) == [
-        "line 3: parallelism is not read",
-        "line 5: envFrom is not read",
-        "line 5: --enforce-eager is left out: true is no text",
-        "line 5: --port is left out: {{ .p }} is not filled in",
-    ]
-    text = (
-        f"kind: A\nspec: {{model: {{modelFormat: {{}}, runtime: v, args: [--model, {MODEL}]}}}}\n"
+    assert heard(tmp_path, "values.yaml", text) == (
+        "--seed 1",
+        [
+            "line 3: parallelism is not read",
+            "line 5: envFrom is not read",
+            "line 5: --enforce-eager is left out: true is no text",
+            "line 5: --port is left out: {{ .p }} is not filled in",
+        ],
     )
-    assert list(read(tmp_path, "a.yaml", text).unread) == ["line 2: runtime is not read"]
+    served = f"{{modelFormat: {{}}, runtime: v, args: [--model, {MODEL}]}}"
+    text = f"kind: A\nspec: {{model: {served}}}\n"
+    assert heard(tmp_path, "a.yaml", text) == ("", ["line 2: runtime is not read"])
 
 
 @pytest.mark.parametrize(
@@ -96,8 +102,7 @@ decode:
     [("compose.yaml", "#vllm"), ("calls.sh", ":2"), ("branches.sh", ":4"), ("README.md", ":6")],
 )
 def test_the_answer_chooses_one(tmp_path: Path, name: str, choice: str) -> None:
-    chosen = read(tmp_path, name, SEVERAL[name]["text"], choice)
-    assert (chosen.model, " ".join(chosen.file_flags), chosen.unread) == (MODEL, LENGTH, ())
+    assert heard(tmp_path, name, SEVERAL[name]["text"], choice) == (LENGTH, [])
 
 
 @pytest.mark.engine
@@ -123,12 +128,13 @@ def test_the_release_of_an_image_is_read(tmp_path: Path, image: str) -> None:
 
 
 def test_a_program_is_read_without_running_it(tmp_path: Path) -> None:
-    first = read(tmp_path, "offline.py", PROGRAM, ":4")
-    assert (first.model, first.file_flags) == (MODEL, ("--max-model-len", "8192", "--seed", "16"))
-    assert list(first.unread) == [
-        "line 4: limit_mm_per_prompt is left out: LIMIT is known only when it runs",
-        "line 4: max_num_batched_tokens is read as vllm serve's default, not LLM's",
-    ]
+    assert heard(tmp_path, "offline.py", PROGRAM, ":4") == (
+        f"{LENGTH} --seed 16",
+        [
+            "line 4: limit_mm_per_prompt is left out: LIMIT is known only when it runs",
+            "line 4: max_num_batched_tokens is read as vllm serve's default, not LLM's",
+        ],
+    )
     second = read(tmp_path, "offline.py", PROGRAM, ":5")
     assert (second.model, second.file_flags) == (LARGER, ("--enforce-eager",))
 
@@ -148,15 +154,13 @@ def serve():
 def stop():
     command = ["sleep"]; command.append("1")
 """
-    found = read(tmp_path, "a.py", text)
-    assert (found.model, " ".join(found.file_flags)) == (
-        MODEL,
+    assert heard(tmp_path, "a.py", text) == (
         '--uvicorn-log-level=info --port 8192 --seed 12 --limit-mm-per-prompt {"image": 2}',
+        [
+            "line 9: command.append('--enforce-eager') is not read",
+            "line 6: --max-num-seqs is left out: SEQUENCES is known only when it runs",
+        ],
     )
-    assert list(found.unread) == [
-        "line 9: command.append('--enforce-eager') is not read",
-        "line 6: --max-num-seqs is left out: SEQUENCES is known only when it runs",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -171,29 +175,27 @@ def stop():
     ],
 )
 def test_lists_that_are_joined_and_texts_for_a_shell(tmp_path: Path, program: str) -> None:
-    found = read(tmp_path, "a.py", program)
-    assert (found.model, " ".join(found.file_flags), found.unread) == (MODEL, LENGTH, ())
+    assert heard(tmp_path, "a.py", program) == (LENGTH, [])
 
 
 @pytest.mark.parametrize("change", ["a[2] = 'b'", "a.insert(3, '--seed')", "del a[2]"])
 def test_another_change_of_a_list_is_named(tmp_path: Path, change: str) -> None:
     text = f"a = ['vllm', 'serve', '{MODEL}', '--max-model-len', '8192']\n{change}\nrun(a)"
-    assert read(tmp_path, "a.py", text).unread == (f"line 2: {change} is not read",)
+    assert heard(tmp_path, "a.py", text)[1] == [f"line 2: {change} is not read"]
 
 
 def test_an_option_that_an_unread_change_names_is_left_out(tmp_path: Path) -> None:
     text = f"a = ['vllm', 'serve', '{MODEL}', '--seed', '1', '--port', '2']\n"
-    text += (
-        "def quiet(words):\n    words += ['--disable-log-stats']\ndef show(words): print(words)\n"
-    )
+    text += "def quiet(w): w += ['--disable-log-stats']\ndef show(words): print(words)\n"
     text += "b = a\nb[b.index('--seed') + 1] = '3'\nquiet(a)\nshow(a)\nrun(a)"
-    found = read(tmp_path, "a.py", text)
-    assert found.file_flags == ("--port", "2")
-    assert list(found.unread) == [
-        "line 6: b[b.index('--seed') + 1] = '3' is not read",
-        "line 7: quiet(a) is not read",
-        "line 1: --seed is left out: it is changed",
-    ]
+    assert heard(tmp_path, "a.py", text) == (
+        "--port 2",
+        [
+            "line 5: b[b.index('--seed') + 1] = '3' is not read",
+            "line 6: quiet(a) is not read",
+            "line 1: --seed is left out: it is changed",
+        ],
+    )
 
 
 def test_why_no_model_is_given_is_said(tmp_path: Path) -> None:
@@ -204,18 +206,17 @@ def test_why_no_model_is_given_is_said(tmp_path: Path) -> None:
 
 def test_an_argument_that_is_set_again_is_left_out(tmp_path: Path) -> None:
     text = f"import vllm as v\na = v.EngineArgs('{MODEL}', seed=1, port=1)\na.seed = 2\n"
-    found = read(tmp_path, "a.py", f"{text}b = dataclasses.replace(a, port=2)\n")
-    assert (found.model, found.file_flags) == (MODEL, ())
-    assert list(found.unread) == [
+    notes = [
         "line 3: seed is left out: it is set again here",
         "line 4: port is left out: it is set again here",
     ]
+    assert heard(tmp_path, "a.py", f"{text}b = dataclasses.replace(a, port=2)\n") == ("", notes)
 
 
 @pytest.mark.parametrize("option", ["", "--port=1 ", "--no-enable-prefix-caching "])
 def test_the_model_may_follow_an_option(tmp_path: Path, option: str) -> None:
-    found = read(tmp_path, "a.sh", f"vllm serve {option}{MODEL} --seed 1\n")
-    assert (found.model, found.file_flags) == (MODEL, (*option.split(), "--seed", "1"))
+    text = f"vllm serve {option}{MODEL} --seed 1\n"
+    assert heard(tmp_path, "a.sh", text) == (f"{option}--seed 1", [])
 
 
 def test_constants_of_a_program_are_computed(tmp_path: Path) -> None:
@@ -233,19 +234,16 @@ cfg["block_size"] = 2 ** 10**9
 EngineArgs(**cfg)
 cfg["revision"] = "main"
 """
-    found = read(tmp_path, "a.py", text)
-    assert (found.model, " ".join(found.file_flags)) == (
-        MODEL,
-        '--max-model-len 8192 --limit-mm-per-prompt {"image": 4} --seed 16 --port=-2 '
-        "--max-num-seqs 4",
+    known = "is known only when it runs"
+    assert heard(tmp_path, "a.py", text) == (
+        f'{LENGTH} --limit-mm-per-prompt {{"image": 4}} --seed 16 --port=-2 --max-num-seqs 4',
+        [
+            f"line 11: enforce_eager is left out: cfg.pop('enforce_eager') {known}",
+            f"line 11: dtype is left out: 'half' if ... else ... {known}",
+            f"line 11: block_size is left out: 2 ** 10 ** 9 {known}",
+            f"line 11: revision is left out: 'main' if ... else ... {known}",
+        ],
     )
-    known = " is known only when it runs"
-    assert list(found.unread) == [
-        f"line 11: enforce_eager is left out: cfg.pop('enforce_eager'){known}",
-        f"line 11: dtype is left out: 'half' if ... else ...{known}",
-        f"line 11: block_size is left out: 2 ** 10 ** 9{known}",
-        f"line 11: revision is left out: 'main' if ... else ...{known}",
-    ]
 
 
 def test_only_exported_variables_are_the_server_s(tmp_path: Path) -> None:
@@ -308,15 +306,13 @@ def test_a_file_of_any_name_may_be_the_first_word(tmp_path: Path) -> None:
 @pytest.mark.parametrize("head", ["services:\n v:\n", "kind: Pod\nspec:\n", "a:\n b:\n"])
 def test_a_repeated_key_is_named(tmp_path: Path, head: str) -> None:
     text = f"  image: vllm/vllm-openai\n  command: [--seed, '1']\n  command: [--model, {MODEL}]\n"
-    found = read(tmp_path, "a.yaml", head + text)
-    assert (found.model, found.file_flags) == (MODEL, ())
-    assert list(found.unread) == ["line 4: command is given again, and only the last is read"]
+    notes = ["line 4: command is given again, and only the last is read"]
+    assert heard(tmp_path, "a.yaml", head + text) == ("", notes)
 
 
 def test_an_option_given_twice_is_named(tmp_path: Path) -> None:
     """vLLM takes the last, also of JSON, but joins options of one argument with dots."""
     dotted = "--limit-mm-per-prompt.image 1 --limit-mm-per-prompt.video 0"
     text = f"O='--seed 4 {dotted}'\nvllm serve {MODEL} $O --seed=8\n"
-    found = read(tmp_path, "start.sh", text)
-    assert found.unread == ("line 2: --seed is given again, and only the last is read",)
-    assert found.file_flags == ("--seed", "4", *dotted.split(), "--seed=8")
+    notes = ["line 2: --seed is given again, and only the last is read"]
+    assert heard(tmp_path, "start.sh", text) == (f"--seed 4 {dotted} --seed=8", notes)

@@ -2,10 +2,13 @@
 
 import io
 import json
+from typing import Any
 
 import numpy as np
 import soundfile
 from PIL import Image
+
+from mmcalib.corpus.chat import url_part
 
 
 def png(width: int = 9, height: int = 8) -> bytes:
@@ -21,8 +24,12 @@ def wav(samples: int = 8000, rate_hz: int = 16000) -> bytes:
     return file.getvalue()
 
 
+def asking(*urls: str, text: str = "What is this?") -> dict[str, Any]:
+    """A request about these pictures."""
+    parts = [url_part("image_url", url) for url in urls]
+    return {"messages": [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]}
+
+
 def request(*urls: str, text: str = "What is this?") -> str:
     """A line of a file of requests."""
-    parts: list[dict[str, object]] = [{"type": "image_url", "image_url": {"url": u}} for u in urls]
-    content = [*parts, {"type": "text", "text": text}]
-    return json.dumps({"messages": [{"role": "user", "content": content}]})
+    return json.dumps(asking(*urls, text=text))

@@ -6,7 +6,6 @@
 A new example loses the folders above `sample/` and the suffix of a development version.
 """
 
-import io
 import json
 import re
 import sys
@@ -16,7 +15,6 @@ from typing import Annotated, Any, Final
 
 import typer.main
 from pydantic import Field, TypeAdapter
-from rich.console import Console
 
 from mmcalib.admission.calibration import Calibration
 from mmcalib.checks.catalogue import GROUPS
@@ -33,10 +31,11 @@ from mmcalib.results.engine_yaml import engine_yaml
 from mmcalib.results.memory import Rehearsal
 from mmcalib.results.plan import Plan, Validation
 
+from ..report.example import SERVE
+from ..report.golden import printed
 from ..schemas import CALIBRATION, EXAMPLE, ROOT, file_of
 
 README = ROOT / "README.md"
-SERVE = "vllm serve --config out/engine.yaml"
 REFRESH = "out of date; run: python -m tests.docs.refresh"
 COMMANDS: Mapping[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
@@ -48,10 +47,8 @@ def example() -> Calibration:
 
 def sample(_: str) -> str:
     """The output of `mmcalib run` on a terminal of 80 columns without colours."""
-    page = io.StringIO()
-    console = Console(file=page, width=80, color_system=None, highlight=False)
-    summary(example(), console, serve=SERVE, folder="out")
-    return "".join(f"{line.rstrip()}\n" for line in page.getvalue().strip().splitlines())
+    shown = printed(lambda console: summary(example(), console, serve=SERVE, folder="out"))
+    return shown.strip() + "\n"
 
 
 def checks(_: str) -> str:

@@ -23,9 +23,7 @@ CALLS_VLLM = re.compile(r"\bvllm\b|\bOpenAI\(|\bmmcalib\.(?:calibrate|rehearse|v
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("docs")
-    prepare(folder)
-    return folder
+    return prepare(tmp_path_factory.mktemp("docs"))
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from mmcalib.media.blank import write_blank
 from mmcalib.models.catalogue import find_model
 from mmcalib.models.checkpoint import materialise
 from mmcalib.report.configurations import CONFIGURATIONS
+from tests.builders import some
 from tests.programs import run_program
 
 from ..corpus.tars import png, tar
@@ -26,15 +27,11 @@ from ..schemas import CALIBRATION, EXAMPLE, ROOT
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
 SPEECH_HZ = 16_000
 TARS = 100
-# As a vLLM server prints it.
-LOG = """\
-(APIServer pid=7) INFO 07-01 10:00:00 non-default args: {'model': 'Qwen/Qwen2.5-VL-3B-Instruct'}
-"""
 # Absolute paths of the docs, and the folder that stands for each.
 MOUNTS = {"/data": "data", "/mnt/media": "media"}
 
 
-def prepare(folder: Path) -> None:
+def prepare(folder: Path) -> Path:
     """Fill the folder. Its commands run with `run`, each in a copy of it."""
     for name in ("media", "new-media", "photos", "data", "data/pets", "sample/image"):
         for number in range(3):
@@ -57,23 +54,20 @@ def prepare(folder: Path) -> None:
         tar(folder / "shards" / f"train-{number:04}.tar", ("a.png", png()))
     table = pa.table({"image": [{"bytes": png(), "path": "a.png"}], "text": ["Describe."]})
     pq.write_table(table, folder / "train-00000-of-00004.parquet")
-    geometry = find_model(QWEN)
-    assert geometry is not None
-    materialise(geometry, folder / "checkpoint")
-    _results(folder)
-
-
-def _results(folder: Path) -> None:
+    materialise(some(find_model(QWEN)), folder / "checkpoint")
     shutil.copytree(EXAMPLE, folder / "out")
     shutil.copytree(EXAMPLE, folder / "out-before")
     shutil.copy(folder / "out" / "engine.yaml", folder)
     (folder / "default.yaml").write_text(f"model: {QWEN}\n")
     deployed = CONFIGURATIONS["k8s"].render(Calibration.load(CALIBRATION))
     (folder / "deployment.yaml").write_text(deployed)
-    (folder / "server.log").write_text(LOG)
+    # As a vLLM server prints it.
+    args = f"non-default args: {{'model': '{QWEN}'}}"
+    (folder / "server.log").write_text(f"(APIServer pid=7) INFO 07-01 10:00:00 {args}\n")
     for name in ("old", "new"):
         (folder / f"{name}.json").write_text(one(folder).model_dump_json())
     shutil.rmtree(folder / "3b")
+    return folder
 
 
 def copy(template: Path, to: Path) -> None:

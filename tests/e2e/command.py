@@ -4,6 +4,9 @@ import os
 import subprocess
 from pathlib import Path
 
+from mmcalib.admission.calibration import Calibration
+from mmcalib.results.part import CheckResult
+from mmcalib.results.plan import Validation
 from tests.programs import start_python
 
 QWEN = "Qwen/Qwen2.5-VL-3B-Instruct"
@@ -25,3 +28,13 @@ def mmcalib(
     out, err = process.communicate(timeout=1500)
     assert code in (None, process.returncode), err
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def calibrated(cache: Path, out: Path, *words: str | Path) -> Calibration:
+    """Run, which must pass, and return what is in the folder `out`."""
+    mmcalib(cache, "run", "--out", out, *words)
+    return Calibration.load(out / "calibration.json")
+
+
+def checks_of(found: Calibration | Validation) -> dict[str, CheckResult]:
+    return {check.name: check for check in found.checks}

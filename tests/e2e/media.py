@@ -3,10 +3,11 @@
 import json
 from pathlib import Path
 
-import av
 import numpy as np
 import soundfile
 from PIL import Image
+
+from tests.odd_media import clips
 
 
 def photo(path: Path, width: int, height: int, seed: int = 0) -> Path:
@@ -17,18 +18,10 @@ def photo(path: Path, width: int, height: int, seed: int = 0) -> Path:
     return path
 
 
-def clip(path: Path, width: int, height: int, frames: int, fps: int = 10) -> Path:
+def clip(path: Path, width: int, height: int, frames: int) -> Path:
+    """A clip of 10 frames a second."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=fps)
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        for number in range(frames):
-            pixels = np.full((height, width, 3), number * 5 % 255, dtype=np.uint8)
-            for packet in stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")):
-                container.mux(packet)
-        for packet in stream.encode():
-            container.mux(packet)
-    return path
+    return clips(path, (width, height), frames=frames)
 
 
 def requests(path: Path, *prompts: list[tuple[str, str]]) -> Path:

@@ -12,9 +12,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("docs")
-    prepare(folder)
-    return folder
+    return prepare(tmp_path_factory.mktemp("docs"))
 
 
 @pytest.mark.parametrize(("page", "line"), SLOW, ids=[line for _, line in SLOW])

@@ -8,7 +8,7 @@ import pytest
 
 import mmcalib as library
 from mmcalib.admission.calibration import Calibration
-from tests.e2e.command import QWEN, mmcalib
+from tests.e2e.command import QWEN, checks_of, mmcalib
 from tests.e2e.media import photo, sound
 from tests.schemas import fits
 
@@ -30,10 +30,6 @@ def calibrated(pictures: Path, gpu: str) -> Calibration:
     return library.calibrate(QWEN, pictures, policy=policy, gpu=gpu, validate="none")
 
 
-def status(found: Calibration, check: str) -> str:
-    return next(c.status for c in found.checks if c.name == check)
-
-
 def test_sixteen_gib_hold_more_with_every_item_whole(pictures: Path) -> None:
     found = calibrated(pictures, "RTX-4080")
     default, after = found.memory.default.kv_cache_tokens, found.memory.calibrated.kv_cache_tokens
@@ -41,7 +37,7 @@ def test_sixteen_gib_hold_more_with_every_item_whole(pictures: Path) -> None:
     assert after
     assert after >= 1.7 * default
     assert all(p.share_downscaled == 0 for p in found.frontier if p.choice == "chosen")
-    assert status(found, "memory reserve") == "pass"
+    assert checks_of(found)["memory reserve"].status == "pass"
     smaller = [p for p in found.frontier if p.max_tokens <= 1024 and p.kv_cache_tokens]
     assert max(p.kv_cache_tokens or 0 for p in smaller) >= 2 * default
 
@@ -55,12 +51,11 @@ def test_twelve_gib_start_at_all_because_one_picture_is_made_smaller(pictures: P
     assert chosen.share_downscaled == pytest.approx(0.1)
     larger = [p for p in found.frontier if p.max_tokens > chosen.max_tokens]
     assert all((p.kv_cache_tokens or 0) < 32_768 for p in larger), "as little as will do is taken"
-    assert status(found, "memory reserve") == "pass"
-    assert status(found, "detail kept") == "warn"
+    assert checks_of(found)["memory reserve"].status == "pass"
+    assert checks_of(found)["detail kept"].status == "warn"
     reason = next(e.reason for e in found.evidence if "longest_edge" in e.setting)
-    assert reason.startswith(
-        "forced, 1 item downscaled: otherwise vLLM would not start on RTX-3060-12G"
-    )
+    why = "otherwise vLLM would not start on RTX-3060-12G"
+    assert reason.startswith(f"forced, 1 item downscaled: {why}")
 
 
 LARGE = "Qwen/Qwen2.5-VL-7B-Instruct"
@@ -111,7 +106,7 @@ def test_the_command_that_a_run_names_counts_the_items_in_and_sets_the_variable(
     assert first.corpus.items == 1
     assert first.corpus.modalities["audio"].tokens["max"] == 75
     # Without a GPU the reserve is known in tokens alone, and every output says so.
-    reserved = {check.name: check for check in first.checks}["memory reserve"]
+    reserved = checks_of(first)["memory reserve"]
     assert (first.verdict, reserved.status) == ("pass", "warn")
     for text in (reserved.detail, (out / "report.md").read_text()):
         assert "only tokens were compared, because --gpu was not given" in text

@@ -18,8 +18,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 @pytest.fixture
 def media(tmp_path: Path) -> Path:
-    photo(tmp_path / "media/a.jpg", 320, 240)
-    return tmp_path / "media"
+    return photo(tmp_path / "media/a.jpg", 320, 240).parent
 
 
 def test_a_text_only_model(media: Path, tmp_path: Path, engine_cache: Path) -> None:
@@ -36,26 +35,18 @@ def test_a_text_only_model(media: Path, tmp_path: Path, engine_cache: Path) -> N
         "max_position_embeddings": 4096,
     }
     (folder / "config.json").write_text(json.dumps(text_only))
-    done = mmcalib(
-        engine_cache, "run", "--model", folder, "--data", media, "--out", tmp_path / "out", code=1
-    )
+    words = ("run", "--model", folder, "--data", media, "--out", tmp_path / "out")
+    done = mmcalib(engine_cache, *words, code=1)
     assert f"error: {folder} takes no images, video or audio" in done.stderr
     assert "  try: mmcalib list models" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_media_that_the_model_does_not_take(tmp_path: Path, engine_cache: Path) -> None:
-    photo(tmp_path / "media/a.jpg", 320, 240)
-    model = "Qwen/Qwen2-Audio-7B-Instruct"
-    done = mmcalib(
-        engine_cache,
-        *("run", "--model", model, "--data", tmp_path / "media", "--out", tmp_path / "out"),
-        code=1,
-    )
-    assert (
-        "the corpus holds only image items (the model does not take them); the model takes audio"
-        in done.stderr
-    )
+def test_media_that_the_model_does_not_take(media, tmp_path: Path, engine_cache: Path) -> None:
+    words = ("--model", "Qwen/Qwen2-Audio-7B-Instruct", "--data", media, "--out", tmp_path / "out")
+    done = mmcalib(engine_cache, "run", *words, code=1)
+    said = "the corpus holds only image items (the model does not take them); the model takes audio"
+    assert said in done.stderr
 
 
 def test_a_request_longer_than_the_context_is_a_no(media, tmp_path, engine_cache: Path) -> None:

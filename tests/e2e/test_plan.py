@@ -22,27 +22,29 @@ SMALL = ("--gpu-memory", "12GiB", "--capability", "8.6")
 SHARED = ("--gpu", "L4", "--gpu-memory-free", "17GiB")
 
 
+def planned(cache: Path, *words: str | Path) -> Plan:
+    """The plan that the command prints, which fits its schema."""
+    ended = mmcalib(cache, "plan", "--json", "--quiet", *words)
+    fits("plan", ended.stdout)
+    return Plan.model_validate_json(ended.stdout)
+
+
 def test_a_shared_card_gets_the_highest_utilization_that_starts(engine_cache: Path) -> None:
     """vLLM's own check decides: it starts if what is free is at least its share of the total."""
     args = ("--", "--max-model-len", "8192")
-    ended = mmcalib(engine_cache, "plan", "--model", QWEN, *SHARED, "--json", "--quiet", *args)
-    plan = Plan.model_validate_json(ended.stdout)
-    assert plan.memory is not None
-    assert plan.memory.starts is False
-    assert "on startup is less than desired GPU memory utilization (0.92" in plan.memory.note
-    assert plan.combination is not None
-    free, total = plan.memory.free_bytes, plan.memory.total_bytes
-    assert free is not None
-    assert total is not None
+    plan = planned(engine_cache, "--model", QWEN, *SHARED, *args)
+    memory = some(plan.memory)
+    assert memory.starts is False
+    assert "on startup is less than desired GPU memory utilization (0.92" in memory.note
+    free, total = some(memory.free_bytes), some(memory.total_bytes)
     assert free == 17 * GIB - CONTEXT_BYTES
     most = next(share / 100 for share in range(100, 0, -1) if free >= share * total / 100)
     # Of that share, less than vLLM's own slack would stay free.
-    assert plan.combination.flags == f"--gpu-memory-utilization {most - 0.01:g}"
+    assert some(plan.combination).flags == f"--gpu-memory-utilization {most - 0.01:g}"
     for share, code in ((most, 0), (round(most + 0.01, 2), 3)):
-        mmcalib(
-            engine_cache, "rehearse", "--model", QWEN, *SHARED, "--strict", "--quiet",
-            *args, "--gpu-memory-utilization", str(share), code=code,
-        )  # fmt: skip
+        words = ("--model", QWEN, *SHARED, "--strict", "--quiet", *args)
+        said = ("--gpu-memory-utilization", str(share))
+        mmcalib(engine_cache, "rehearse", *words, *said, code=code)
 
 
 # A release that is not out: its KV cache is extensible, as vllm#56492 describes it.
@@ -57,10 +59,8 @@ constants.DIVISIONS = (((0, 0), late), *constants.DIVISIONS)
 @pytest.mark.long
 def test_a_kv_cache_sized_last_is_the_same_everywhere(engine_cache, tmp_path, monkeypatch) -> None:
     def asked(command: str, *words: str | Path, code: int = 0) -> str:
-        ended = mmcalib(
-            engine_cache, command, "--model", QWEN, "--gpu", "L4", "--quiet", *words, code=code
-        )
-        return ended.stdout
+        subject = ("--model", QWEN, "--gpu", "L4", "--quiet")
+        return mmcalib(engine_cache, command, *subject, *words, code=code).stdout
 
     (tmp_path / "sitecustomize.py").write_text(LATE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -78,12 +78,10 @@ def test_a_kv_cache_sized_last_is_the_same_everywhere(engine_cache, tmp_path, mo
     most = max(150 * MIB, 0.2 * (memory.activation_peak_bytes or 0), 0.02 * left)
     assert memory.spare_bytes == pytest.approx(most, abs=1)
     rehearsed = Rehearsal.model_validate_json(asked("rehearse", *config)).memory
-    planned = Plan.model_validate_json(asked("plan", *config))
+    plan = Plan.model_validate_json(asked("plan", *config))
     validated = Validation.model_validate_json(asked("validate", *config, "--validate", "budget"))
-    assert (planned.verdict, validated.verdict) == ("reached already", "pass")
-    assert validated.memory is not None
-    for one in (rehearsed, planned.memory, validated.memory.config):
-        assert one is not None
+    assert (plan.verdict, validated.verdict) == ("reached already", "pass")
+    for one in (rehearsed, some(plan.memory), some(some(validated.memory).config)):
         assert (one.mode, one.kv_cache_bytes) == ("extensible", memory.kv_cache_bytes)
         assert one.spare_bytes == memory.spare_bytes
     # A share must be set beside other processes, and a given size of the KV cache turns it off.
@@ -100,35 +98,27 @@ def test_what_does_not_fit_gets_the_cheapest_fixes_that_make_it_fit(engine_cache
     fits("plan", ended.stdout)
     plan = Plan.model_validate_json(ended.stdout)
     assert plan.verdict == "reached"
-    assert plan.memory is not None
-    assert plan.memory.kv_cache_tokens is None
+    assert some(plan.memory).kv_cache_tokens is None
     best = some(plan.combination)
     assert best.changes == {"gpu_memory_utilization": 0.95, "max_model_len": 30_720}
     assert [fix.cost for fix in best.fixes] == ["nothing", "requests"]
     assert best.flags in " ".join(ended.stderr.split())
     assert plan.tried[0].changes == {"limit_mm_per_prompt": {"video": 0}}
-    again = mmcalib(
-        engine_cache, "rehearse", "--model", QWEN, *SMALL, "--strict", "--quiet",
-        "--", *shlex.split(best.flags),
-    )  # fmt: skip
+    words = ("--model", QWEN, *SMALL, "--strict", "--quiet", "--", *shlex.split(best.flags))
+    again = mmcalib(engine_cache, "rehearse", *words)
     assert (again.returncode, again.stderr) == (0, "")
 
 
 def test_a_goal_that_is_reached_by_a_size_hint_alone_is_reached_without_it(engine_cache) -> None:
     """It would start, and may run out of memory under load."""
     hinted = '{"image": {"count": 4, "width": 512, "height": 512}, "video": 0}'
-    ended = mmcalib(
-        engine_cache, "plan", "--model", QWEN, "--gpu", "L4", "--json", "--quiet",
-        "--", "--max-model-len", "32768", "--limit-mm-per-prompt", hinted,
-    )  # fmt: skip
-    plan = Plan.model_validate_json(ended.stdout)
+    flags = ("--", "--max-model-len", "32768", "--limit-mm-per-prompt", hinted)
+    plan = planned(engine_cache, "--model", QWEN, "--gpu", "L4", *flags)
     assert plan.verdict == "reached"
-    assert plan.reserved is not None
-    assert plan.reserved.status == "fail"
-    assert plan.combination is not None
-    assert plan.combination.changes == {"limit_mm_per_prompt": {"image": 4, "video": 0}}
-    assert plan.combination.reserved is not None
-    assert plan.combination.reserved.status == "pass"
+    assert some(plan.reserved).status == "fail"
+    best = some(plan.combination)
+    assert best.changes == {"limit_mm_per_prompt": {"image": 4, "video": 0}}
+    assert some(best.reserved).status == "pass"
 
 
 def test_a_server_out_of_memory_needs_another_configuration(engine_cache, tmp_path: Path) -> None:
@@ -150,45 +140,35 @@ def test_a_server_out_of_memory_needs_another_configuration(engine_cache, tmp_pa
     plan = Plan.model_validate_json(ended.stdout)
     assert (plan.gpu, plan.verdict) == ("L4", "reached")
     assert plan.goal == "fits, and does not run out of memory"
-    assert plan.reserved is not None
-    assert plan.reserved.status == "fail"
-    assert plan.log is not None
-    assert [fix.flags for fix in plan.log.fixes] == ["--gpu-memory-utilization 0.91"]
+    assert some(plan.reserved).status == "fail"
+    assert [fix.flags for fix in some(plan.log).fixes] == ["--gpu-memory-utilization 0.91"]
     oom = some(plan.oom)
-    assert (oom.phase, oom.step_modality, oom.step_limit_tokens) == (
-        "serving: encoder",
-        "image",
-        16_384,
-    )
+    assert oom.phase == "serving: encoder"
+    assert (oom.step_modality, oom.step_limit_tokens) == ("image", 16_384)
     assert oom.outside_torch_bytes == pytest.approx((22.03 - 20.91) * GIB - (399.36 + 98) * MIB)
     assert oom.lacking_bytes == pytest.approx(1.08 * GIB - 399.36 * MIB + 150 * MIB, rel=0.001)
-    assert plan.combination is not None
+    best = some(plan.combination)
     # 0.84 GiB of 22.03 GiB are lacking; the hint shrinks the profile, and not what is admitted.
     changes = {"limit_mm_per_prompt": {"image": 2}, "gpu_memory_utilization": 0.91}
-    assert plan.combination.changes == changes
-    assert plan.combination.reserved is not None
-    assert plan.combination.reserved.status == "pass"
+    assert best.changes == changes
+    assert some(best.reserved).status == "pass"
     assert "what the log says" in ended.stderr
 
 
 @pytest.mark.long
 def test_dropping_a_size_hint_is_combined_with_what_reaches_the_goal(engine_cache: Path) -> None:
     hinted = '{"image": {"count": 2, "width": 512, "height": 512}, "video": 0}'
-    ended = mmcalib(
-        engine_cache, "plan", "--model", "Qwen/Qwen2.5-VL-7B-Instruct", "--gpu", "L4", "--json",
-        "--goal", "concurrency>=16", "--keep", "kv_cache_dtype",
-        "--", "--max-model-len", "8192", "--limit-mm-per-prompt", hinted,
-    )  # fmt: skip
-    plan = Plan.model_validate_json(ended.stdout)
+    subject = ("--model", "Qwen/Qwen2.5-VL-7B-Instruct", "--gpu", "L4")
+    wish = ("--goal", "concurrency>=16", "--keep", "kv_cache_dtype")
+    flags = ("--", "--max-model-len", "8192", "--limit-mm-per-prompt", hinted)
+    plan = planned(engine_cache, *subject, *wish, *flags)
     assert plan.verdict == "reached"
     best = some(plan.combination)
     plain = {"image": 2, "video": 0}
     assert best.changes["limit_mm_per_prompt"] == plain
     assert best.changes["mm_processor_kwargs"]["images_kwargs"]["size"]["longest_edge"] <= 3_211_264
-    assert best.memory.max_concurrency is not None
-    assert best.memory.max_concurrency >= 16
-    assert best.reserved is not None
-    assert best.reserved.status == "pass"
+    assert some(best.memory.max_concurrency) >= 16
+    assert some(best.reserved).status == "pass"
     assert best.fixes[0].cost == "KV cache"
     assert shlex.split(best.fixes[0].flags) == ["--limit-mm-per-prompt", json.dumps(plain)]
 
@@ -196,16 +176,13 @@ def test_dropping_a_size_hint_is_combined_with_what_reaches_the_goal(engine_cach
 @pytest.mark.long
 def test_a_step_that_fits_in_free_memory_needs_no_plan(engine_cache: Path) -> None:
     """Four sequences of Qwen3-VL-8B lack 0.46 GiB of the reserve, and 6 GiB stay free."""
-    ended = mmcalib(
-        engine_cache, "plan", "--model", "Qwen/Qwen3-VL-8B-Instruct", "--gpu", "H100-80G",
-        "--json", "--", "--max-num-seqs", "4", "--max-model-len", "32768",
-        "--max-num-batched-tokens", "16384",
-        "--limit-mm-per-prompt", '{"image": 1, "video": 0}',
-        "--mm-processor-kwargs", '{"size": {"longest_edge": 331776, "shortest_edge": 65536}}',
-    )  # fmt: skip
-    fits("plan", ended.stdout)
-    plan = Plan.model_validate_json(ended.stdout)
-    assert plan.reserved is not None
-    assert plan.reserved.status == "warn"
-    assert "vLLM does not reserve 0.46 GiB of it" in plan.reserved.detail
+    size = {"longest_edge": 331_776, "shortest_edge": 65_536}
+    flags = ("--max-num-seqs", "4", "--max-model-len", "32768", "--max-num-batched-tokens", "16384")
+    media = ("--limit-mm-per-prompt", json.dumps({"image": 1, "video": 0}))
+    processor = ("--mm-processor-kwargs", json.dumps({"size": size}))
+    subject = ("--model", "Qwen/Qwen3-VL-8B-Instruct", "--gpu", "H100-80G")
+    plan = planned(engine_cache, *subject, "--", *flags, *media, *processor)
+    reserved = some(plan.reserved)
+    assert reserved.status == "warn"
+    assert "vLLM does not reserve 0.46 GiB of it" in reserved.detail
     assert (plan.verdict, plan.combination) == ("reached already", None)

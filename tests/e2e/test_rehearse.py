@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib.results.memory import Rehearsal
+from tests.builders import some
 from tests.e2e.command import QWEN, mmcalib
 from tests.e2e.media import photo
 from tests.schemas import fits
@@ -14,19 +15,17 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 
 def test_json_has_what_scripts_rely_on(engine_cache: Path) -> None:
-    ended = mmcalib(
-        engine_cache, "rehearse", "--model", QWEN, "--gpu", "L4", "--json", "--quiet",
-        "--", "--max-model-len", "32768",
-    )  # fmt: skip
+    words = ("--model", QWEN, "--gpu", "L4", "--json", "--quiet", "--", "--max-model-len", "32768")
+    ended = mmcalib(engine_cache, "rehearse", *words)
     assert (ended.returncode, ended.stderr) == (0, "")
     fits("rehearse", ended.stdout)
     found = Rehearsal.model_validate_json(ended.stdout)
-    assert found.budget is not None
-    assert found.budget.encoder_budget_tokens == 32_768
+    budget = some(found.budget)
+    assert budget.encoder_budget_tokens == 32_768
     # These three were null.
-    assert found.budget.profiled_tokens
-    assert found.budget.worst_step_tokens == 32_768
-    assert found.budget.adequacy == round(found.budget.profiled_tokens / 32_768, 4)
+    assert budget.profiled_tokens
+    assert budget.worst_step_tokens == 32_768
+    assert budget.adequacy == round(budget.profiled_tokens / 32_768, 4)
     assert found.memory.kv_bytes_per_token == 36_864
     assert found.memory.weights_bytes == pytest.approx(7.155 * 2**30, rel=0.001)
     assert found.starts
@@ -40,15 +39,12 @@ def test_side_by_side_on_a_gpu_that_is_too_small(engine_cache: Path, tmp_path: P
         f"model: {QWEN}\nmax-model-len: 8192\nlimit-mm-per-prompt:\n  image: 1\n  video: 0\n"
         "mm-processor-kwargs:\n  size:\n    shortest_edge: 3136\n    longest_edge: 1003520\n"
     )
-    ended = mmcalib(
-        engine_cache, "rehearse", "--gpu-memory", "12GiB", "--capability", "8.6", "--strict",
-        "--compare", default, capped, "--json", "--verbose", code=3,
-    )  # fmt: skip
+    words = ("--gpu-memory", "12GiB", "--capability", "8.6", "--strict", "--json", "--verbose")
+    ended = mmcalib(engine_cache, "rehearse", *words, "--compare", default, capped, code=3)
     fits("rehearse", ended.stdout)
     before, after = (Rehearsal.model_validate(one) for one in json.loads(ended.stdout))
     assert (before.starts, after.starts) == (False, True)
-    assert before.memory.kv_cache_bytes is not None
-    assert before.memory.kv_cache_bytes < 0
+    assert some(before.memory.kv_cache_bytes) < 0
     assert "default.yaml: vLLM would not start" in " ".join(ended.stderr.split())
     assert "error: vLLM would not start" in ended.stderr
     assert "  | rehearsal: " in ended.stderr, "what vLLM logs"
@@ -62,9 +58,8 @@ def test_side_by_side_on_a_gpu_that_is_too_small(engine_cache: Path, tmp_path: P
     ],
 )
 def test_what_vllm_refuses_is_its_own_words(engine_cache, flags, code: int, says: str) -> None:
-    ended = mmcalib(
-        engine_cache, "rehearse", "--model", QWEN, "--gpu", "L4", "--quiet", "--", *flags, code=code
-    )
+    words = ("--model", QWEN, "--gpu", "L4", "--quiet", "--", *flags)
+    ended = mmcalib(engine_cache, "rehearse", *words, code=code)
     assert says in ended.stderr
     assert "Traceback" not in ended.stderr
 
@@ -72,12 +67,9 @@ def test_what_vllm_refuses_is_its_own_words(engine_cache, flags, code: int, says
 def test_run_shows_calibrated_and_measured_beside_default_and_predicted(
     engine_cache: Path, tmp_path: Path
 ) -> None:
-    photo(tmp_path / "media/a.jpg", 640, 480)
-    out = tmp_path / "out"
-    ended = mmcalib(
-        engine_cache, "run", "--model", QWEN, "--data", tmp_path / "media", "--out", out,
-        "--gpu", "L4", "--max-model-len", "8192", "--validate", "startup",
-    )  # fmt: skip
+    media, out = photo(tmp_path / "media/a.jpg", 640, 480).parent, tmp_path / "out"
+    words = ("--gpu", "L4", "--max-model-len", "8192", "--validate", "startup")
+    ended = mmcalib(engine_cache, "run", "--model", QWEN, "--data", media, "--out", out, *words)
     found = json.loads((out / "calibration.json").read_text())
     memory = found["memory"]
     assert memory["default"]["gpu"] == memory["calibrated"]["gpu"] == "L4"
@@ -95,36 +87,28 @@ def test_run_shows_calibrated_and_measured_beside_default_and_predicted(
     assert "starts on L4" in ended.stderr
 
 
-GEMMA4 = "google/gemma-4-E4B-it"
-
-
 @pytest.mark.long
 def test_more_detail_costs_the_kv_cache_that_its_rehearsal_has(engine_cache, tmp_path) -> None:
     """280 tokens are 0.65 megapixels, 560 are 1.29, and 1,120 are 2.58."""
     for name, width, height in (("a", 900, 600), ("b", 1200, 1000), ("c", 1600, 1500)):
         photo(tmp_path / f"media/{name}.jpg", width, height)
     out = tmp_path / "out"
-    ended = mmcalib(
-        engine_cache, "run", "--model", GEMMA4, "--data", tmp_path / "media", "--out", out,
-        "--gpu", "L4", "--max-model-len", "32768", "--prefer", "detail", "--validate", "budget",
-    )  # fmt: skip
+    subject = ("--model", "google/gemma-4-E4B-it", "--data", tmp_path / "media", "--out", out)
+    words = ("--gpu", "L4", "--max-model-len", "32768", "--prefer", "detail")
+    mmcalib(engine_cache, "run", *subject, *words, "--validate", "budget")
     found = json.loads((out / "calibration.json").read_text())
     points = {point["value"]: point for point in found["frontier"]}
-    assert {v: (p["items_shrunk"], p["items_gaining"]) for v, p in points.items() if v >= 280} == {
-        280: (2, 0),
-        560: (1, 2),
-        1120: (0, 2),
-    }
+    moved = {v: (p["items_shrunk"], p["items_gaining"]) for v, p in points.items() if v >= 280}
+    assert moved == {280: (2, 0), 560: (1, 2), 1120: (0, 2)}
     assert [v for v, p in points.items() if p["choice"] == "chosen"] == [1120]
     emitted = found["engine_config"]
     assert emitted["mm_processor_kwargs"] == {"images_kwargs": {"max_soft_tokens": 1120}}
     for value in (560, 1120):
         kwargs = json.dumps({"images_kwargs": {"max_soft_tokens": value}})
-        ended = mmcalib(
-            engine_cache, "rehearse", "--config", out / "engine.yaml", "--gpu", "L4", "--json",
-            "--", "--mm-processor-kwargs", kwargs,
-            "--max-num-batched-tokens", str(points[value]["encoder_budget_tokens"]),
-        )  # fmt: skip
+        words = ("--config", out / "engine.yaml", "--gpu", "L4", "--json", "--")
+        batch = ("--max-num-batched-tokens", str(points[value]["encoder_budget_tokens"]))
+        flags = ("--mm-processor-kwargs", kwargs, *batch)
+        ended = mmcalib(engine_cache, "rehearse", *words, *flags)
         rehearsed = Rehearsal.model_validate_json(ended.stdout)
         assert rehearsed.memory.kv_cache_tokens == points[value]["kv_cache_tokens"], value
         assert rehearsed.memory.max_concurrency == points[value]["max_concurrency"], value

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from mmcalib import Calibration
+from mmcalib import Calibration, calibrate
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
 from tests.bfloat16 import NATIVE
 from tests.builders import some
-from tests.e2e.command import QWEN, mmcalib, start
+from tests.e2e.command import QWEN, calibrated, checks_of, mmcalib, start
 from tests.e2e.media import clip, photo, requests, sound
 from tests.processes import started_with, wait_until
 from tests.schemas import fits
@@ -74,7 +74,7 @@ def test_what_cannot_be_used_is_listed_with_its_reason(images_only: Ran) -> None
     assert all(skipped.values())
     assert {"requests.jsonl:4", "requests.jsonl:5"} <= set(skipped)
     assert images_only.calibration.corpus.skipped == len(skipped)
-    refused = next(c for c in images_only.calibration.checks if c.name == "image processing")
+    refused = checks_of(images_only.calibration)["image processing"]
     assert refused.status == "warn"
     assert "sliver.png" in refused.detail
     assert "aspect ratio" in refused.detail
@@ -98,7 +98,7 @@ def test_the_budget_shrinks_from_a_video_s_to_the_corpus_largest_image(images_on
     assert budget.calibrated.encoder_budget_tokens <= 16_384
     assert budget.calibrated.max_tokens_per_item == {"image": 46 * 26}
     assert budget.calibrated.adequacy == 1.0
-    reserved = {c.name: c for c in images_only.calibration.checks}["memory reserve"]
+    reserved = checks_of(images_only.calibration)["memory reserve"]
     assert reserved.status == "warn", "without a GPU only tokens are compared"
 
 
@@ -132,31 +132,18 @@ def test_weights_scaled_to_true_depth_match_the_published_size(images_only: Ran)
 
 @NATIVE
 def test_the_peak_is_measured(images_only: Ran) -> None:
-    memory, startup = images_only.calibration.memory.calibrated, images_only.calibration.startup
-    assert memory.labels["activation_peak_bytes"] == "measured"
-    assert startup is not None
+    found = images_only.calibration
+    assert found.memory.calibrated.labels["activation_peak_bytes"] == "measured"
+    startup = some(found.startup)
     assert (startup.figures["activation_peak_bytes"] or 0) > 10**8
 
 
-def test_an_existing_folder_is_not_overwritten(images_only: Ran, engine_cache: Path) -> None:
-    before = (images_only.out / "engine.yaml").read_bytes()
-    out = images_only.out
-    done = mmcalib(engine_cache, "run", "--model", QWEN, "--data", out, "--out", out, code=2)
-    assert done.stderr.startswith("error: ")
-    assert "--force" in done.stderr
-    assert (images_only.out / "engine.yaml").read_bytes() == before
-
-
 @pytest.mark.long
-def test_videos_are_kept_whole_and_replayed(tmp_path: Path, engine_cache: Path) -> None:
+def test_videos_are_kept_whole_and_replayed(tmp_path, engine_cache, monkeypatch) -> None:
     """A video, whose sampled frames decide, stands beside a larger image."""
-    import os
-
-    from mmcalib import calibrate
-
-    clip(tmp_path / "media/clip.mp4", 320, 240, frames=40, fps=10)
+    clip(tmp_path / "media/clip.mp4", 320, 240, frames=40)
     photo(tmp_path / "media/still.jpg", 400, 300)
-    os.environ["MMCALIB_CACHE_DIR"] = str(engine_cache)
+    monkeypatch.setenv("MMCALIB_CACHE_DIR", str(engine_cache))
     calibration = calibrate(QWEN, tmp_path / "media")
     assert calibration.verdict == "pass", calibration.checks
     # 4 s at 2 frames a second are 8 frames in 4 temporal patches of 11×9 tokens.
@@ -166,9 +153,7 @@ def test_videos_are_kept_whole_and_replayed(tmp_path: Path, engine_cache: Path) 
     assert kwargs["videos_kwargs"]["size"]["longest_edge"] == 11 * 9 * 28 * 28
     assumed = [e for e in calibration.evidence if e.label == "assumed"]
     assert any("no requests given" in e.reason for e in assumed)
-    assert calibration.startup is not None
-    assert calibration.startup.replay is not None
-    assert calibration.startup.replay.prompts >= 2
+    assert some(some(calibration.startup).replay).prompts >= 2
 
 
 def test_a_machine_without_memory_skips_the_start_and_writes_the_file(
@@ -185,7 +170,7 @@ def test_a_machine_without_memory_skips_the_start_and_writes_the_file(
     _, said = process.communicate(timeout=1500)
     assert process.returncode == 0, said
     found = Calibration.load(out / "calibration.json")
-    (check,) = [check for check in found.checks if check.name == "engine start"]
+    check = checks_of(found)["engine start"]
     assert (found.verdict, check.status) == ("pass", "skip")
     assert "this machine ran out of memory (DefaultCPUAllocator: can't allocate" in check.detail
     assert (out / "engine.yaml").exists()
@@ -209,21 +194,13 @@ def test_an_under_reserved_configuration_is_not_emitted(tmp_path: Path, engine_c
     assert (tmp_path / "out2/engine.yaml").exists()
 
 
-def judged(cache: Path, folder: Path, *words: str | Path) -> tuple[Calibration, dict[str, Any]]:
-    """Run for the folder's media on a GPU, assert a pass, and return what it makes."""
-    out = folder / "out"
-    data = ("--data", folder / "media", "--validate", "budget", "--out", out)
-    mmcalib(cache, "run", *data, *words)
-    found = Calibration.load(out / "calibration.json")
-    return found, {check.name: check for check in found.checks}
-
-
 def test_recordings_above_the_default_budget_have_their_price(tmp_path, engine_cache: Path) -> None:
     """A KV cache beside which 2 of 3 recordings are rejected is no better."""
     for seconds in (40, 300, 590):
         sound(tmp_path / f"media/clip-{seconds}s.wav", seconds, 16_000)
-    words = ("--model", "Qwen/Qwen3-ASR-1.7B", "--gpu", "L4")
-    found, checks = judged(engine_cache, tmp_path, *words)
+    words = ("--model", "Qwen/Qwen3-ASR-1.7B", "--gpu", "L4", "--validate", "budget")
+    found = calibrated(engine_cache, tmp_path / "out", "--data", tmp_path / "media", *words)
+    checks = checks_of(found)
     assert found.engine_config["max_num_batched_tokens"] == 7_670
     assert checks["items admitted"].status == "pass"
     compared = checks["comparison with vLLM's defaults"]
@@ -238,8 +215,10 @@ def test_the_utilization_that_would_keep_all_detail_is_named(tmp_path, engine_ca
     for number, (width, height) in enumerate(((2366, 1402), (867, 6771), (2968, 1596))):
         photo(tmp_path / f"media/scan-{number}.png", width, height, number)
     words = ("--model", "zai-org/GLM-OCR", "--gpu-memory", "15.5GiB", "--capability", "12.0")
+    data = ("--data", tmp_path / "media", "--validate", "budget")
     flags = ("--", "--max-model-len", "8000", "--gpu-memory-utilization", "0.25")
-    found, checks = judged(engine_cache, tmp_path, *words, *flags)
+    found = calibrated(engine_cache, tmp_path / "out", *words, *data, *flags)
+    checks = checks_of(found)
     assert found.engine_config["gpu_memory_utilization"] == 0.25
     assert checks["detail kept"].remedies[0].startswith("-- --gpu-memory-utilization 0.31 keeps")
     # A step of small pages is not reserved, and fits in the rest of the card.

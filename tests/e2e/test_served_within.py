@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from mmcalib.models.gpus import resolve_gpu
-from mmcalib.results.memory import Rehearsal, TrafficFigures
+from mmcalib.results.memory import TrafficFigures
 from mmcalib.workflows.traffic.rehearse import rehearse
+from tests.builders import some
+from tests.e2e.command import checks_of
 from tests.e2e.media import photo, sound
-from tests.e2e.test_validate import Judge, checks, judge
+from tests.e2e.test_validate import Judge, judge
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 __all__ = ["judge"]
@@ -29,16 +31,11 @@ def asking(path: Path, *items: tuple[str, Path, int]) -> Path:
     return path
 
 
-def rehearsed(tmp_path: Path, model: str, text: str, **asked: Any) -> Rehearsal:
+def served(tmp_path: Path, model: str, text: str, **asked: Any) -> TrafficFigures:
     config = tmp_path / "serving.yaml"
     config.write_text(f"model: {model}\n{text}")
-    (found,) = rehearse(configs=[config], allowed_root=tmp_path, **asked)
-    return found
-
-
-def served(tmp_path: Path, model: str, text: str, **asked: Any) -> TrafficFigures:
-    found = rehearsed(tmp_path, model, text, **asked).traffic
-    assert found is not None
+    (rehearsed,) = rehearse(configs=[config], allowed_root=tmp_path, **asked)
+    found = some(rehearsed.traffic)
     assert found.served == found.requests
     assert not found.refused
     return found
@@ -59,7 +56,7 @@ def test_a_step_beside_outputs_of_four_levels(judge: Judge, tmp_path: Path) -> N
     assert before.status == "warn"
     assert before.most_cache_tokens > 50 * 324 - 1
     assert before.cache_logical_bytes == before.most_cache_tokens * 4 * 2048 * 2
-    check = checks(judge(written, model=DEEPSTACK, gpu=gpu))["memory reserve"]
+    check = checks_of(judge(written, model=DEEPSTACK, gpu=gpu))["memory reserve"]
     assert check.status == "warn", "as it is served: beyond the reserve, in free memory"
 
 
@@ -75,7 +72,7 @@ def test_clips_of_a_second(judge: Judge, tmp_path: Path) -> None:
     # 39 clips a step, with the words of the template.
     assert before.peak_bytes > 7 * before.reserved_bytes
     data = (tmp_path / "media",)
-    check = checks(judge(text, model=AUDIO, gpu=gpu, data=data))["memory reserve"]
+    check = checks_of(judge(text, model=AUDIO, gpu=gpu, data=data))["memory reserve"]
     assert check.status == "fail"
     for remedy in check.remedy.splitlines():
         kept = text.replace("max-num-batched-tokens: 2250\n", "") if "batched" in remedy else text
@@ -91,10 +88,10 @@ def test_four_sequences_beside_a_cache_that_is_never_emptied(judge: Judge) -> No
     )
     model, gpu = "Qwen/Qwen3-VL-8B-Instruct", resolve_gpu("H100-80G")
     found = judge(f"{text}max-num-batched-tokens: 16384\n", model=model, gpu=gpu)
-    check = checks(found)["memory reserve"]
+    check = checks_of(found)["memory reserve"]
     assert check.status == "warn"
     assert "beside 16,384 tokens in the encoder cache (0.50 GiB)" in check.detail
     assert "vLLM does not reserve 0.46 GiB of it" in check.detail
     more = text.replace("max-num-seqs: 4", "max-num-seqs: 51")
     found = judge(f"{more}max-num-batched-tokens: 16384\n", model=model, gpu=gpu)
-    assert checks(found)["memory reserve"].status == "pass"
+    assert checks_of(found)["memory reserve"].status == "pass"

@@ -11,7 +11,7 @@ import yaml
 from mmcalib.admission.calibration import Calibration
 from mmcalib.report import CONFIGURATION_NAMES, REPORT_NAMES
 from mmcalib.results.part import CheckResult
-from tests.e2e.command import QWEN, mmcalib
+from tests.e2e.command import QWEN, calibrated, checks_of, mmcalib
 from tests.e2e.media import clip, photo, requests, sound
 from tests.engine.checkpoints import speaking
 from tests.engine.conftest import folder_of
@@ -29,11 +29,10 @@ def test_clips_of_any_rate_are_calibrated_and_measured(tmp_path: Path, engine_ca
         [("audio", "media/telephone.wav"), ("audio", "media/music.wav")],
         [("audio", "media/music.wav")],
     )
-    words = ("run", "--model", "Qwen/Qwen2-Audio-7B-Instruct", "--requests", asked)
     # Time enough for the profile, also on a busy machine.
-    mmcalib(engine_cache, *words, "--startup-budget", "400", "--out", tmp_path / "out")
-    calibration = Calibration.load(tmp_path / "out/calibration.json")
-    checks = {check.name: check for check in calibration.checks}
+    words = ("--model", "Qwen/Qwen2-Audio-7B-Instruct", "--startup-budget", "400")
+    calibration = calibrated(engine_cache, tmp_path / "out", *words, "--requests", asked)
+    checks = checks_of(calibration)
     # 25 tokens a second; a shorter clip than the model's 30 s still reserves for 30 s.
     assert calibration.corpus.modalities["audio"].tokens["max"] == 300
     assert calibration.engine_config["limit_mm_per_prompt"] == {"audio": 2}
@@ -52,13 +51,12 @@ def test_clips_of_any_rate_are_calibrated_and_measured(tmp_path: Path, engine_ca
 def test_clips_of_an_encoder_decoder_are_no_part_of_its_context(tmp_path, engine_cache) -> None:
     """Whisper's 448 tokens are the transcript's, not the clip's 1,500. It has no chat template."""
     sound(tmp_path / "media/telephone.wav", 12.0, 8_000)
-    words = ("run", "--model", "openai/whisper-large-v3", "--data", tmp_path / "media")
-    mmcalib(engine_cache, *words, "--out", tmp_path / "out")
-    calibration = Calibration.load(tmp_path / "out/calibration.json")
+    words = ("--model", "openai/whisper-large-v3", "--data", tmp_path / "media")
+    calibration = calibrated(engine_cache, tmp_path / "out", *words)
     assert calibration.engine_config["max_model_len"] == 448
-    checks = {check.name: check.status for check in calibration.checks}
+    checks = checks_of(calibration)
     assert "prompt length" not in checks
-    assert (checks["engine start"], checks["request replay"]) == ("pass", "skip")
+    assert (checks["engine start"].status, checks["request replay"].status) == ("pass", "skip")
     # Keys and values of 1,280 numbers of two bytes, of 32 layers' own and cross attention.
     assert calibration.memory.calibrated.kv_bytes_per_token == 2 * 1280 * 2 * 32 * 2
 
@@ -101,15 +99,12 @@ def test_frames_that_the_loader_ignores_are_not_written(tmp_path: Path, engine_c
     photo(tmp_path / "media/a.jpg", 640, 480)
     clip(tmp_path / "media/b.mp4", 320, 240, frames=40)
     asked = json.dumps({"video": {"num_frames": 8, "fps": 1}})
-    mmcalib(
-        engine_cache,
-        *("run", "--model", QWEN, "--data", tmp_path / "media", "--out", tmp_path / "out"),
-        *("--validate", "budget", "--media-io-kwargs", asked),
-    )
-    written = yaml.safe_load((tmp_path / "out/engine.yaml").read_text())
+    words = ("--model", QWEN, "--data", tmp_path / "media", "--validate", "budget")
+    out = tmp_path / "out"
+    calibration = calibrated(engine_cache, out, *words, "--media-io-kwargs", asked)
+    written = yaml.safe_load((out / "engine.yaml").read_text())
     assert written["media-io-kwargs"] == {"video": {"fps": 1}}
-    calibration = Calibration.load(tmp_path / "out/calibration.json")
-    check = next(c for c in calibration.checks if c.name == "effect of each setting")
+    check = checks_of(calibration)["effect of each setting"]
     assert check.status == "warn"
     assert "media_io_kwargs.video.num_frames" in check.detail
     effects = {e.setting: e.effect for e in calibration.evidence}
@@ -133,10 +128,9 @@ def test_a_saved_corpus_gives_the_same_documents_without_media(tmp_path, engine_
     mmcalib(engine_cache, "scan", *corpus, "--save", saved, "--model", folder)
     *_, text = map(json.loads, saved.read_text().splitlines()[:4])
     assert text["text_tokens"] < 24 * 400 / 3
-    model = ("run", "--model", folder, "--max-model-len", "fit", "--validate", "none", "--quiet")
-    for out, words in (("here", corpus), ("there", ("--requests", saved))):
-        mmcalib(engine_cache, *model, *words, "--out", tmp_path / out)
-    here, there = (Calibration.load(tmp_path / out) for out in ("here", "there"))
+    model = ("--model", folder, "--max-model-len", "fit", "--validate", "none", "--quiet")
+    here = calibrated(engine_cache, tmp_path / "here", *model, *corpus)
+    there = calibrated(engine_cache, tmp_path / "there", *model, "--requests", saved)
     assert there.engine_config == here.engine_config
     assert (there.limits, there.budget) == (here.limits, here.budget)
     points = [[p.model_copy(update={"process_s": 0}) for p in c.frontier] for c in (here, there)]

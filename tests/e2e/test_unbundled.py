@@ -31,7 +31,7 @@ TRUSTED = ("--", "--trust-remote-code")
 def media(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("media")
     photo(folder / "image/a.jpg", 640, 480)
-    clip(folder / "video/a.mp4", 320, 240, frames=40, fps=10)
+    clip(folder / "video/a.mp4", 320, 240, frames=40)
     sound(folder / "audio/a.wav", 29, 16_000)
     return folder
 

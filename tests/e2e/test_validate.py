@@ -1,14 +1,13 @@
 """`mmcalib validate` on the installed vLLM: each trap of a hand-written file has its finding."""
 
-import io
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from rich.console import Console
 
 from mmcalib.configs.read import read_configuration
 from mmcalib.engine.host import EngineHost
@@ -17,13 +16,14 @@ from mmcalib.models.gpus import resolve_gpu
 from mmcalib.options.run import ProofOptions
 from mmcalib.progress import Silent
 from mmcalib.report.terminal_memory import print_validation
-from mmcalib.results.part import CheckResult
 from mmcalib.results.plan import Validation
 from mmcalib.workflows.validate.subject import ValidateJob
 from mmcalib.workflows.validate.validate import validate_with as judge_file
 from tests.bfloat16 import emulated
-from tests.e2e.command import QWEN, mmcalib
+from tests.builders import some
+from tests.e2e.command import QWEN, checks_of, mmcalib
 from tests.e2e.media import photo, requests
+from tests.report.golden import printed
 from tests.schemas import fits
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -48,10 +48,6 @@ def judge(host: EngineHost, engine_cache: Path, tmp_path: Path, monkeypatch) -> 
     return validation
 
 
-def checks(found: Validation) -> dict[str, CheckResult]:
-    return {check.name: check for check in found.checks}
-
-
 def bad(found: Validation) -> set[str]:
     """The checks that do not pass, but for the reserve judged in tokens alone."""
     named = [check for check in found.checks if check.status in ("fail", "warn")]
@@ -66,7 +62,7 @@ def test_tokens_alone_are_said_and_do_not_decide(judge: Judge) -> None:
         ("pipeline-parallel-size: 2\n", resolve_gpu("L4"), "rehearsals on L4 ended early"),
     ):
         found = judge(text + more, gpu=gpu)
-        check = checks(found)["memory reserve"]
+        check = checks_of(found)["memory reserve"]
         assert (found.verdict, check.status) == ("pass", "warn")
         assert f"only tokens were compared, because {why}" in check.detail
         assert "c.yaml --gpu" in check.remedy
@@ -81,7 +77,7 @@ def test_tokens_alone_are_said_and_do_not_decide(judge: Judge) -> None:
 )
 def test_what_vllm_rejects_on_the_gpu_fails_with_its_reason(judge, text: str, why: str) -> None:
     found = judge(f"limit-mm-per-prompt: {{image: 1, video: 0}}\n{text}", gpu=resolve_gpu("T4"))
-    check = checks(found)["memory on T4"]
+    check = checks_of(found)["memory on T4"]
     assert (found.verdict, check.status) == ("fail", "fail")
     assert check.detail.startswith(f"vLLM does not start: {why}")
     # `plan` would be rejected for the same reason.
@@ -102,23 +98,27 @@ def test_what_only_a_gpu_takes_is_not_rejected(judge: Judge, text: str) -> None:
     assert (found.verdict, bad(found)) == ("pass", set())
 
 
-def test_a_size_hint_smaller_than_the_cap(judge: Judge) -> None:
-    found = judge(
-        "limit-mm-per-prompt:\n  image: {count: 1, width: 512, height: 512}\n  video: 0\n"
-    )
-    named = checks(found)
+@pytest.mark.parametrize(
+    "limits",
+    [
+        "{image: {count: 1, width: 512, height: 512}, video: 0}",
+        # Numbers in quotes are numbers.
+        "{image: {count: '1', width: '512', height: 512}, video: '0'}",
+    ],
+)
+def test_a_size_hint_smaller_than_the_cap(judge: Judge, limits: str) -> None:
+    found = judge(f"limit-mm-per-prompt: {limits}\n")
+    named = checks_of(found)
     assert bad(found) == {"image size hint", "memory reserve"}
-    assert "shrinks to 324 tokens, but vLLM still admits 16,384" in (
-        named["image size hint"].detail
-    )
+    said = "shrinks to 324 tokens, but vLLM still admits 16,384"
+    assert said in named["image size hint"].detail
     assert named["memory reserve"].detail.startswith("under-reserved: ")
     harmless, cap = named["memory reserve"].remedies
     assert yaml.safe_load(harmless) == {"limit-mm-per-prompt": {"image": 1, "video": 0}}
     assert "images_kwargs: {size: {longest_edge: 261856, shortest_edge: 3136}}" in cap
     assert "shrinks image items above 334 tokens" in cap
-    assert found.budget is not None
-    assert found.budget.config.profiled_tokens == 324
-    assert found.budget.config.worst_step_tokens == 16_384
+    budget = some(found.budget).config
+    assert (budget.profiled_tokens, budget.worst_step_tokens) == (324, 16_384)
 
 
 def test_the_harmless_remedy_of_a_hint_comes_first_and_each_has_a_price(judge, tmp_path) -> None:
@@ -127,22 +127,17 @@ def test_the_harmless_remedy_of_a_hint_comes_first_and_each_has_a_price(judge, t
     hinted = "limit-mm-per-prompt:\n  image: {count: 2, width: 512, height: 512}\n  video: 0\n"
     asked = {"gpu": resolve_gpu("L4"), "data": (tmp_path / "media",)}
     found = judge(f"{hinted}max-model-len: 8192\n", **asked)
-    assert found.memory is not None
-    assert found.memory.config is not None
-    reserved = checks(found)["memory reserve"]
+    reserved = checks_of(found)["memory reserve"]
     assert reserved.status == "fail"
-    assert checks(found)["image size hint"].remedy == reserved.remedy
+    assert checks_of(found)["image size hint"].remedy == reserved.remedy
     harmless, cap = reserved.remedies
     assert yaml.safe_load(harmless) == {"limit-mm-per-prompt": {"image": 2, "video": 0}}
     assert harmless.endswith("of KV cache; shrinks no item")
     assert cap.endswith("shrinks 1 of 2 images")
     then = judge(f"{harmless}\nmax-model-len: 8192\n", gpu=resolve_gpu("L4"))
-    assert checks(then)["memory reserve"].status == "pass"
-    assert then.memory is not None
-    assert then.memory.config is not None
-    assert then.memory.config.kv_cache_bytes is not None
-    assert found.memory.config.kv_cache_bytes is not None
-    lost = found.memory.config.kv_cache_bytes - then.memory.config.kv_cache_bytes
+    assert checks_of(then)["memory reserve"].status == "pass"
+    before, after = (some(some(one.memory).config).kv_cache_bytes for one in (found, then))
+    lost = some(before) - some(after)
     assert f"costs {lost / (1 << 30):.2f} GiB of KV cache" in harmless
 
 
@@ -151,7 +146,7 @@ def test_a_remedy_that_would_not_start_is_left_to_plan(judge: Judge) -> None:
     hinted = "limit-mm-per-prompt:\n  image: {count: 2, width: 512, height: 512}\n  video: 0\n"
     model = "Qwen/Qwen2.5-VL-7B-Instruct"
     found = judge(f"{hinted}max-model-len: 32768\n", model=model, gpu=resolve_gpu("L4"))
-    command, cap = checks(found)["memory reserve"].remedies
+    command, cap = checks_of(found)["memory reserve"].remedies
     assert command.startswith("mmcalib plan --config ")
     assert "--gpu L4  # limit-mm-per-prompt: {image: 2, video: 0} alone would not start" in command
     assert "longest_edge: 261856" in cap
@@ -167,11 +162,10 @@ def test_what_is_proposed_for_that_hint_passes(judge: Judge) -> None:
 
 
 def test_a_hint_above_the_maximum(judge: Judge) -> None:
-    found = judge(
-        "limit-mm-per-prompt:\n  image: {count: 1, width: 5000, height: 4000}\n  video: 0\n"
-    )
+    hint = "{count: 1, width: 5000, height: 4000}"
+    found = judge(f"limit-mm-per-prompt: {{image: {hint}, video: 0}}\n")
     assert bad(found) == {"image size hint maximum"}
-    check = checks(found)["image size hint maximum"]
+    check = checks_of(found)["image size hint maximum"]
     assert "width 3,584, height 3,584" in check.detail
     assert check.remedy == "limit-mm-per-prompt: {image: 1, video: 0}"
 
@@ -181,7 +175,7 @@ def test_a_flat_cap_bleeds_into_videos_and_a_video_exceeds_the_cache(judge: Judg
         "limit-mm-per-prompt: {image: 1, video: 1}\nmm-processor-kwargs: {max_pixels: 262144}\n"
     )
     assert bad(found) == {"scope of max_pixels", "items admitted"}
-    scope, admitted = checks(found)["scope of max_pixels"], checks(found)["items admitted"]
+    scope, admitted = checks_of(found)["scope of max_pixels"], checks_of(found)["items admitted"]
     assert "changes image and video" in scope.detail
     assert yaml.safe_load(scope.remedies[0]) == {
         "mm-processor-kwargs": {"images_kwargs": {"max_pixels": 262144}}
@@ -193,11 +187,11 @@ def test_a_flat_cap_bleeds_into_videos_and_a_video_exceeds_the_cache(judge: Judg
 
 def test_images_limited_and_videos_not(judge: Judge) -> None:
     found = judge("limit-mm-per-prompt: {image: 2}\n", gpu=resolve_gpu("L4"))
-    check = checks(found)["unlimited modalities"]
+    check = checks_of(found)["unlimited modalities"]
     assert "video sets the encoder budget of 114,688 tokens, 16,384 with video: 0" in check.detail
     assert "KV cache on L4 of" in check.detail
     assert check.remedy.startswith("limit-mm-per-prompt: {image: 2, video: 0}")
-    memory = checks(found)["memory on L4"]
+    memory = checks_of(found)["memory on L4"]
     assert memory.status == "fail"
     assert memory.remedy.startswith("mmcalib plan --config")
 
@@ -214,7 +208,7 @@ def test_images_limited_and_videos_not(judge: Judge) -> None:
     ],
 )
 def test_a_batch_that_cannot_hold_an_item(judge: Judge, model: str, text: str, number: int) -> None:
-    check = checks(judge(text, model=model))["batch size for one item"]
+    check = checks_of(judge(text, model=model))["batch size for one item"]
     assert check.status == "fail"
     assert "Chunked MM input disabled but max_tokens_per_mm_item" in check.detail
     assert check.remedy == f"max-num-batched-tokens: {number}, or more"
@@ -223,15 +217,14 @@ def test_a_batch_that_cannot_hold_an_item(judge: Judge, model: str, text: str, n
 def test_a_skipped_profile_with_what_it_takes_on_a_gpu(judge: Judge) -> None:
     text = "skip-mm-profiling: true\nlimit-mm-per-prompt: {image: 1, video: 0}\n"
     found = judge(text, gpu=resolve_gpu("L4"))
-    check = checks(found)["encoder memory reserve"]
+    check = checks_of(found)["encoder memory reserve"]
     assert check.status == "fail"
     assert "16,384 tokens and take 2.14 GiB" in check.detail
     assert check.remedy.startswith("remove skip-mm-profiling, or gpu-memory-utilization: 0.8")
-    reserved = checks(found)["memory reserve"]
+    reserved = checks_of(found)["memory reserve"]
     assert reserved.status == "fail"
     assert "under-reserved by 1.9" in reserved.detail
-    assert found.budget is not None
-    assert found.budget.config.profiled_tokens == 0
+    assert some(found.budget).config.profiled_tokens == 0
     assert [check.name for check in found.checks].count("encoder memory reserve") == 1
 
 
@@ -244,7 +237,7 @@ def test_the_file_itself(judge: Judge) -> None:
         "mm-processor-kwargs: {num_crops: 4}\n",
         "--max-model-len", "16384",
     )  # fmt: skip
-    named = checks(found)
+    named = checks_of(found)
     assert bad(found) == {
         "unknown key max-pixels",
         "unknown key swap-space",
@@ -261,51 +254,39 @@ def test_the_file_itself(judge: Judge) -> None:
     assert named["false value of enable-prefix-caching"].remedy == "no-enable-prefix-caching: true"
     assert named["unknown key max-pixels"].remedy == "mm-processor-kwargs: {max_pixels: 1003520}"
     assert "max-num-seqs: invalid int value: 'None'" in named["config parsing"].detail
-    assert found.engine_config is not None
-    assert found.engine_config["max_model_len"] == 16_384
+    assert some(found.engine_config)["max_model_len"] == 16_384
 
 
 def test_a_model_beside_a_file_that_names_none(judge: Judge) -> None:
     text = "limit-mm-per-prompt: {image: 1, video: 0}\n"
     found = judge(text, "--max-num-seqs", "64", model=None, beside=QWEN)
     assert (found.verdict, found.model) == ("pass", QWEN)
-    assert found.engine_config == {
-        "limit_mm_per_prompt": {"image": 1, "video": 0},
-        "max_num_seqs": 64,
-    }
+    limits = {"image": 1, "video": 0}
+    assert found.engine_config == {"limit_mm_per_prompt": limits, "max_num_seqs": 64}
     with pytest.raises(UsageError, match="no model given"):
         judge(text, model=None)
 
 
 def test_values_that_vllm_refuses_are_named_and_the_rest_is_judged(judge: Judge) -> None:
     found = judge("limit-mm-per-prompt: image=2\nmax-num-seqs: many\nmax-model-len: 8192\n")
-    named = checks(found)
+    named = checks_of(found)
     assert named["value of limit-mm-per-prompt"].remedy == "limit-mm-per-prompt: {image: 2}"
     assert named["value of max-num-seqs"].status == "fail"
     assert named["unlimited modalities"].status == "warn"
     assert found.engine_config == {"max_model_len": 8192}
 
 
-def test_numbers_in_quotes_are_numbers(judge: Judge) -> None:
-    found = judge(
-        "limit-mm-per-prompt: {image: {count: '1', width: '512', height: 512}, video: '0'}\n"
-    )
-    assert bad(found) == {"image size hint", "memory reserve"}
-
-
 def test_clips_are_no_part_of_the_context_of_an_encoder_decoder(judge: Judge) -> None:
     found = judge("limit-mm-per-prompt: {audio: 1}\n", model="openai/whisper-large-v3")
-    assert "prompt length" not in checks(found)
-    remedy = checks(found)["memory reserve"].remedy
+    assert "prompt length" not in checks_of(found)
+    remedy = checks_of(found)["memory reserve"].remedy
     assert yaml.safe_load(remedy) == {"max-num-batched-tokens": 1500}
 
 
 def test_the_cure_of_a_hint_may_need_a_batch_of_whole_items(judge: Judge) -> None:
-    found = judge(
-        "limit-mm-per-prompt: {audio: {count: 1, length: 16000}}\n",
-        model="Qwen/Qwen2-Audio-7B-Instruct",
-    )
-    assert checks(found)["audio size hint"].remedy == (
+    text = "limit-mm-per-prompt: {audio: {count: 1, length: 16000}}\n"
+    found = judge(text, model="Qwen/Qwen2-Audio-7B-Instruct")
+    assert checks_of(found)["audio size hint"].remedy == (
         "limit-mm-per-prompt: {audio: 1} and max-num-batched-tokens: 1500  # shrinks no item"
     )
 
@@ -313,49 +294,42 @@ def test_the_cure_of_a_hint_may_need_a_batch_of_whole_items(judge: Judge) -> Non
 def test_another_modality_that_takes_more_than_the_profiled_one(judge: Judge) -> None:
     text, llava = "limit-mm-per-prompt: {image: 2}\n", "llava-hf/llava-onevision-qwen2-7b-ov-hf"
     gpu = resolve_gpu("A100-40G")
-    check = checks(judge(text, model=llava, gpu=gpu))["memory reserve"]
+    check = checks_of(judge(text, model=llava, gpu=gpu))["memory reserve"]
     assert check.status == "warn"
     assert "8,748 tokens of video" in check.detail
     full = f"{text}gpu-memory-utilization: 0.99\n"
-    check = checks(judge(full, model=llava, gpu=gpu))["memory reserve"]
+    check = checks_of(judge(full, model=llava, gpu=gpu))["memory reserve"]
     assert check.status == "fail"
     without, *others = check.remedies
     assert yaml.safe_load(without) == {"limit-mm-per-prompt": {"image": 2, "video": 0}}
     (lower,) = [one for one in others if one.startswith("gpu-memory-utilization: ")]
-    check = checks(judge(f"{text}{lower}\n", model=llava, gpu=gpu))["memory reserve"]
+    check = checks_of(judge(f"{text}{lower}\n", model=llava, gpu=gpu))["memory reserve"]
     assert check.status == "warn"
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [("a: [\n", "it is not YAML"), ("max-model-len: 99999999\n", "greater than the derived")],
-)
-def test_what_vllm_refuses_is_a_finding(judge: Judge, text: str, says: str) -> None:
-    found = judge(text)
+def test_what_vllm_refuses_is_a_finding(judge: Judge) -> None:
+    found = judge("max-model-len: 99999999\n")
     assert found.verdict == "fail"
-    assert any(says in check.detail for check in found.checks if check.status == "fail")
+    failed = [check.detail for check in found.checks if check.status == "fail"]
+    assert any("greater than the derived" in detail for detail in failed)
 
 
 def test_with_a_corpus_its_own_items_decide(judge: Judge, tmp_path: Path) -> None:
     photo(tmp_path / "media/a.jpg", 1400, 1050)
     item = ("image", "media/a.jpg")
     asked = requests(tmp_path / "asked.jsonl", [item] * 3, [item] * 2)
-    capped = (
+    text = (
+        "max-model-len: 1200\nlimit-mm-per-prompt: {image: 2, video: 0}\n"
         "mm-processor-kwargs: {images_kwargs: {size: {shortest_edge: 3136, longest_edge: 501760}}}"
     )
-    found = judge(
-        f"max-model-len: 1200\nlimit-mm-per-prompt: {{image: 2, video: 0}}\n{capped}\n",
-        requests=(asked,),
-    )  # fmt: skip
-    named = checks(found)
+    found = judge(f"{text}\n", requests=(asked,))
+    named = checks_of(found)
     assert (found.items, named["items admitted"].status) == ("corpus", "pass")
     # What they cost under the file is said.
-    assert found.corpus is not None
-    assert (found.corpus.items, found.corpus.prompts) == (5, 2)
-    assert found.corpus.modalities["image"].tokens["max"] == 609
-    page = io.StringIO()
-    print_validation(found, Console(file=page, width=100))
-    said = page.getvalue()
+    corpus = some(found.corpus)
+    assert (corpus.items, corpus.prompts) == (5, 2)
+    assert corpus.modalities["image"].tokens["max"] == 609
+    said = printed(partial(print_validation, found), width=100)
     assert "Your data: 5 items in 2 requests: " in said
     assert "max 609 tokens" in said
     assert named["requests admitted"].remedy == "limit-mm-per-prompt: {image: 3, video: 0}"
@@ -366,11 +340,9 @@ def test_with_a_corpus_its_own_items_decide(judge: Judge, tmp_path: Path) -> Non
 @pytest.mark.parametrize(("context", "status"), [(2048, "warn"), (384, "fail")])
 def test_without_requests_the_largest_items_decide(judge, tmp_path, context, status: str) -> None:
     photo(tmp_path / "media/a.jpg", 560, 560)
-    found = judge(
-        f"max-model-len: {context}\nlimit-mm-per-prompt: {{image: 4, video: 0}}\n",
-        data=(tmp_path / "media",),
-    )
-    check = checks(found)["prompt length"]
+    text = f"max-model-len: {context}\nlimit-mm-per-prompt: {{image: 4, video: 0}}\n"
+    found = judge(text, data=(tmp_path / "media",))
+    check = checks_of(found)["prompt length"]
     assert check.status == status
     assert "4 × image of 400 tokens, the largest of yours, takes 1,600" in check.detail
     assert "max-model-len: 2624" in check.remedy
@@ -422,7 +394,7 @@ def test_options_whose_memory_or_caps_no_profile_shows(judge: Judge) -> None:
         "mm-processor-cache-gb: 0.3\n"
         "compilation-config: {cudagraph_mm_encoder: true}\n"
     )
-    named = checks(found)
+    named = checks_of(found)
     assert named["config parsing"].status == "pass"
     assert {
         "memory for video pruning",
@@ -435,8 +407,7 @@ def test_options_whose_memory_or_caps_no_profile_shows(judge: Judge) -> None:
     } <= bad(found)
     assert "151,936 each" in named["memory for prompt_logprobs"].detail
     assert "largest item on one rank" in named
-    assert found.memory is not None
-    assert [one.what for one in found.memory.options] == [
+    assert [one.what for one in some(found.memory).options] == [
         "logits of prompt_logprobs",
         "of buffers: video decoding by the API server",
     ]

@@ -14,8 +14,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 @pytest.fixture
 def media(tmp_path: Path) -> Path:
-    photo(tmp_path / "media/a.jpg", 1_200, 900)
-    return tmp_path / "media"
+    return photo(tmp_path / "media/a.jpg", 1_200, 900).parent
 
 
 def test_they_are_rehearsed_and_written(media: Path, tmp_path: Path, engine_cache: Path) -> None:

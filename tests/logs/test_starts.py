@@ -21,27 +21,21 @@ GIB, MIB = 2**30, 2**20
 Failure = tuple[str, Phase | None, OutOfMemory | None]
 
 
-def failures(rows: list[dict[str, Any]]) -> list[Failure]:
-    def size(said: str) -> int:
-        number, unit = said.split()
-        return round(float(number) * {"MiB": MIB, "GiB": GIB}[unit])
+def size(said: str) -> int:
+    number, unit = said.split()
+    return round(float(number) * {"MiB": MIB, "GiB": GIB}[unit])
 
-    return [
-        (
-            row["said"],
-            row["phase"],
-            row["oom"]
-            if row["oom"] is None
-            else OutOfMemory(**{f"{name}_bytes": size(said) for name, said in row["oom"].items()}),
-        )
-        for row in rows
-    ]
+
+def failure(said: str, phase: Phase | None, oom: dict[str, str] | None) -> Failure:
+    """A failure as `stated.yaml` has it."""
+    figures = {f"{name}_bytes": size(figure) for name, figure in (oom or {}).items()}
+    return said, phase, None if oom is None else OutOfMemory(**figures)
 
 
 _PUBLIC = yaml.safe_load((LOGS / "stated.yaml").read_text(encoding="utf-8"))
 STATED: dict[str, dict[str, Any]] = _PUBLIC["stated"]
-FAILED = {name: failures(rows) for name, rows in _PUBLIC["failed"].items()}
-MESSAGES = failures(_PUBLIC["messages"])
+FAILED = {name: [failure(**row) for row in rows] for name, rows in _PUBLIC["failed"].items()}
+MESSAGES = [failure(**row) for row in _PUBLIC["messages"]]
 
 
 def read_log(lines: list[str]) -> StartupLog:
@@ -193,10 +187,8 @@ def test_arguments_are_read_as_they_were_set() -> None:
     args = log_of("0.23.0-negative").engine_args
     assert args["trust_remote_code"] is True
     assert args["served_model_name"] == ["qwen2.5-vl"]
-    assert log_of("0.32.0-coloured").engine_args["limit_mm_per_prompt"] == {
-        "image": {"count": 1, "width": 512},
-        "video": 0,
-    }
+    limits = log_of("0.32.0-coloured").engine_args["limit_mm_per_prompt"]
+    assert limits == {"image": {"count": 1, "width": 512}, "video": 0}
 
 
 @pytest.mark.parametrize("pack", ["as lines", "docker", "loki", "csv"])
@@ -230,11 +222,9 @@ def test_a_start_after_one_that_failed_early_is_its_own() -> None:
     assert (second.line, second.outcome) == (3, "no end in the log")
     assert second.engine_args == {"gpu_memory_utilization": 0.5}
     assert last_failed((first, second)) == first
-    again = read_starts(["Available KV cache memory: 9.0 GiB", "Starting to load model other..."])
-    assert [(one.model, one.kv_cache_bytes) for one in again] == [
-        (None, round(9 * GIB)),
-        ("other", None),
-    ]
+    a, b = read_starts(["Available KV cache memory: 9.0 GiB", "Starting to load model other..."])
+    assert (a.model, a.kv_cache_bytes) == (None, round(9 * GIB))
+    assert (b.model, b.kv_cache_bytes) == ("other", None)
 
 
 def server(model: str, pid: int, utilization: float) -> list[str]:
@@ -384,9 +374,8 @@ def test_every_start_failure_of_the_installed_release_is_in_the_table() -> None:
         for node in ast.walk(ast.parse(text)):
             raised = node.exc if isinstance(node, ast.Raise) else None
             raised = node.msg if isinstance(node, ast.Assert) else raised
-            parts = (
-                [n.value for n in ast.walk(raised) if isinstance(n, ast.Constant)] if raised else []
-            )
+            nodes = ast.walk(raised) if raised else ()
+            parts = [node.value for node in nodes if isinstance(node, ast.Constant)]
             words = "".join(part for part in parts if isinstance(part, str))
             if topic.search(words) and not NO_START_FAILURE.search(f"{path} {words}"):
                 known = any(mark in words for mark, _, _ in logs._FAILURES)

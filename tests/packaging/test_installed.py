@@ -46,12 +46,8 @@ def test_alone_it_brings_all_that_it_needs(wheel: Path, tmp_path: Path) -> None:
     Image.new("RGB", (1280, 720)).save(media / "b.png")
 
     def mmcalib(*words: str) -> str:
-        done = run_program(
-            python.with_name("mmcalib"),
-            *words,
-            cwd=tmp_path,
-            env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "COLUMNS": "80"},
-        )
+        env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "COLUMNS": "80"}
+        done = run_program(python.with_name("mmcalib"), *words, cwd=tmp_path, env=env)
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout
 

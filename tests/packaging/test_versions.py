@@ -12,6 +12,7 @@ import pytest
 from packaging.version import Version
 
 from mmcalib.models.catalogue import bundled_models
+from tests.builders import some
 from tests.conftest import ROOT
 from tests.packaging.built import build, copy_of, version_of
 from tests.programs import run_python
@@ -43,8 +44,7 @@ def repository(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 def test_without_tags_it_is_the_one_that_the_changelog_is_written_for() -> None:
     newest = re.search(r"^## \[([\d.]+)\]", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M)
-    assert newest is not None
-    assert fallback().base_version == newest[1]
+    assert fallback().base_version == some(newest)[1]
     assert fallback().is_devrelease
 
 
@@ -63,7 +63,8 @@ def test_a_commit_without_tags_is_named(repository: Path, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_one_command_makes_both_of_a_tag(repository: Path, tmp_path: Path) -> None:
     """That of `make dist`, with the tools that are here: of the sdist, without git, the wheel."""
-    assert re.search(r"^dist: .*\n(?:\t.*\n)*\t\$\(BIN\)/python -m build$", makefile(), re.M)
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    assert re.search(r"^dist: .*\n(?:\t.*\n)*\t\$\(BIN\)/python -m build$", makefile, re.M)
     git(repository, "tag", f"v{TAGGED}")
     try:
         done = run_python("-m", "build", "--no-isolation", "--outdir", tmp_path, cwd=repository)
@@ -75,10 +76,6 @@ def test_one_command_makes_both_of_a_tag(repository: Path, tmp_path: Path) -> No
     with tarfile.open(tmp_path / f"mmcalib-{TAGGED}.tar.gz") as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
     assert {"LICENSE", "THIRD_PARTY.md", "CHANGELOG.md", "docs/get-started.md"} <= held
-
-
-def makefile() -> str:
-    return (ROOT / "Makefile").read_text("utf-8")
 
 
 def test_the_page_is_written_anew() -> None:

@@ -215,9 +215,8 @@ def test_the_batch_is_the_most_that_may_suffice_then_the_usual_one() -> None:
 def test_a_size_hint_can_be_dropped() -> None:
     limits = {"image": {"count": 2, "width": 512, "height": 512}, "video": 0}
     (one,) = catalogue.drop_hints({"limit_mm_per_prompt": limits})
-    assert changed_args({"limit_mm_per_prompt": limits}, [one]) == {
-        "limit_mm_per_prompt": {"image": 2, "video": 0}
-    }
+    found = changed_args({"limit_mm_per_prompt": limits}, [one])
+    assert found == {"limit_mm_per_prompt": {"image": 2, "video": 0}}
 
 
 def test_a_fix_replaces_those_of_its_arguments() -> None:
@@ -311,7 +310,6 @@ GEMMA3 = knobs.CropCap(path=CROPS, value=0, steps=(0, 2, 3, 4), switch="do_pan_a
 GEMMA3_ON = replace(GEMMA3, value=4)
 INTERNVL2 = knobs.TileCap(path=("images_kwargs", "max_dynamic_patch"), value=12)
 CLIP = area_cap("video", 768, 128)
-FPS = knobs.FrameSampling(path=("video", "fps"), value=2, steps=(0.5, 1, 2))
 GEMMA4 = knobs.TokenCap(
     path=("images_kwargs", "max_soft_tokens"), value=280, steps=(70, 140, 280, 560, 1120)
 )
@@ -333,17 +331,32 @@ def said(knob: knobs.Knob) -> dict[Any, str]:
     return found
 
 
+EDGE = "images shrink to {:,} pixels at their longer edge, not {:,}"
+
+
 @pytest.mark.parametrize(
-    ("knob", "values"),
-    [(IDEFICS3, (728, 364)), (SMOLVLM2, (768, 384))],
-    ids=("Idefics3", "SmolVLM2"),
+    ("knob", "prices"),
+    [
+        # An edge of 728 is no number of tiles.
+        (IDEFICS3, {728: EDGE.format(728, 1456), 364: EDGE.format(364, 1456)}),
+        (SMOLVLM2, {768: EDGE.format(768, 1536), 384: EDGE.format(384, 1536)}),
+        (INTERNVL2, {n: f"an image is cut into at most {n} tiles, not 12" for n in (6, 3)}),
+        (GEMMA4, {n: f"an image takes at most {n} tokens, not 280" for n in (140, 70)}),
+        (
+            AREA,
+            {
+                3_211_264: "images above 3.2 megapixels shrink",
+                1_003_520: "images above 1.0 megapixels shrink",
+            },
+        ),
+        (CLIP, {150_528: "videos keep 1 pixel in 4 of today's maximum"}),
+        # What the loader keeps is no fix.
+        (FRAMES, {}),
+    ],
+    ids=["edge of Idefics3", "of SmolVLM2", "tiles", "tokens", "area", "clip", "frames"],
 )
-def test_an_edge_is_in_pixels(knob: knobs.Knob, values: tuple[int, int]) -> None:
-    """An edge of 728 is no number of tiles."""
-    assert said(knob) == {
-        value: f"images shrink to {value:,} pixels at their longer edge, not {knob.value:,}"
-        for value in values
-    }
+def test_a_cap_has_its_price_in_its_own_unit(knob: knobs.Knob, prices: dict[int, str]) -> None:
+    assert said(knob) == prices
 
 
 def test_one_crop_is_the_image_again() -> None:
@@ -354,17 +367,9 @@ def test_one_crop_is_the_image_again() -> None:
         0: "narrow images have no crops besides the whole",
     }
     (_, off) = caps(GEMMA3_ON)
-    assert off.changes["mm_processor_kwargs"] == {
-        "images_kwargs": {"pan_and_scan_max_num_crops": 0, "do_pan_and_scan": False}
-    }
+    switched = {"pan_and_scan_max_num_crops": 0, "do_pan_and_scan": False}
+    assert off.changes["mm_processor_kwargs"] == {"images_kwargs": switched}
     assert list(said(replace(GEMMA3_ON, value=2, steps=(0, 2)))) == [0]
-
-
-def test_tiles_are_tiles() -> None:
-    assert said(INTERNVL2) == {
-        6: "an image is cut into at most 6 tiles, not 12",
-        3: "an image is cut into at most 3 tiles, not 12",
-    }
 
 
 def test_a_cap_that_is_set_is_only_made_lower() -> None:
@@ -373,25 +378,6 @@ def test_a_cap_that_is_set_is_only_made_lower() -> None:
     found = [f for f in propose(situation(args)) if f.knob == AREA.name]
     edges = [f.changes["mm_processor_kwargs"]["images_kwargs"]["size"] for f in found]
     assert [edge["longest_edge"] for edge in edges] == [1_003_520]
-
-
-def test_areas_are_megapixels_of_images_and_shares_of_videos() -> None:
-    assert said(AREA) == {
-        3_211_264: "images above 3.2 megapixels shrink",
-        1_003_520: "images above 1.0 megapixels shrink",
-    }
-    assert said(CLIP) == {150_528: "videos keep 1 pixel in 4 of today's maximum"}
-
-
-def test_what_the_loader_keeps_is_no_fix() -> None:
-    assert caps(FPS) == []
-
-
-def test_soft_tokens_are_tokens() -> None:
-    assert said(GEMMA4) == {
-        140: "an image takes at most 140 tokens, not 280",
-        70: "an image takes at most 70 tokens, not 280",
-    }
 
 
 def test_what_is_set_already_is_not_proposed() -> None:

@@ -35,17 +35,15 @@ def named(name: str) -> Calibration:
         modality: items.model_copy(update={"exemplar": name})
         for modality, items in found.corpus.modalities.items()
     }
-    return found.model_copy(
-        update={
-            "model": found.model.model_copy(update={"id": name, "doubts": [name]}),
-            "evidence": [
-                entry.model_copy(update={"exemplar": name, "reason": f"because of {name}"})
-                for entry in found.evidence
-            ],
-            "corpus": found.corpus.model_copy(update={"modalities": modalities}),
-            "checks": [
-                CheckResult(name=f"{name} x", status=status, detail=name, remedy=name)
-                for status in ("pass", "warn", "fail", "skip")
-            ],
-        }
+    return calibration(
+        model=found.model.model_copy(update={"id": name, "doubts": [name]}),
+        evidence=[
+            entry.model_copy(update={"exemplar": name, "reason": f"because of {name}"})
+            for entry in found.evidence
+        ],
+        corpus=found.corpus.model_copy(update={"modalities": modalities}),
+        checks=[
+            CheckResult(name=f"{name} x", status=status, detail=name, remedy=name)
+            for status in ("pass", "warn", "fail", "skip")
+        ],
     )

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,21 +17,19 @@ from mmcalib.errors import OutputError
 from mmcalib.report.configurations import CONFIGURATIONS
 from mmcalib.results.engine_yaml import engine_yaml, serve_words
 from mmcalib.results.part import CheckResult
+from tests.builders import some
 from tests.programs import run_program
 from tests.report.example import SERVE, calibration
 from tests.report.golden import check_golden
 from tests.report.hostile import NAMES, named
 
-NASTY = ["it's", 'a "b"', "$(HOME) `id` $$ ü", "a\\b"]
 LIMIT = "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB"
-
-
-def with_config(config: dict[str, Any]) -> Calibration:
-    return calibration().model_copy(update={"engine_config": config})
+RAISED = Server(limits={LIMIT: 41}, given=(LIMIT,))
 
 
 def emitted(form: str, **config: Any) -> str:
-    return CONFIGURATIONS[form].render(with_config({"model": "org/model", **config}))
+    made = calibration(engine_config={"model": "org/model", **config})
+    return CONFIGURATIONS[form].render(made)
 
 
 def shell(script: str, **variables: str) -> list[str]:
@@ -87,10 +86,10 @@ def test_docker_starts_vllm_with_the_same_words() -> None:
     assert "/home/me/.cache/huggingface:/hub" in words
 
 
-@pytest.mark.parametrize("value", NASTY)
+@pytest.mark.parametrize("value", ["it's", 'a "b"', "$(HOME) `id` $$ ü", "a\\b"])
 def test_docker_mounts_a_folder_and_hides_nothing(value: str) -> None:
-    made = with_config({"model": f"/models/{value}", "a": value})
-    words = docker(made.model_copy(update={"server": Server(limits={LIMIT: 41}, given=(LIMIT,))}))
+    config = {"model": f"/models/{value}", "a": value}
+    words = docker(calibration(engine_config=config, server=RAISED))
     assert words[words.index("--env") + 1] == f"{LIMIT}=41"
     assert f"type=bind,source=/models/{value},target=/models/{value},readonly" in words
     assert words[words.index("serve") + 1] == f"/models/{value}"
@@ -100,10 +99,8 @@ def test_docker_mounts_a_folder_and_hides_nothing(value: str) -> None:
 def test_a_container_has_room_for_a_cache_in_shared_memory() -> None:
     def sized(**config: Any) -> tuple[str, str]:
         text = emitted("docker", **config)
-        size = re.search(r"--shm-size (\d+g)", text)
-        held = re.search(r"may take ([\d.]+ GiB)", text)
-        assert size is not None
-        assert held is not None
+        size = some(re.search(r"--shm-size (\d+g)", text))
+        held = some(re.search(r"may take ([\d.]+ GiB)", text))
         return size[1], held[1]
 
     assert sized() == ("8g", "8.00 GiB")
@@ -114,13 +111,13 @@ def test_a_container_has_room_for_a_cache_in_shared_memory() -> None:
 
 def test_no_word_of_a_release_reaches_the_shell() -> None:
     tool = {**calibration().tool, "vllm": "1; id"}
-    words = docker(calibration().model_copy(update={"tool": tool}))
+    words = docker(calibration(tool=tool))
     assert words[words.index("serve") - 1] == "vllm/vllm-openai:latest"
 
 
 def test_a_line_break_is_refused_where_no_file_can_carry_it() -> None:
     with pytest.raises(OutputError, match="line break"):
-        CONFIGURATIONS["env"].render(with_config({"model": "a\nLD_PRELOAD=x.so"}))
+        emitted("env", model="a\nLD_PRELOAD=x.so")
 
 
 def test_kubernetes_takes_strings_only_and_has_no_names_to_replace() -> None:
@@ -131,8 +128,8 @@ def test_kubernetes_takes_strings_only_and_has_no_names_to_replace() -> None:
 
 def test_a_deployment_is_complete_and_names_nothing_of_this_machine() -> None:
     local = calibration().model.model_copy(update={"source": "local"})
-    made = with_config({"model": "/home/me/qwen", "tensor_parallel_size": 2, "max_num_seqs": 4})
-    text = CONFIGURATIONS["k8s"].render(made.model_copy(update={"model": local}))
+    config = {"model": "/home/me/qwen", "tensor_parallel_size": 2, "max_num_seqs": 4}
+    text = CONFIGURATIONS["k8s"].render(calibration(engine_config=config, model=local))
     found = kubernetes(text)
     assert (found["apiVersion"], found["kind"]) == ("apps/v1", "Deployment")
     labels = found["spec"]["template"]["metadata"]["labels"]
@@ -164,7 +161,7 @@ def test_hostile_names_stay_inside_comments(form: str, name: str) -> None:
 
 def test_one_that_failed_says_so_on_top() -> None:
     check = CheckResult(name="memory on L4", status="fail", detail="would\nnot start")
-    failed = calibration().model_copy(update={"verdict": "fail", "checks": [check]})
+    failed = calibration(verdict="fail", checks=[check])
     for form in CONFIGURATIONS.values():
         first = form.render(failed).splitlines()[0]
         assert not form.comments or first.startswith("# The verdict is fail: memory on L4: would")
@@ -186,7 +183,7 @@ WRITABLE = st.text(st.characters(codec="utf-8"), min_size=1).filter(str.isprinta
 @settings(max_examples=40, deadline=None)
 @given(st.dictionaries(st.text(), VALUES, max_size=4), WRITABLE.filter(lambda m: m[0] != "-"))
 def test_any_mapping_comes_through_every_form(kwargs: dict[str, Any], model: str) -> None:
-    made = with_config({"model": model, "mm_processor_kwargs": kwargs})
+    made = calibration(engine_config={"model": model, "mm_processor_kwargs": kwargs})
     words = serve_words(made.engine_config)
     assert words[0] == model
     assert json.loads(words[2]) == kwargs
@@ -197,14 +194,9 @@ def test_any_mapping_comes_through_every_form(kwargs: dict[str, Any], model: str
     shell('eval "words $SAID"', SAID=variable(CONFIGURATIONS["env"].render(made)))
 
 
-def with_server(*given: str, **needed: int) -> Calibration:
-    server = Server(limits={LIMIT: 41}, given=given)
-    return calibration().model_copy(update={"server": server, "needed": needed})
-
-
 def test_limits_that_were_raised_for_the_corpus_are_emitted() -> None:
     """Without them the server refuses the items."""
-    made = with_server(LIMIT, "LD_PRELOAD")
+    made = calibration(server=replace(RAISED, given=(LIMIT, "LD_PRELOAD")))
     lines = CONFIGURATIONS["env"].render(made).splitlines()
     assert lines[-1] == f"{LIMIT}=41"
     started = container(kubernetes(CONFIGURATIONS["k8s"].render(made)))
@@ -213,18 +205,17 @@ def test_limits_that_were_raised_for_the_corpus_are_emitted() -> None:
 
 @pytest.mark.parametrize("form", ["env", "k8s"])
 def test_limits_that_would_admit_more_are_named_and_not_set(form: str) -> None:
-    made = with_server(VLLM_MAX_AUDIO_DECODE_DURATION_S=900, LD_PRELOAD=1)
-    said = CONFIGURATIONS[form].render(made)
+    plain = calibration(server=replace(RAISED, given=()))
+    needed = {"VLLM_MAX_AUDIO_DECODE_DURATION_S": 900, "LD_PRELOAD": 1}
+    said = CONFIGURATIONS[form].render(plain.model_copy(update={"needed": needed}))
     assert "\n# VLLM_MAX_AUDIO_DECODE_DURATION_S=900\n" in said
     assert "derived without" in said
     assert "Run mmcalib again" in said
     assert "\nVLLM" not in said
     assert "LD_PRELOAD" not in said
-    plain = with_server()
-    code = [line for line in said.splitlines() if not line.startswith("#")]
-    assert code == [
-        x for x in CONFIGURATIONS[form].render(plain).splitlines() if not x.startswith("#")
-    ]
+    whole = (said, CONFIGURATIONS[form].render(plain))
+    code = [[x for x in text.splitlines() if not x.startswith("#")] for text in whole]
+    assert code[0] == code[1]
 
 
 def test_golden_engine_yaml() -> None:
@@ -235,7 +226,8 @@ def test_golden_engine_yaml() -> None:
     "model", ["yes", "1e3", "a: b", "#x", "-", "ü/ö", "0x10", "~", "a" * 300, "x y", "'", "1:30"]
 )
 def test_a_model_name_stays_a_string(model: str) -> None:
-    assert yaml.safe_load(engine_yaml(with_config({"model": model}), SERVE)) == {"model": model}
+    made = calibration(engine_config={"model": model})
+    assert yaml.safe_load(engine_yaml(made, SERVE)) == {"model": model}
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)

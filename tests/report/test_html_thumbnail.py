@@ -12,7 +12,7 @@ from mmcalib.domain.items import Item
 from mmcalib.domain.shapes import Modality
 from mmcalib.report.html.items import pictures
 from mmcalib.report.report import Report, html
-from tests.report.example import SERVE, calibration
+from tests.report.example import SERVE, calibration, changed
 
 PREFIX = "data:image/jpeg;base64,"
 
@@ -99,11 +99,9 @@ def test_what_cannot_be_read_has_none(tmp_path: Path) -> None:
 def with_picture(tmp_path: Path) -> Calibration:
     path = tmp_path / "page.png"
     Image.new("RGB", (1316, 756), "teal").save(path)
-    found = calibration()
-    part = found.costs.modalities["image"]
-    known = [part.known[0].model_copy(update={"exemplar": str(path)}), *part.known[1:]]
-    parts = {**found.costs.modalities, "image": part.model_copy(update={"known": known})}
-    return found.model_copy(update={"costs": found.costs.model_copy(update={"modalities": parts})})
+    first, *others = calibration().costs.modalities["image"].known
+    known = [first.model_copy(update={"exemplar": str(path)}), *others]
+    return changed(calibration(), "costs.modalities.image", known=known)
 
 
 def test_the_costliest_item_is_shown_unless_it_is_not_wanted(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_hostile_names_stay_text_and_keep_the_tables_whole(name: str) -> None:
 
 
 def test_a_failed_verdict_says_that_nothing_was_emitted() -> None:
-    text = markdown(calibration().model_copy(update={"verdict": "fail"}), SERVE)
+    text = markdown(calibration(verdict="fail"), SERVE)
     assert "Serve with\n" not in text
     assert "No configuration was written" in text
     assert "Not written, because the verdict is fail:" in text
@@ -67,10 +67,9 @@ def test_a_failed_verdict_says_that_nothing_was_emitted() -> None:
 
 def test_a_knob_that_bleeds_and_figures_that_are_missing_are_said() -> None:
     found = calibration()
-    point = found.frontier[0].model_copy(
-        update={"knob": "max_pixels", "bleeds": ["video"], "adequacy": None, "process_s": None}
-    )
-    text = markdown(found.model_copy(update={"frontier": [point, *found.frontier]}), SERVE)
+    odd = {"knob": "max_pixels", "bleeds": ["video"], "adequacy": None, "process_s": None}
+    point = found.frontier[0].model_copy(update=odd)
+    text = markdown(calibration(frontier=[point, *found.frontier]), SERVE)
     assert "`max_pixels` also changes video items" in text
     assert "`images_kwargs.size.longest_edge` also changes" not in text
     row = next(line for line in text.splitlines() if line.startswith("| `max_pixels`"))
@@ -84,19 +83,13 @@ def test_golden_issue() -> None:
 def test_it_has_what_a_maintainer_asks_for() -> None:
     found = Calibration.load(CALIBRATION)
     text = issue(found)
-    for said in (
-        found.model.id,
-        found.tool["vllm"],
-        "L4",
-        "Verdict: pass",
-        "KV cache on L4, tokens",
-    ):
+    named = (found.model.id, found.tool["vllm"])
+    for said in (*named, "L4", "Verdict: pass", "KV cache on L4, tokens"):
         assert said.replace("_", "\\_") in text
     block = text.partition("```yaml\n")[2].partition("```")[0]
     assert block.startswith("# vllm serve --config engine.yaml\n")
-    assert yaml.safe_load(block) == {
-        name.replace("_", "-"): value for name, value in found.engine_config.items()
-    }
+    config = {name.replace("_", "-"): value for name, value in found.engine_config.items()}
+    assert yaml.safe_load(block) == config
     assert "blue-marble" not in text
 
 
@@ -104,7 +97,7 @@ def test_it_is_short_however_much_is_wrong() -> None:
     bad = [CheckResult(name=f"check {n}", status="warn", detail="x " * 400) for n in range(60)]
     bad.append(CheckResult(name="the worst", status="fail", detail="it does not start"))
     config = {f"setting_{n}": n for n in range(60)}
-    text = issue(calibration().model_copy(update={"checks": bad, "engine_config": config}))
+    text = issue(calibration(checks=bad, engine_config=config))
     assert len(text.splitlines()) == MOST_LINES
     assert "FAIL the worst" in text
     assert max(map(len, text.splitlines())) < 300

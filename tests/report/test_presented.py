@@ -11,9 +11,11 @@ import pytest
 from PIL import ExifTags, Image, ImageOps
 
 from mmcalib.admission.admits import admit_item
+from mmcalib.corpus.chat import url_part
 from mmcalib.domain.model import Server
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from tests import builders
+from tests.corpus.media import asking, png
 from tests.odd_media import frames_url, gif, silence
 from tests.report.example import calibration
 
@@ -26,25 +28,19 @@ GATE = replace(
 PAGE, LARGE = (560, 420), (2800, 1400)
 
 
-def png(size: tuple[int, int]) -> bytes:
-    page = io.BytesIO()
-    Image.new("RGB", size).save(page, "PNG")
-    return page.getvalue()
-
-
 @pytest.mark.parametrize(
     "item",
     [
-        png(PAGE),
-        memoryview(png(PAGE)),
-        io.BytesIO(png(PAGE)),
+        png(*PAGE),
+        memoryview(png(*PAGE)),
+        io.BytesIO(png(*PAGE)),
         Image.new("RGB", PAGE),
         ImageShape(*PAGE),
     ],
     ids=lambda item: type(item).__name__,
 )
 def test_a_picture_in_any_hand_is_what_it_is_on_disk(item: Any, tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(png(PAGE))
+    (tmp_path / "a.png").write_bytes(png(*PAGE))
     on_disk = admit_item(GATE, tmp_path / "a.png")
     assert on_disk.fits
     assert on_disk.tokens == 300
@@ -66,26 +62,24 @@ def test_anything_else_is_refused_with_what_is_taken(item: Any) -> None:
 
 
 def test_a_chat_request(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(png(PAGE))
-
-    def asking(url: str, kind: str = "image_url") -> dict[str, Any]:
-        content = [{"type": "text", "text": "What is it?"}, {"type": kind, kind: {"url": url}}]
-        return {"messages": [{"role": "user", "content": content}]}
-
+    (tmp_path / "a.png").write_bytes(png(*PAGE))
     on_disk = admit_item(GATE, asking((tmp_path / "a.png").as_uri()), tmp_path)
     assert (on_disk.answer, on_disk.tokens) == ("fits", 300)
     path = admit_item(GATE, asking(str(tmp_path / "a.png")), tmp_path)
     assert (path.answer, path.reason[:40]) == ("no", "vLLM accepts no paths, only URLs: file:/")
-    assert admit_item(GATE, asking(frames_url(6), "video_url")).fits
+    assert admit_item(GATE, showing(frames_url(6))).fits
     assert admit_item(GATE, asking("https://example.com/a.png")).answer == "unknown"
     assert admit_item(GATE, {"messages": []}).reason.startswith("not a chat request")
+
+
+def showing(url: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": [url_part("video_url", url)]}]}
 
 
 def test_what_a_request_declares_decides_of_an_animation(tmp_path: Path) -> None:
     """A GIF may be a `video_url`."""
     path = gif(tmp_path / "a.gif", 12)
-    part = {"type": "video_url", "video_url": {"url": path.as_uri()}}
-    answer = admit_item(GATE, {"messages": [{"role": "user", "content": [part]}]}, tmp_path)
+    answer = admit_item(GATE, showing(path.as_uri()), tmp_path)
     assert answer.fits, answer
     assert admit_item(GATE, path).tokens == 2 * 2
 
@@ -178,6 +172,5 @@ def test_sound_that_the_server_refuses_can_be_cut(tmp_path: Path) -> None:
 def test_a_calibration_asks_what_its_own_server_lets_in(tmp_path: Path) -> None:
     path = silence(tmp_path / "a.wav", 700, 8_000)
     kept = calibration()
-    assert kept.server is not None
     assert kept.gate.server.limits["VLLM_MAX_AUDIO_DECODE_DURATION_S"] == 600
     assert kept.admits(path).answer == "no"

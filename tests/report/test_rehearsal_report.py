@@ -1,10 +1,9 @@
 """A rehearsal and served requests on the terminal."""
 
-import io
+from functools import partial
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from mmcalib.models import gpus
 from mmcalib.models.catalogue import find_model
@@ -14,26 +13,23 @@ from mmcalib.prediction.rehearse import budget_figures, memory_figures, rehearsa
 from mmcalib.report.rows import Column, memory_rows, traffic_sentence
 from mmcalib.report.terminal_memory import print_rehearsals, print_traffic
 from mmcalib.results.memory import Memory, Rehearsal, TrafficFigures
-from tests.report.golden import check_golden
+from tests.builders import some
+from tests.report.golden import check_golden, printed
 from tests.report.serving import MIB, figures
 from tests.workflows.rehearsals import BUDGET, GIB, LATE, rehearsed
 
 
 def one(folder: Path, config: str = "", **changes: object) -> Rehearsal:
-    geometry = find_model("Qwen/Qwen2.5-VL-3B-Instruct")
-    assert geometry is not None
+    geometry = some(find_model("Qwen/Qwen2.5-VL-3B-Instruct"))
     model = resolve(str(materialise(geometry, folder / "3b")), cache_dir=folder)
-    found = rehearsal_document(
-        rehearsed(**changes), model, gpus.find_gpu("L4"), Path(config) if config else None
-    )
+    path = Path(config) if config else None
+    found = rehearsal_document(rehearsed(**changes), model, gpus.find_gpu("L4"), path)
     return found.model_copy(update={"model": "Qwen/Qwen2.5-VL-3B-Instruct"})
 
 
 def shown(*found: Rehearsal, verbose: bool = True) -> str:
-    page = io.StringIO()
-    console = Console(file=page, width=80, color_system=None, highlight=False)
-    print_rehearsals(found, console, "mmcalib plan --gpu L4", verbose=verbose)
-    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
+    command = "mmcalib plan --gpu L4"
+    return printed(lambda console: print_rehearsals(found, console, command, verbose=verbose))
 
 
 def test_golden(tmp_path: Path) -> None:
@@ -42,9 +38,8 @@ def test_golden(tmp_path: Path) -> None:
 
 def test_two_side_by_side_and_one_that_would_not_start(tmp_path: Path) -> None:
     short = {"kv_cache_bytes": -GIB, "kv_cache_tokens": None, "max_concurrency": None}
-    page = shown(
-        one(tmp_path, "a[/]a.yaml"), one(tmp_path, "b.yaml", **short, problem="No room. Try more.")
-    )
+    second = one(tmp_path, "b.yaml", **short, problem="No room. Try more.")
+    page = shown(one(tmp_path, "a[/]a.yaml"), second)
     assert "b.yaml: vLLM would not start: No room\n" in page
     (row,) = [line for line in page.splitlines() if line.startswith("KV cache  ")]
     assert row.index("10.50 GiB") < row.index("−1.00 GiB")
@@ -74,10 +69,7 @@ def test_it_survives_json(tmp_path: Path) -> None:
 
 
 def test_golden_of_served_requests() -> None:
-    page = io.StringIO()
-    print_traffic(figures(), "L4", Console(file=page, width=90, color_system=None, highlight=False))
-    text = "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
-    check_golden("traffic.txt", text)
+    check_golden("traffic.txt", printed(partial(print_traffic, figures(), "L4"), width=90))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,12 +20,10 @@ from mmcalib.report.terminal import print_comparison
 from mmcalib.results.calibration import ComparedRun, Comparison
 from mmcalib.results.part import CheckResult
 from tests.docs.refresh import example
-from tests.report.example import calibration
-from tests.report.golden import check_golden
+from tests.report.example import SERVE, calibration, changed
+from tests.report.golden import check_golden, printed
 from tests.report.hostile import NAMES, named
 from tests.report.test_words import with_yours
-
-SERVE = "vllm serve --config out/engine.yaml"
 
 
 def shown(found: Calibration, width: int = 80, *, colour: bool = False) -> str:
@@ -51,20 +50,13 @@ def with_audio() -> Calibration:
     """All modalities, every vLLM option given, and more notes than there is room for."""
     found = example()
     sounds = found.corpus.modalities["video"].model_copy(update={"witnesses": 12})
-    corpus = found.corpus.model_copy(
-        update={"modalities": {**found.corpus.modalities, "audio": sounds}}
-    )
+    modalities = {**found.corpus.modalities, "audio": sounds}
+    corpus = found.corpus.model_copy(update={"modalities": modalities})
     given = [
         found.evidence[0].model_copy(update={"setting": f"an_option_{n}", "label": "given"})
         for n in range(9)
     ]
     return with_checks(found, *MANY, corpus=corpus, evidence=[*found.evidence, *given])
-
-
-def many_tokens() -> Calibration:
-    found = example()
-    default = found.memory.default.model_copy(update={"kv_cache_tokens": 12_591_615})
-    return found.model_copy(update={"memory": found.memory.model_copy(update={"default": default})})
 
 
 MANY = [
@@ -77,7 +69,7 @@ VARIANTS: dict[str, Callable[[], Calibration]] = {
     "no GPU": calibration,
     "failing": failing,
     "audio": with_audio,
-    "many tokens": many_tokens,
+    "many tokens": lambda: changed(example(), "memory.default", kv_cache_tokens=12_591_615),
     "yours": lambda: with_yours(max_model_len=8192),
     "long names": lambda: named("x" * 300),
 }
@@ -152,11 +144,8 @@ FIGURES = {"kv_cache_tokens": 291_504, "kv_cache_bytes": 10_746_336_502, "max_co
 
 def rehearsed() -> Calibration:
     """The example as it would be with a GPU."""
-    found = calibration()
     known = {**FIGURES, "starts": True, "label": "rehearsed"}
-    after = found.memory.calibrated.model_copy(update=known)
-    memory = found.memory.model_copy(update={"calibrated": after})
-    return found.model_copy(update={"memory": memory})
+    return changed(calibration(), "memory.calibrated", **known)
 
 
 def test_an_assumed_count_is_labelled_assumed_and_notes_are_counted_as_in_the_report() -> None:
@@ -176,10 +165,9 @@ def row(**changed: object) -> ComparedRun:
     return ComparedRun.of(rehearsed().model_copy(update=changed), "L4", "m-L4")
 
 
-def smallest_card(*runs: ComparedRun) -> str:
-    page = io.StringIO()
-    print_comparison(Comparison(mmcalib="1", runs=list(runs)), Console(file=page, width=80))
-    return page.getvalue().splitlines()[-1]
+def table(*runs: ComparedRun, width: int = 80) -> list[str]:
+    found = Comparison(mmcalib="1", runs=list(runs))
+    return printed(partial(print_comparison, found), width).strip().splitlines()
 
 
 def test_a_comparison_ends_with_the_smallest_card_that_serves_all() -> None:
@@ -188,15 +176,13 @@ def test_a_comparison_ends_with_the_smallest_card_that_serves_all() -> None:
     whole = half.model_copy(update={**large, "gpu": "L40S", "serves_whole": True})
     larger = whole.model_copy(update={"gpu": "H200", "total_bytes": 99 << 30})
     best = "The smallest card that serves the corpus whole: L40S, with Qwen2.5-VL-3B-Instruct."
-    assert smallest_card(half, larger, whole) == best
-    assert smallest_card(half) == "No card serves the corpus whole."
-    assert "card" not in smallest_card(half, larger.model_copy(update={"starts": None}))
+    assert table(half, larger, whole)[-1] == best
+    assert table(half)[-1] == "No card serves the corpus whole."
+    assert "card" not in table(half, larger.model_copy(update={"starts": None}))[-1]
     assert not row().serves_whole, "one request is rejected"
     assert row(traffic=None).serves_whole
-    page = io.StringIO()
     priced = whole.model_copy(update={"price_per_h": 1.9, "max_concurrency": 50.0})
-    print_comparison(Comparison(mmcalib="1", runs=[priced, half]), Console(file=page, width=80))
-    head, first, second, *_ = page.getvalue().strip().splitlines()
+    head, first, second, *_ = table(priced, half)
     assert (head.split()[-1], first.split()[-1], second.split()[-1]) == ("each/h", "0.0380", "—")
 
 
@@ -206,10 +192,8 @@ def test_a_row_has_the_figures_of_its_calibration() -> None:
     assert (found.verdict, found.starts, found.problem) == ("pass", True, "")
     assert {name: getattr(found, name) for name in FIGURES} == FIGURES
     assert (found.max_num_batched_tokens, found.max_model_len) == (2538, 128000)
-    memory = rehearsed().memory
-    late = memory.calibrated.model_copy(update={"starts": False})
-    late_run = row(memory=memory.model_copy(update={"calibrated": late}))
-    assert late_run.starts is False, "it runs out of memory after the KV cache"
+    late = row(memory=changed(rehearsed().memory, "calibrated", starts=False))
+    assert late.starts is False, "it runs out of memory after the KV cache"
 
 
 def test_without_a_gpu_nothing_is_said_of_memory() -> None:
@@ -221,11 +205,9 @@ def test_without_a_gpu_nothing_is_said_of_memory() -> None:
 
 def test_detail_is_the_mean_over_all_items() -> None:
     corpus = calibration().corpus
-    image, video = corpus.modalities["image"], corpus.modalities["video"]
-    halved = video.model_copy(update={"kept": Retention(video.items, 0.5, 0.1, "v")})
-    kept = corpus.model_copy(update={"modalities": {"image": image, "video": halved}})
-    share = (image.items + video.items / 2) / (image.items + video.items)
-    assert row(corpus=kept).detail_kept == pytest.approx(share)
+    image, video = corpus.modalities["image"].items, corpus.modalities["video"].items
+    halved = changed(corpus, "modalities.video", kept=Retention(video, 0.5, 0.1, "v"))
+    assert row(corpus=halved).detail_kept == pytest.approx((image + video / 2) / (image + video))
 
 
 def test_a_failed_check_and_an_early_end_say_why() -> None:
@@ -240,10 +222,8 @@ def test_a_failed_check_and_an_early_end_say_why() -> None:
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_table_fits_and_names_who_fails(width: int) -> None:
     error = VerdictError("does not fit", hint="a larger --gpu")
-    runs = [row(), ComparedRun.from_error(error, "a/b", "T4", "b-T4")]
-    page = io.StringIO()
-    print_comparison(Comparison(mmcalib="1", runs=runs), Console(file=page, width=width))
-    head, first, second, *rest = page.getvalue().strip().splitlines()
+    failed = ComparedRun.from_error(error, "a/b", "T4", "b-T4")
+    head, first, second, *rest = table(row(), failed, width=width)
     assert max(map(len, (head, first, second))) <= width
     assert " ".join(head.split()) == "model GPU starts context KV tokens KV cache at once detail"
     assert first.split()[1:3] == ["L4", "yes"]

@@ -1,4 +1,4 @@
-import io
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,9 @@ from mmcalib.results.calibration import YourConfiguration, group_evidence
 from mmcalib.results.memory import Memory, TrafficFigures
 from mmcalib.results.part import CheckResult, verdict_words
 from mmcalib.text import MIB
-from tests.report.example import SERVE, calibration
+from tests.builders import some
+from tests.report.example import SERVE, calibration, changed
+from tests.report.golden import printed
 
 
 @given(st.floats(0, 1))
@@ -34,11 +36,8 @@ def test_only_nothing_is_0_and_only_all_is_100(value: float) -> None:
 
 def test_numbers_have_separators_and_absence_a_dash() -> None:
     assert (wording.number(114688), wording.number(None)) == ("114,688", "—")
-    assert (wording.gib(970827468), wording.gib(None), wording.gib(0)) == (
-        "0.90 GiB",
-        "—",
-        "0.00 GiB",
-    )
+    sizes = [wording.gib(nbytes) for nbytes in (970827468, None, 0)]
+    assert sizes == ["0.90 GiB", "—", "0.00 GiB"]
 
 
 @given(st.text())
@@ -62,15 +61,13 @@ def with_yours(**default_config: object) -> Calibration:
     made = calibration()
     budget = made.budget.default.model_copy(update={"max_num_batched_tokens": 8192})
     diff = "--- a.yaml\tyours\n+++ a.yaml\ttuned\n@@ -1 +1 @@\n-a: 1\n+a: \u202e2\n"
-    update = {
-        "default_config": default_config,
-        "yours": YourConfiguration(
-            file="a.yaml", engine_config={"mm_processor_cache_gb": 2}, diff=diff
-        ),
-        "budget": made.budget.model_copy(update={"yours": budget}),
-        "memory": made.memory.model_copy(update={"yours": Memory(kv_cache_tokens=4242)}),
-    }
-    return made.model_copy(update=update)
+    config = {"mm_processor_cache_gb": 2}
+    return calibration(
+        default_config=default_config,
+        yours=YourConfiguration(file="a.yaml", engine_config=config, diff=diff),
+        budget=made.budget.model_copy(update={"yours": budget}),
+        memory=made.memory.model_copy(update={"yours": Memory(kv_cache_tokens=4242)}),
+    )
 
 
 def test_yours_is_between_the_default_and_the_tuned_one() -> None:
@@ -86,23 +83,16 @@ def test_yours_is_between_the_default_and_the_tuned_one() -> None:
 def test_a_configuration_that_reserves_too_little_or_is_refused_has_a_note() -> None:
     made = with_yours()
     assert (words.yours_note(made), words.yours_note(calibration())) == ("", "")
-    assert made.budget.yours is not None
-    assert made.yours is not None
-    short = made.budget.yours.model_copy(
-        update={"profiled_tokens": 324, "worst_step_tokens": 16_384}
-    )
-    budget = made.budget.model_copy(update={"yours": short})
-    said = words.yours_note(made.model_copy(update={"budget": budget}))
+    short = changed(made, "budget.yours", profiled_tokens=324, worst_step_tokens=16_384)
+    said = words.yours_note(short)
     assert said.startswith("Your configuration reserves 324 of the 16,384 tokens")
-    refused = made.yours.model_copy(update={"refused": "no such dtype"})
-    assert words.yours_note(made.model_copy(update={"yours": refused})).endswith("no such dtype.")
+    refused = changed(made, "yours", refused="no such dtype")
+    assert words.yours_note(refused).endswith("no such dtype.")
 
 
 def test_every_report_has_the_three_columns_and_the_diff(tmp_path: Path) -> None:
     made = with_yours()
-    page = io.StringIO()
-    summary(made, Console(file=page, width=100))
-    assert "4,242" in page.getvalue()
+    assert "4,242" in printed(partial(summary, made), width=100)
     report = Report(made, "vllm serve", thumbnails=False)
     for text in (md(report), html(report)):
         assert "4,242" in text
@@ -111,8 +101,7 @@ def test_every_report_has_the_three_columns_and_the_diff(tmp_path: Path) -> None
     assert "a.yaml" not in md(hidden) + html(hidden)
     how = {"quiet": True, "no_thumbnails": True}
     finish(made, tmp_path, Console(quiet=True), make_options(ResultOptions, how))
-    assert made.yours is not None
-    assert (tmp_path / "engine.diff").read_text("utf-8") == made.yours.diff
+    assert (tmp_path / "engine.diff").read_text("utf-8") == some(made.yours).diff
 
 
 def result(check: CheckId, status: Status) -> CheckResult:
@@ -142,14 +131,12 @@ def test_words(verdict: str, checks: list[CheckResult], words: str) -> None:
 
 
 def on_assumptions() -> Calibration:
-    return calibration().model_copy(update={"checks": [*ASSUMED, *OTHERS]})
+    return calibration(checks=[*ASSUMED, *OTHERS])
 
 
 def test_they_are_the_same_wherever_the_verdict_is_shown() -> None:
     words, shown = "pass, with 2 assumptions · 2 warnings", on_assumptions()
-    page = io.StringIO()
-    summary(shown, Console(file=page, width=96, color_system=None))
-    assert "PASS, with 2 assumptions. Serve" in page.getvalue()
+    assert "PASS, with 2 assumptions. Serve" in printed(partial(summary, shown), width=96)
     assert f"**Verdict: {words}.**" in markdown(shown, SERVE)
     pill = f'<p class="verdict warn">Verdict: <a href="#notes">{words}</a></p>'
     assert pill in html(Report(shown, SERVE, thumbnails=False))
@@ -159,14 +146,13 @@ def test_they_are_the_same_wherever_the_verdict_is_shown() -> None:
 def test_check_says_why_its_calibration_failed_and_nothing_else_of_it() -> None:
     assert failure_line(on_assumptions()) == ""
     failed = [result(ids.PROMPT_LENGTH, "fail"), *OTHERS]
-    known = calibration().model_copy(update={"checks": failed, "verdict": "fail"})
+    known = calibration(checks=failed, verdict="fail")
     assert failure_line(known).startswith("the calibration failed at MM027 prompt length: ")
 
 
 def test_what_a_gain_costs_under_load_stands_beside_it() -> None:
     """A smaller reserve that leaves enough is no loss; one that leaves nothing is."""
-    served = calibration().traffic
-    assert served is not None
+    served = some(calibration().traffic)
 
     def found(left_mib: int, preemptions: int) -> TrafficFigures:
         reserved = served.calibrated.peak_bytes + left_mib * MIB

@@ -87,7 +87,7 @@ class FakeHost:
             shape = self._shape(subject)
             if shape is None:
                 yield Measured(index, None, "cannot identify image file")
-            elif isinstance(shape, ImageShape) and _slim(shape) > 200:
+            elif isinstance(shape, ImageShape) and slenderness(shape) > 200:
                 yield Measured(index, None, "absolute aspect ratio must be smaller than 200")
             elif _lone_edge(request.setting.mm_processor_kwargs, shape.modality):
                 yield Measured(index, None, "`size` dict must contain both edges")
@@ -174,7 +174,7 @@ def _lone_edge(kwargs: Mapping[str, Any], modality: Modality) -> bool:
     return size is not None and set(size) != {"longest_edge", "shortest_edge"}
 
 
-def _slim(shape: ImageShape) -> float:
+def slenderness(shape: ImageShape | VideoShape) -> float:
     return max(shape.width_px, shape.height_px) / min(shape.width_px, shape.height_px)
 
 

@@ -1,5 +1,6 @@
 """A rehearsal's answer, as the child gives it, for tests that need no child."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from mmcalib.domain.memory import (
     RehearsedMemory,
 )
 from mmcalib.domain.shapes import Modality
+from mmcalib.prediction.worst_steps import RehearseAll
 from mmcalib.releases.constants import divide
 from tests.builders import budget
 
@@ -63,6 +65,19 @@ def rehearsed(**changes: Any) -> RehearsedMemory:
         seconds=1.5,
     )
     return replace(found, **changes)
+
+
+def answering(
+    answer: Callable[[Mapping[str, Any]], RehearsedMemory | None], asked: list[Any] | None = None
+) -> RehearseAll:
+    """Rehearse several arguments as the first of them, and note them all."""
+
+    def ask(every: Any, steps: Any = ()) -> list[RehearsedMemory | None]:
+        if asked is not None:
+            asked.extend(every)
+        return [answer(every[0])] * len(every)
+
+    return ask
 
 
 def limits(cache: int, seqs: int, item: int = 324, modality: Modality = "image") -> Budget:

@@ -10,6 +10,7 @@ from mmcalib.corpus.chat import ChatRequest, Prompt, url_part
 from mmcalib.decision.media_files import prepare_files, prepare_requests
 from mmcalib.domain.items import Skipped
 from mmcalib.storage.location import url_of
+from tests.builders import expect, some
 from tests.corpus.tars import png, tar
 from tests.programs import run_python
 from tests.security.bombs import slow_jpeg
@@ -29,18 +30,14 @@ except OutputError as error:
 def files_of(prompt: Prompt) -> list[bytes]:
     """Return the files that the engine would read for the media of a prompt."""
     (request,) = prepare_requests([prompt.request])
-    assert not isinstance(request, Skipped)
-    urls = [urlsplit(url) for _, url in request.media()]
+    urls = [urlsplit(url) for _, url in expect(ChatRequest, request).media()]
     assert {url.scheme for url in urls} == {"file"}
     return [Path(url.path).read_bytes() for url in urls]
 
 
 def only_prompt(path: Path) -> Prompt:
-    source = archive_source(str(path))
-    assert source is not None
-    (prompt,) = source.prompts()
-    assert isinstance(prompt, Prompt)
-    return prompt
+    (prompt,) = some(archive_source(str(path))).prompts()
+    return expect(Prompt, prompt)
 
 
 def test_members_of_a_shard_become_files(tmp_path: Path) -> None:
@@ -70,24 +67,19 @@ def test_what_cannot_be_decoded_is_not_handed_over(tmp_path: Path) -> None:
     assert isinstance(refused, Skipped)
     assert path == str(good)
     parts = [url_part("image_url", url_of(str(one))) for one in (good, cut)]
-    requests = [ChatRequest.of_user([part]) for part in parts]
-    assert prepare_requests([*requests, ChatRequest.of_user(parts)]) == [
-        requests[0],
-        refused,
-        refused,
-    ]
+    whole, torn = (ChatRequest.of_user([part]) for part in parts)
+    both = ChatRequest.of_user(parts)
+    assert prepare_requests([whole, torn, both]) == [whole, refused, refused]
 
 
 def test_what_was_decoded_before_is_not_decoded_again(tmp_path: Path) -> None:
     cut = tmp_path / "cut.png"
     cut.write_bytes(png(99)[:-40])
     shard = tar(tmp_path / "a.tar", ("a.png", cut.read_bytes()))
-    path, copy = prepare_files(
-        [("image", str(cut)), ("image", f"tar://a.png::{shard}")], decoded=True
-    )
+    member = f"tar://a.png::{shard}"
+    path, copy = prepare_files([("image", str(cut)), ("image", member)], decoded=True)
     assert path == str(cut)
-    assert isinstance(copy, str)
-    assert Path(copy).read_bytes() == cut.read_bytes()
+    assert Path(expect(str, copy)).read_bytes() == cut.read_bytes()
 
 
 def test_what_takes_too_long_is_not_handed_over(tmp_path: Path) -> None:

@@ -30,14 +30,11 @@ def test_the_model_may_stand_among_the_flags(pasted: str) -> None:
         split_model("c/d", flags)
 
 
-SERVER = "vllm.entrypoints.openai.api_server"
-
-
 @pytest.mark.parametrize(
     "pasted",
     [
         "vllm serve a/b --seed 1",
-        f"python3.11 -m {SERVER} --model a/b --seed 1",
+        "python3.11 -m vllm.entrypoints.openai.api_server --model a/b --seed 1",
         "python -m vllm.entrypoints.cli.main serve a/b --seed 1",
         "CUDA_VISIBLE_DEVICES=0,1 VLLM_USE_V1=1 vllm serve a/b --seed 1",
         "HF_HOME=/x a/b --seed 1",

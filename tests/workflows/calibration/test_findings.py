@@ -19,8 +19,6 @@ from tests.workflows.fake_host import INERT, KNOBS, opened
 
 A, B = ImageShape(280, 280), ImageShape(560, 280)
 CLIP = VideoShape(8, 8.0, 1.0, 280, 280)
-
-
 # A floor that forbids downscaling anything, whatever else does not fit.
 ANY_PIXEL = 10**9
 
@@ -80,9 +78,6 @@ def test_a_file_that_is_out_of_reach_counts_by_its_stand_in() -> None:
     assert found["blank items cost the same"].detail.startswith("1 of 1 real items")
 
 
-SOUND = AudioShape(16_000, 16_000)
-
-
 @pytest.mark.parametrize(
     ("lengths", "status", "says"),
     [
@@ -92,7 +87,7 @@ SOUND = AudioShape(16_000, 16_000)
     ],
 )
 def test_sounds_that_are_longer_in_librosa_are_warned_of(lengths, status: str, says: str) -> None:
-    read = corpus([A, SOUND])
+    read = corpus([A, AudioShape(16_000, 16_000)])
     decision = decide(read)
     heard = tuple(ResampledClip(f"/{number}.mp3", 16_000, number) for number in lengths)
     decision = replace(decision, default_table=replace(decision.default_table, resampled=heard))
@@ -102,13 +97,11 @@ def test_sounds_that_are_longer_in_librosa_are_warned_of(lengths, status: str, s
         assert "/16161.mp3: vLLM 16,000 samples, librosa 16,161; /15000.mp3" in found.detail
 
 
-SLIM = ImageShape(1, 300)
-
-
 @pytest.mark.parametrize(("good", "status"), [(2, "warn"), (1, "fail"), (0, "fail")])
 def test_refused_items_are_counted_with_vllms_words(good: int, status: str) -> None:
     """A few are the user's affair; most of a modality refused is something broken."""
-    found = checks(corpus([*[A] * good, SLIM, SLIM]))["image processing"]
+    slim = ImageShape(1, 300)
+    found = checks(corpus([*[A] * good, slim, slim]))["image processing"]
     assert found.status == status
     assert f"2 of {good + 2}" in found.detail
     assert "aspect ratio" in found.detail
@@ -182,9 +175,8 @@ def leaves(args: Any, name: str = "") -> dict[str, Any]:
 def test_every_emitted_value_has_one_reason(shapes: list[Any], policy: Policy) -> None:
     decision = decide(corpus(shapes), policy)
     given = list(evidence(decision, opened(), policy))
-    emitted = {
-        name.removeprefix("."): value for name, value in leaves(decision.engine_args).items()
-    }
+    values = leaves(decision.engine_args)
+    emitted = {name.removeprefix("."): value for name, value in values.items()}
     assert {entry.setting: entry.value for entry in given} == emitted
     assert len(given) == len(emitted)
     assert all(entry.reason for entry in given)
@@ -198,9 +190,8 @@ def test_without_requests_a_prompt_of_the_largest_items_must_fit() -> None:
     for length, status in ((9023, "warn"), (8001, "warn"), (8000, "fail")):
         policy = Policy(max_model_len=length, min_image_pixels=ANY_PIXEL)
         assert checks(large, policy)["prompt length"].status == status, length
-    two = checks(large, Policy(max_model_len=9024, count={"image": 2}, min_image_pixels=ANY_PIXEL))[
-        "prompt length"
-    ]
+    policy = Policy(max_model_len=9024, count={"image": 2}, min_image_pixels=ANY_PIXEL)
+    two = checks(large, policy)["prompt length"]
     assert two.status == "fail"
     assert "16000 tokens of media" in two.detail
 
@@ -223,10 +214,8 @@ def test_a_count_of_what_the_corpus_lacks_is_said() -> None:
 def test_an_assumed_count_says_what_it_causes_and_what_settles_it() -> None:
     """Without requests, one image per prompt was a plain pass."""
     found = checks(corpus([A, CLIP]))
-    assert {name for name in found if name.startswith("assumed")} == {
-        "assumed image count",
-        "assumed video count",
-    }
+    assumed = {name for name in found if name.startswith("assumed")}
+    assert assumed == {"assumed image count", "assumed video count"}
     count = found["assumed image count"]
     assert count.status == "warn"
     assert count.detail.startswith("1 image per prompt, because there are no requests")

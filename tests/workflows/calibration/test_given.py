@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mmcalib.child.failures import explain
-from mmcalib.domain.memory import EncoderStep, RehearsedMemory
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.errors import EngineDied, EngineError, UsageError, VllmRefused
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
@@ -17,7 +17,6 @@ from tests.workflows.rehearsals import rehearsed
 
 L4 = gpus.find_gpu("L4")
 GIVEN = {"quantization": "awq", "tensor_parallel_size": 4, "enable_lora": True}
-FLAGS = ("--quantization", "awq")
 PYDANTIC = (
     "1 validation error for VllmConfig Value error, Cannot find the config file for awq "
     "[type=value_error, input_value=ArgsKwargs((), {'model_co... 'shutdown_timeout': 0})"
@@ -30,9 +29,7 @@ class Refusing:
     def __init__(self, error: EngineError, *names: str) -> None:
         self._error, self._names = error, names
 
-    def rehearse(
-        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> RehearsedMemory:
+    def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
         if any(name in engine_args for name in self._names):
             raise self._error
         return rehearsed()
@@ -41,7 +38,7 @@ class Refusing:
 def judged(rehearsals: Refusing, model: str) -> None:
     resolved = ResolvedModel(id=model, path="p", source="bundled", notes=())
     with MemoryPrediction(L4, rehearsals, {"model": "p"}) as prediction:  # type: ignore[arg-type]
-        refuse_unusable(prediction, {**GIVEN}, {**GIVEN}, FLAGS, resolved)
+        refuse_unusable(prediction, GIVEN, GIVEN, ("--quantization", "awq"), resolved)
 
 
 def refused(reason: str) -> VllmRefused:

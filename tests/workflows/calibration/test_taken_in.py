@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,10 +26,8 @@ from mmcalib.workflows.run.stages import (
 from tests.corpus.serving import serving
 from tests.odd_media import meeting, silence
 
-SERVER = Server(
-    limits={"VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": 25, "VLLM_MAX_AUDIO_DECODE_DURATION_S": 600},
-    decodes={"h264": True, "av1": False},
-)
+SIZE, LENGTH = "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB", "VLLM_MAX_AUDIO_DECODE_DURATION_S"
+SERVER = Server(limits={SIZE: 25, LENGTH: 600}, decodes={"h264": True, "av1": False})
 SHORT, LONG = AudioShape(16_000, 16_000), AudioShape(900 * 16_000, 16_000)
 CLIP = VideoShape(100, 25.0, 4.0, 640, 360)
 FITS, AV1 = Encoding(codec="h264"), Encoding(codec="av1")
@@ -56,15 +55,12 @@ def test_items_that_the_server_refuses_are_left_out() -> None:
     ]
     assert {s.exemplar.origin for s in left.prompts.signatures()} == {"of a.wav", "of c.mp4"}
     values = required_environment(refused, SERVER)
-    assert values == {
-        "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": 28,
-        "VLLM_MAX_AUDIO_DECODE_DURATION_S": 900,
-    }
+    assert values == {SIZE: 28, LENGTH: 900}
     (check,) = check_server(refused, 4, values)
     assert check.status == "warn"
     assert "2 of 4 items" in check.detail
     assert "c.mp4: av1" in check.detail
-    assert "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB=28 VLLM_MAX_AUDIO_DECODE_DURATION_S=900" in check.remedy
+    assert f"{SIZE}=28 {LENGTH}=900" in check.remedy
     assert "H.264" in check.remedy
 
 
@@ -73,7 +69,7 @@ def test_nothing_left_names_the_command_that_counts_it_in() -> None:
     with pytest.raises(CorpusError) as caught:
         drop_refused(corpus((LONG, "b.wav", Encoding(channels=1))), SERVER)
     hint = caught.value.hint
-    assert hint.startswith("VLLM_MAX_AUDIO_DECODE_DURATION_S=900 mmcalib run --emit env includes")
+    assert hint.startswith(f"{LENGTH}=900 mmcalib run --emit env includes")
 
 
 def test_a_rate_that_takes_gigabytes_never_comes_to_vllm() -> None:
@@ -95,10 +91,8 @@ def test_packed_sound_counts_once_per_channel() -> None:
     whole = corpus((SHORT, "a.wav", Encoding(channels=2)), (SHORT, "b.mov", packed))
     found = count_as_loaded(whole, SERVER)
     twice = AudioShape(32_000, 16_000)
-    assert {e.shape: e.exemplars for e in found.census.shapes()} == {
-        SHORT: ("a.wav",),
-        twice: ("b.mov",),
-    }
+    exemplars = {e.shape: e.exemplars for e in found.census.shapes()}
+    assert exemplars == {SHORT: ("a.wav",), twice: ("b.mov",)}
     assert [(s.signature.shapes, s.count) for s in found.prompts.signatures()] == [((twice,), 2)]
     assert count_as_loaded(whole, replace(SERVER, torchcodec=True)) is whole
 
@@ -109,14 +103,13 @@ def test_a_recording_is_read_again_for_its_sound(tmp_path: Path) -> None:
     media.mkdir()
     meeting(media / "a.mp4")
     silence(media / "b.wav", 1, 16_000)
+    read = partial(read_corpus, [media], [], allowed_root=None, cache=cache, progress=Silent())
     for _ in range(2):
-        plain = read_corpus([media], [], allowed_root=None, cache=cache, progress=Silent())
+        plain = read()
         assert (plain.census.items("video"), plain.census.items("audio")) == (1, 1)
         assert plain.is_sound_only_for(["audio"])
         assert not plain.is_sound_only_for(["audio", "video"])
-        heard = read_corpus(
-            [media], [], allowed_root=None, cache=cache, progress=Silent(), sound=True
-        )
+        heard = read(sound=True)
         assert (heard.census.items("video"), heard.census.items("audio")) == (0, 2)
         assert not heard.skipped
 
@@ -140,18 +133,10 @@ def test_a_request_that_is_larger_than_the_server_reads_is_named(tmp_path: Path)
     most = len(json.dumps(asked[1]))
     fits, over = ({downloads: 4 - less, body: most - less} for less in (0, 1))
     assert not list(check_sizes(read.prompts, Server(limits=fits)))
-    checks = list(check_sizes(read.prompts, Server(limits=over)))
-    assert [(one.status, one.detail, one.remedy) for one in checks] == [
-        (
-            "warn",
-            "the server rejects requests.jsonl:2: downloads of up to 4 MiB in one request, the "
-            f"server takes up to 3 MiB ({downloads})",
-            f"{downloads}=4 for the server",
-        ),
-        (
-            "warn",
-            f"the server rejects requests.jsonl:2: a body of {most:,} bytes, the server takes up "
-            f"to {most - 1:,} ({body})",
-            f"{body}={most} for the server",
-        ),
-    ]
+    first, second = check_sizes(read.prompts, Server(limits=over))
+    rejects, takes = "the server rejects requests.jsonl:2:", "the server takes up to"
+    large = "downloads of up to 4 MiB in one request"
+    assert first.detail == f"{rejects} {large}, {takes} 3 MiB ({downloads})"
+    assert (first.status, first.remedy) == ("warn", f"{downloads}=4 for the server")
+    assert second.detail == f"{rejects} a body of {most:,} bytes, {takes} {most - 1:,} ({body})"
+    assert (second.status, second.remedy) == ("warn", f"{body}={most} for the server")

@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmcalib.checks.facts import Decision
-from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
+from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
+from mmcalib.limits.costs import CostTable
 from mmcalib.limits.policy import Policy
+from tests.builders import some
 from tests.workflows.corpora import corpus, decide
 from tests.workflows.fake_host import (
     AUDIO_TOKENS,
@@ -27,13 +29,9 @@ EDGES = st.integers(1, 4200)
 IMAGES = st.builds(ImageShape, EDGES, EDGES).filter(
     lambda s: max(s.width_px, s.height_px) <= 200 * min(s.width_px, s.height_px)
 )
+VIDEO_EDGES = st.integers(28, 1400)
 VIDEOS = st.builds(
-    VideoShape,
-    st.integers(1, 900),
-    st.just(30.0),
-    st.just(9.0),
-    st.integers(28, 1400),
-    st.integers(28, 1400),
+    VideoShape, st.integers(1, 900), st.just(30.0), st.just(9.0), VIDEO_EDGES, VIDEO_EDGES
 )
 CLIPS = st.builds(AudioShape, st.integers(1, 600_000), st.sampled_from([8000, 16000, 44100]))
 ITEMS = IMAGES | VIDEOS | CLIPS
@@ -48,22 +46,21 @@ POLICIES = st.builds(
 few = settings(max_examples=40)
 
 
+def tokens(table: CostTable) -> dict[Shape, int]:
+    return {shape: cost.tokens for shape, cost in table.costs.items()}
+
+
 def encoder_tokens(decision: Decision) -> int:
     return min(decision.budget.encoder_compute_budget, decision.budget.encoder_cache_size)
 
 
 @few
 @given(CORPORA, REQUESTS | st.just([]), POLICIES)
-def test_every_item_is_admitted(shapes, requests, policy: Policy) -> None:
+def test_every_item_is_admitted_and_the_worst_step_reserved(shapes, requests, policy) -> None:
     decision = decide(corpus(shapes, requests), policy)
     over = [c for c in decision.table.costs.values() if c.embeds > encoder_tokens(decision)]
     assert over == []
-
-
-@few
-@given(CORPORA, REQUESTS | st.just([]), POLICIES)
-def test_what_is_reserved_covers_the_worst_step(shapes, requests, policy: Policy) -> None:
-    assert decide(corpus(shapes, requests), policy).adequacy.ratio >= 1
+    assert decision.adequacy.ratio >= 1
 
 
 def test_a_skipped_profile_reserves_nothing() -> None:
@@ -73,16 +70,9 @@ def test_a_skipped_profile_reserves_nothing() -> None:
 
 @few
 @given(CORPORA)
-def test_quality_downscales_nothing(shapes) -> None:
-    decision = decide(corpus(shapes))
-    before = {shape: cost.tokens for shape, cost in decision.default_table.costs.items()}
-    assert {shape: cost.tokens for shape, cost in decision.table.costs.items()} == before
-
-
-@few
-@given(CORPORA)
-def test_throughput_reserves_no_more_than_quality(shapes) -> None:
+def test_quality_downscales_nothing_and_throughput_reserves_no_more(shapes) -> None:
     quality = decide(corpus(shapes))
+    assert tokens(quality.table) == tokens(quality.default_table)
     throughput = decide(corpus(shapes), Policy(prefer="throughput"))
     for modality, most in throughput.budget.max_tokens_per_item.items():
         assert most <= quality.budget.max_tokens_per_item[modality]
@@ -94,8 +84,7 @@ def test_a_size_hint_is_written_only_where_it_is_honest(shapes, policy: Policy) 
     decision = decide(corpus(shapes), policy)
     asked = budget(opened(), decision.engine_args, build_dummy=True)
     for modality in decision.hints:
-        heaviest = decision.table.heaviest(modality)
-        assert heaviest is not None
+        heaviest = some(decision.table.heaviest(modality))
         assert asked.dummies[modality].embeds >= asked.max_tokens_per_item[modality]
         assert asked.dummies[modality].embeds >= heaviest.embeds
     assert set(decision.hints) | set(decision.refused_hints) == set(decision.table.modalities())
@@ -122,8 +111,8 @@ def test_the_order_of_the_corpus_does_not_matter(shapes, requests, policy: Polic
     assert decide(corpus([], requests), policy) == decide(corpus([], requests), policy)
 
 
-def emitted(*shapes: Any, policy: Policy | None = None, **model: Any) -> dict[str, Any]:
-    return decide(corpus(shapes), policy, opened(**model)).engine_args
+def emitted(*shapes: Shape) -> dict[str, Any]:
+    return decide(corpus(shapes)).engine_args
 
 
 def test_the_cap_that_fits_the_corpus_exactly() -> None:
@@ -194,8 +183,7 @@ def test_a_cap_that_bounds_all_frames_together_is_found_by_measuring() -> None:
     video = replace(area_knob("video"), value=768 * 32 * UNIT)
     clips = [VideoShape(300, 30.0, 10.0, 640, 280), VideoShape(60, 30.0, 2.0, 160, 120)]
     decision = decide(corpus(clips), model=opened(knobs=(video,)), host=VolumeHost)
-    before = {shape: cost.tokens for shape, cost in decision.default_table.costs.items()}
-    assert {shape: cost.tokens for shape, cost in decision.table.costs.items()} == before
+    assert tokens(decision.table) == tokens(decision.default_table)
     size = decision.engine_args["mm_processor_kwargs"]["videos_kwargs"]["size"]
     # 640×280 are 23×10 cells, and 32 frames of them are kept.
     assert size["longest_edge"] == 23 * 10 * 32 * UNIT

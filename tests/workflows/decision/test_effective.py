@@ -12,7 +12,6 @@ from mmcalib.checks.facts import Decision
 from mmcalib.decision.effects import Footprints, drop_idle_settings, find_effects, probe_shapes
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.domain.memory import Dummy
-from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.engine.messages import ComputeBudget, Measure, Measured
 from mmcalib.errors import EngineError
@@ -22,6 +21,7 @@ from mmcalib.progress import Silent
 from mmcalib.workflows.corpus import LoadedCorpus
 from mmcalib.workflows.run.document import add_effects, evidence
 from mmcalib.workflows.run.stages import check_decision
+from tests.builders import some
 from tests.workflows.corpora import corpus, decide
 from tests.workflows.fake_host import FRAMES, FakeHost, opened
 
@@ -30,21 +30,24 @@ SIZE = "mm_processor_kwargs.images_kwargs.size"
 FRAMES_KEPT = "media_io_kwargs.video.num_frames"
 
 
-def calibrated(
-    read: LoadedCorpus,
-    policy: Policy | None = None,
-    model: ModelInfo | None = None,
-    host: type[FakeHost] = FakeHost,
+def without_idle(
+    decided: Decision, policy: Policy | None = None, host: type[FakeHost] = FakeHost
 ) -> Decision:
-    policy, model = policy or Policy(), model or opened()
-    budgets = BudgetSource(host(model), model, "/models/pretend", policy)  # type: ignore[arg-type]
-    return drop_idle_settings(decide(read, policy, model), budgets, Silent())
+    there, policy = host(opened()), policy or Policy()
+    budgets = BudgetSource(there, opened(), "/models/pretend", policy)  # type: ignore[arg-type]
+    return drop_idle_settings(decided, budgets, Silent())
 
 
-def asked(host: type[FakeHost] = FakeHost) -> Footprints:
+def calibrated(
+    read: LoadedCorpus, policy: Policy | None = None, host: type[FakeHost] = FakeHost
+) -> Decision:
+    return without_idle(decide(read, policy), policy, host)
+
+
+def asked() -> Footprints:
     model = opened()
     shapes = probe_shapes(model.modalities)
-    return Footprints(host(model), "/m", model.serve_defaults, shapes)  # type: ignore[arg-type]
+    return Footprints(FakeHost(model), "/m", model.serve_defaults, shapes)  # type: ignore[arg-type]
 
 
 def by_name(found: list[Effect] | tuple[Effect, ...]) -> dict[str, Effect]:
@@ -56,10 +59,9 @@ class FillingHost(FakeHost):
 
     def measure(self, request: Measure, doing: str) -> Iterator[Measured]:
         for index, subject in enumerate(request.subjects):
-            kwargs = request.setting.mm_processor_kwargs
             shape = self._shape(subject)
             assert shape is not None
-            yield Measured(index, self.cost(shape, kwargs))
+            yield Measured(index, self.cost(shape, request.setting.mm_processor_kwargs))
 
 
 def test_what_stands_beside_a_cap_stays_where_it_could_be_missed() -> None:
@@ -97,30 +99,20 @@ def test_a_loader_option_that_changes_no_frame_goes_with_a_warning() -> None:
     assert not [e for e in _evidence(decision) if e.setting.startswith("media_io_kwargs")]
 
 
+EDGES, SIDES = st.integers(28, 3000), st.integers(28, 900)
+CLIPS = st.builds(VideoShape, st.integers(1, 900), st.just(30.0), st.just(9.0), SIDES, SIDES)
+
+
 @settings(max_examples=25)
 @given(
-    st.lists(
-        st.builds(ImageShape, st.integers(28, 3000), st.integers(28, 3000))
-        | st.builds(
-            VideoShape,
-            st.integers(1, 900),
-            st.just(30.0),
-            st.just(9.0),
-            st.integers(28, 900),
-            st.integers(28, 900),
-        ),
-        min_size=1,
-        max_size=6,
-    ),
+    st.lists(st.builds(ImageShape, EDGES, EDGES) | CLIPS, min_size=1, max_size=6),
     st.sampled_from([Policy(), Policy(prefer="throughput"), Policy(max_tokens_per_item=300)]),
 )
 def test_what_goes_changes_nothing_and_what_stays_has_a_reason(shapes, policy: Policy) -> None:
     before, after = decide(corpus(shapes), policy), calibrated(corpus(shapes), policy)
     there = asked()
-    now = there.budget(after.engine_args, build_dummy=True).budget
-    then = there.budget(before.engine_args, build_dummy=True).budget
-    assert now is not None
-    assert then is not None
+    now = some(there.budget(after.engine_args, build_dummy=True).budget)
+    then = some(there.budget(before.engine_args, build_dummy=True).budget)
     assert replace(now, dummies={}) == replace(then, dummies={})
     profiled = now.profiled_modality
     assert profiled is not None
@@ -168,8 +160,7 @@ class EitherHost(FakeHost):
 def test_what_goes_is_asked_for_together_once_more() -> None:
     policy = Policy(media_io_kwargs={"video": {"this": 1, "that": 1}})
     decided = decide(corpus([PAGE, CLIP]), policy, host=EitherHost)
-    budgets = BudgetSource(EitherHost(opened()), opened(), "/m", policy)  # type: ignore[arg-type]
-    decision = drop_idle_settings(decided, budgets, Silent())
+    decision = without_idle(decided, policy, EitherHost)
     assert decision.engine_args == decided.engine_args
     found = by_name(decision.effects)
     words = "without it and the others that seemed idle: profiled "
@@ -178,7 +169,7 @@ def test_what_goes_is_asked_for_together_once_more() -> None:
 
 
 def _evidence(decision: Decision, policy: Policy | None = None) -> list[Any]:
-    return list(add_effects((evidence(decision, opened(), policy or Policy())), decision.effects))
+    return list(add_effects(evidence(decision, opened(), policy or Policy()), decision.effects))
 
 
 def _check(decision: Decision) -> Any:

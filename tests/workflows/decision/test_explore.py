@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mmcalib.checks.facts import Decision
 from mmcalib.decision.explore import BudgetSource, at_chosen_values
 from mmcalib.domain.knobs import FrameSampling
-from mmcalib.domain.model import Cost, ModelInfo
+from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import CountEmbeds, EmbedCounts, Measure, Measured
 from mmcalib.errors import VllmRefused
@@ -113,26 +113,18 @@ def test_of_many_shapes_those_are_counted_that_a_value_changes(hosts) -> None:
     assert points(shapes, counting) == points(shapes, measuring)
 
 
-PAGE, ICON = ImageShape(1316, 756), ImageShape(84, 84)
-CLIP = VideoShape(240, 30.0, 8.0, 280, 280)
-FRAME_STEPS = (8, 16, FRAMES)
-FPS = FrameSampling(path=("video", "num_frames"), value=FRAMES, steps=FRAME_STEPS)
+PAGE, CLIP = ImageShape(1316, 756), VideoShape(240, 30.0, 8.0, 280, 280)
+FPS = FrameSampling(path=("video", "num_frames"), value=FRAMES, steps=(8, 16, FRAMES))
 MODEL = opened(knobs=(FPS, *KNOBS))
 
 
-def source(model: ModelInfo, policy: Policy, host: type[FakeHost] = FakeHost) -> BudgetSource:
-    return BudgetSource(host(model), model, "/models/pretend", policy)  # type: ignore[arg-type]
-
-
 def beside(
-    shapes: list[Shape],
-    model: ModelInfo = MODEL,
-    policy: Policy | None = None,
-    host: type[FakeHost] = FakeHost,
+    shapes: list[Shape], policy: Policy | None = None, host: type[FakeHost] = FakeHost
 ) -> Decision:
     policy = policy or Policy()
-    decided = decide(corpus(shapes), policy, model, host=host)
-    return at_chosen_values(decided, source(model, policy, host), Silent())
+    decided = decide(corpus(shapes), policy, MODEL, host=host)
+    there = BudgetSource(host(MODEL), MODEL, "/models/pretend", policy)  # type: ignore[arg-type]
+    return at_chosen_values(decided, there, Silent())
 
 
 def test_a_chosen_value_is_what_was_decided() -> None:
@@ -153,13 +145,8 @@ def test_another_value_stands_beside_the_chosen_ones() -> None:
     for old, new in zip(before.explored, after.explored, strict=True):
         assert (old.point.knob, old.point.value) == (new.point.knob, new.point.value)
         if new.point.knob == area_knob("image"):
-            assert (
-                new.budget.max_tokens_per_item["video"]
-                == (after.budget.max_tokens_per_item["video"])
-            )
-            assert (
-                old.budget.max_tokens_per_item["video"] > (new.budget.max_tokens_per_item["video"])
-            )
+            was, found = (one.budget.max_tokens_per_item["video"] for one in (old, new))
+            assert was > found == after.budget.max_tokens_per_item["video"]
 
 
 def test_frames_are_costed_again_where_the_chosen_cap_shrinks_them() -> None:

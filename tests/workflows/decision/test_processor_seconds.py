@@ -2,17 +2,20 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from mmcalib.census.census import choose_sample
 from mmcalib.decision.measure import measure
+from mmcalib.decision.media_files import Files
 from mmcalib.domain.items import Skipped
 from mmcalib.domain.knobs import DEFAULT
 from mmcalib.domain.shapes import ImageShape, Modality, VideoShape
 from mmcalib.engine.messages import File, Measure, Measured
 from mmcalib.errors import EngineDied
 from mmcalib.progress import Silent
+from tests.builders import some
 from tests.workflows.corpora import corpus, path_of, pretended
 from tests.workflows.fake_host import FakeHost, opened
 
@@ -29,14 +32,18 @@ class Timed(FakeHost):
     def measure(self, request: Measure, doing: str) -> Iterator[Measured]:
         self.files += [one.path for one in request.subjects if isinstance(one, File)]
         for place, answer in enumerate(super().measure(request, doing), 1):
-            assert answer.cost is not None
-            yield replace(answer, cost=replace(answer.cost, cpu_s=float(place)))
+            yield replace(answer, cost=replace(some(answer.cost), cpu_s=float(place)))
+
+
+def measured(host: Any, *more: ImageShape, files: Files = pretended) -> Any:
+    """The table of these shapes' costs, what is skipped, and the sample of files."""
+    census = corpus([PAGE, STAMP, CLIP, *more]).census
+    sample = choose_sample(census, 12)
+    return *measure(host, census, DEFAULT, sample, Silent(), files), sample
 
 
 def test_the_lightest_of_each_modality_is_loaded_once_before_the_others_are_timed() -> None:
-    host, read = Timed(), corpus([PAGE, STAMP, CLIP])
-    sample = choose_sample(read.census, 12)
-    table, _ = measure(host, read.census, DEFAULT, sample, Silent(), pretended)  # type: ignore[arg-type]
+    table, _, sample = measured(host := Timed())
     assert host.files == [path_of(STAMP), path_of(CLIP), *(path for _, path in sample)]
     assert {cost.basis for cost in table.costs.values()} == {"real"}
     # Two came before; the sample's own seconds follow, each shape's own.
@@ -59,9 +66,7 @@ class Deadly(Timed):
 
 
 def test_a_file_that_ends_the_engine_costs_itself() -> None:
-    host, read = Deadly(), corpus([PAGE, STAMP, CLIP])
-    sample = choose_sample(read.census, 12)
-    table, skipped = measure(host, read.census, DEFAULT, sample, Silent(), pretended)  # type: ignore[arg-type]
+    table, skipped, _ = measured(host := Deadly())
     assert host.begun == 1
     (one,) = skipped
     assert one.path == path_of(PAGE)
@@ -76,10 +81,8 @@ def test_an_engine_that_dies_of_everything_ends_the_job() -> None:
                 raise EngineDied("the engine process was killed by SIGKILL")
             yield from super().measure(request, doing)
 
-    host, read = Dead(), corpus([PAGE, STAMP, CLIP, ImageShape(9, 9), ImageShape(8, 8)])
-    sample = choose_sample(read.census, 12)
     with pytest.raises(EngineDied):
-        measure(host, read.census, DEFAULT, sample, Silent(), pretended)  # type: ignore[arg-type]
+        measured(Dead(), ImageShape(9, 9), ImageShape(8, 8))
 
 
 def test_a_file_that_cannot_be_handed_over_is_not_measured() -> None:
@@ -87,9 +90,7 @@ def test_a_file_that_cannot_be_handed_over_is_not_measured() -> None:
         bad = Skipped(path_of(PAGE), "the decoder took more than 30 s")
         return [bad if path == bad.path else path for _, path in media]
 
-    host, read = Timed(), corpus([PAGE, STAMP, CLIP])
-    sample = choose_sample(read.census, 12)
-    table, skipped = measure(host, read.census, DEFAULT, sample, Silent(), refused)  # type: ignore[arg-type]
+    table, skipped, _ = measured(host := Timed(), files=refused)
     assert path_of(PAGE) not in host.files
     assert [one.reason for one in skipped] == ["the decoder took more than 30 s"]
     assert table.failed == {}

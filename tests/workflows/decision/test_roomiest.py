@@ -11,6 +11,7 @@ from mmcalib.checks.facts import Decision
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.limits.policy import Policy
 from mmcalib.remedies.memory import Remedy
+from tests.builders import some
 from tests.workflows.corpora import corpus, decide
 
 PAGE = ImageShape(2800, 2240)  # 8,000 tokens
@@ -121,8 +122,7 @@ def test_vllms_own_largest_items_stay_where_every_size_hint_serves_worse() -> No
 def test_a_cap_below_the_largest_item_is_not_made_up_for_by_a_larger_step() -> None:
     """A capped profile item may be smaller than the corpus' largest, which needs its own step."""
     found = decide(corpus([PAGE]))
-    largest = found.table.largest()
-    assert largest is not None
+    largest = some(found.table.largest())
     assert found.budget.max_tokens_per_item["image"] >= largest.embeds
     assert batch(found) == 2048
     assert replace(found, rounding="none").adequacy.ratio >= 1
@@ -149,13 +149,14 @@ def offers(*remedies: Remedy) -> Callable[[Decision], Iterator[Remedy]]:
     return lambda decision: (one for one in remedies if one not in decision.remedies)
 
 
+def remedied(*remedies: Remedy, **said: Any) -> Decision:
+    """Decide for a page that is out of memory without one of these."""
+    said = {"rejects": lambda one: "" if one.remedies else "out of memory", **said}
+    return decide(corpus([PAGE]), remedies=offers(*remedies), **said)
+
+
 def test_a_configuration_that_does_not_serve_gets_the_remedy_that_costs_least() -> None:
-    found = decide(
-        corpus([PAGE]),
-        rejects=lambda one: "" if one.remedies else "out of memory",
-        remedies=offers(RAISED, LOWER, FEWER),
-        kv_tokens=lambda one: 100_000,
-    )
+    found = remedied(RAISED, LOWER, FEWER, kv_tokens=lambda one: 100_000)
     assert found.remedies == (RAISED,)
     assert found.engine_args["gpu_memory_utilization"] == 0.95
     assert found.retention()["image"].items_smaller == 0
@@ -168,29 +169,15 @@ def test_of_remedies_at_one_cost_the_one_with_most_kv_cache_is_applied() -> None
         return 50_000 if decision.engine_args.get("gpu_memory_utilization") else 60_000
 
     for order in ((LOWER, larger), (larger, LOWER)):
-        found = decide(
-            corpus([PAGE]),
-            rejects=lambda one: "" if one.remedies else "out of memory",
-            remedies=offers(*order),
-            kv_tokens=tokens,
-        )
-        assert found.remedies == (larger,)
-    found = decide(
-        corpus([PAGE]),
-        rejects=lambda one: "" if one.remedies else "out of memory",
-        remedies=offers(LOWER, FEWER),
-        slows=lambda one: LOWER in one.remedies,
-    )
+        assert remedied(*order, kv_tokens=tokens).remedies == (larger,)
+    found = remedied(LOWER, FEWER, slows=lambda one: LOWER in one.remedies)
     assert found.remedies == (FEWER,), "for a KV cache so small, requests would be preempted"
 
 
 def test_several_remedies_are_applied_where_one_is_not_enough() -> None:
-    found = decide(
-        corpus([PAGE]),
-        rejects=lacks(gpu_memory_utilization=0.8, max_model_len=16_384),
-        remedies=offers(LOWER, FEWER, SHORTER),
-        kv_tokens=lambda one: 100_000,
-    )
+    rejects = lacks(gpu_memory_utilization=0.8, max_model_len=16_384)
+    offered = (LOWER, FEWER, SHORTER)
+    found = remedied(*offered, rejects=rejects, kv_tokens=lambda one: 100_000)
     assert set(map(id, found.remedies)) == {id(LOWER), id(SHORTER)}
     assert found.budget.max_model_len == 16_384
     assert found.forced == ""
@@ -218,9 +205,7 @@ def test_detail_is_lost_only_where_no_remedy_serves() -> None:
         largest = decision.table.largest()
         return "" if largest and largest.tokens < 4_000 else "too large"
 
-    found = decide(
-        corpus([PAGE]), rejects=rejects, remedies=offers(RAISED), kv_tokens=lambda one: 100_000
-    )
+    found = remedied(RAISED, rejects=rejects, kv_tokens=lambda one: 100_000)
     assert (found.forced, found.forced_by, found.remedies) == ("too large", "memory", ())
     nothing = decide(
         corpus([PAGE]),

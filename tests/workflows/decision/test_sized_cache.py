@@ -22,6 +22,7 @@ from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES
 from mmcalib.text import GIB
 from mmcalib.workflows.judging import judge
 from mmcalib.workflows.run.document import cache_evidence, cache_report
+from tests.builders import expect, some
 from tests.workflows.corpora import corpus, decide, path_of
 from tests.workflows.fake_host import UNIT, budget, cost, opened
 
@@ -40,8 +41,7 @@ def tensor_bytes(*shapes: Shape) -> int:
 
 
 def sized(decision: Decision) -> SizedCache:
-    assert isinstance(decision.cache, SizedCache)
-    return decision.cache
+    return expect(SizedCache, decision.cache)
 
 
 def reason(decision: Decision) -> str:
@@ -62,8 +62,7 @@ def test_the_cache_holds_what_comes_again() -> None:
         "vLLM's 4 GiB 60.0%"
     )
     assert next(cache_evidence(decision)).exemplar == path_of(A)
-    found = cache_report(decision)
-    assert found is not None
+    found = some(cache_report(decision))
     assert (found.accesses, found.hit_rate, found.max_hit_rate) == (5, 0.6, 0.6)
     assert found.curve == ((tensor_bytes(A, B), 0.6),)
 

@@ -138,8 +138,8 @@ class Enlarging(Counting):
 
     def count(self, request: CountEmbeds) -> EmbedCounts:
         found = super().count(request)
-        some = (embeds or 0 for embeds in found.embeds)
-        return replace(found, embeds=tuple(n if n < 9 else max(n, 256) for n in some))
+        counted = (embeds or 0 for embeds in found.embeds)
+        return replace(found, embeds=tuple(n if n < 9 else max(n, 256) for n in counted))
 
 
 def test_an_item_that_the_model_enlarges_loses_no_detail() -> None:

@@ -11,9 +11,9 @@ from PIL import Image
 import mmcalib
 from mmcalib.errors import CorpusError, UsageError
 from mmcalib.gate.admission import Admission
+from tests.corpus.media import asking, png
 from tests.programs import run_python
 from tests.report.example import calibration
-from tests.report.test_presented import png
 
 FITS, SLIM = (1316, 756), (2, 900)
 SIZES = [FITS, SLIM, (56, 56), SLIM]
@@ -76,7 +76,7 @@ def test_what_was_dropped_is_summed_up_once_by_reason(caplog: pytest.LogCaptureF
 
 def test_what_cannot_be_read_is_raised_where_that_is_asked_for(tmp_path: Path) -> None:
     """A picture that is too large was read: it is dropped all the same."""
-    (tmp_path / "torn.png").write_bytes(png(FITS)[:20])
+    (tmp_path / "torn.png").write_bytes(png(*FITS)[:20])
     for sample, says in (
         ("gone.png", "gone.png: no such file"),
         (tmp_path / "torn.png", f"{tmp_path / 'torn.png'}: damaged"),
@@ -96,7 +96,7 @@ def image_of(row: Any) -> Any:
 
 def test_tables_of_arrow_stay_such() -> None:
     arrow = pytest.importorskip("pyarrow")
-    rows = [{"image": {"bytes": png(size), "path": None}, "n": n} for n, size in enumerate(SIZES)]
+    rows = [{"image": {"bytes": png(*size), "path": None}, "n": n} for n, size in enumerate(SIZES)]
     table = arrow.Table.from_pylist(rows * 40)
     kept = mmcalib.filter(table, calibration(), key=image_of)
     assert isinstance(kept, arrow.Table)
@@ -117,17 +117,10 @@ def test_what_is_no_dataset_is_a_type_error(dataset: Any) -> None:
 
 def test_hf_datasets_stay_such_and_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
-    features = datasets.Features(
-        {
-            "image": datasets.Image(),
-            "more": datasets.List(datasets.Image()),
-            "n": datasets.Value("int32"),
-        }
-    )
-    rows = [
-        {"image": {"bytes": png(size), "path": None}, "more": [{"bytes": png(FITS)}], "n": number}
-        for number, size in enumerate(SIZES)
-    ]
+    image, number = datasets.Image(), datasets.Value("int32")
+    features = datasets.Features({"image": image, "more": datasets.List(image), "n": number})
+    more = [{"bytes": png(*FITS)}]
+    rows = [{"image": {"bytes": png(*one)}, "more": more, "n": n} for n, one in enumerate(SIZES)]
     whole = datasets.Dataset.from_list(rows, features=features)
     with monkeypatch.context() as patch:
         patch.setattr(datasets.Image, "decode_example", None)
@@ -170,7 +163,7 @@ def test_ray_data(tmp_path: Path) -> None:
     calibration().save(tmp_path / "calibration.json")
     (tmp_path / "pictures").mkdir()
     for number, size in enumerate(SIZES):
-        (tmp_path / "pictures" / f"{number}.png").write_bytes(png(size))
+        (tmp_path / "pictures" / f"{number}.png").write_bytes(png(*size))
     done = run_python("-c", RAY, str(tmp_path / "calibration.json"), str(tmp_path / "pictures"))
     assert done.stdout == "['0.png', '2.png']\n", done.stderr
 
@@ -190,9 +183,8 @@ def test_requests_name_files_below_a_folder(tmp_path: Path) -> None:
     requests = []
     for size in (FITS, SLIM):
         path = tmp_path / f"{size}.png"
-        path.write_bytes(png(size))
-        part = {"type": "image_url", "image_url": {"url": path.as_uri()}}
-        requests.append({"messages": [{"role": "user", "content": [part]}]})
+        path.write_bytes(png(*size))
+        requests.append(asking(path.as_uri()))
     kept = mmcalib.filter(requests, calibration(), allowed_local_media_path=tmp_path)
     assert kept == requests[:1]
     with pytest.raises(UsageError, match="outside the allowed folder"):

@@ -19,18 +19,14 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, VideoShape
 from mmcalib.gate.admission import Admission
 from mmcalib.gate.bounds import Ladder, Rung
 from mmcalib.storage.location import allow_hosts
+from tests.corpus.media import asking, png
 from tests.corpus.serving import serving
 from tests.odd_media import frames_url, meeting, silence
 from tests.programs import run_python
 from tests.report.example import calibration
-from tests.report.test_presented import GATE, PAGE, png
+from tests.report.test_presented import GATE, PAGE
 
 PAGE_TOKENS = 300
-
-
-def asking(*urls: str) -> dict[str, Any]:
-    parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
-    return {"messages": [{"role": "user", "content": [*parts, {"type": "text", "text": "What?"}]}]}
 
 
 def test_neither_torch_nor_numpy_is_loaded_to_tell() -> None:
@@ -64,11 +60,11 @@ def test_a_shape_that_nothing_has_does_not_fit(shape: Any, reason: str) -> None:
 
 
 def test_urls(tmp_path: Path) -> None:
-    (tmp_path / "a b.png").write_bytes(png(PAGE))
+    (tmp_path / "a b.png").write_bytes(png(*PAGE))
     assert admit_item(GATE, (tmp_path / "a b.png").as_uri()).tokens == PAGE_TOKENS
     assert admit_item(GATE, frames_url(6)).fits
     with serving() as server:
-        url = server.put("a.png", png(PAGE))
+        url = server.put("a.png", png(*PAGE))
         away = admit_item(GATE, url)
         assert (away.answer, away.reason[:10]) == ("unknown", "remote URL")
         assert admit_item(GATE, asking(url)).answer == "unknown"
@@ -80,9 +76,9 @@ def test_urls(tmp_path: Path) -> None:
 
 
 def test_a_cell_of_a_dataset_that_is_not_decoded(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(png(PAGE))
+    (tmp_path / "a.png").write_bytes(png(*PAGE))
     page = admit_item(GATE, ImageShape(*PAGE))
-    assert admit_item(GATE, {"bytes": png(PAGE), "path": "a.png"}) == page
+    assert admit_item(GATE, {"bytes": png(*PAGE), "path": "a.png"}) == page
     assert admit_item(GATE, {"bytes": None, "path": str(tmp_path / "a.png")}) == page
 
 
@@ -110,7 +106,7 @@ def test_an_offline_prompt_has_the_media_that_it_holds() -> None:
 
 
 def test_what_is_not_modelled_is_unknown(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(png(PAGE))
+    (tmp_path / "a.png").write_bytes(png(*PAGE))
     asked = asking((tmp_path / "a.png").as_uri())
     grammar = Grammar({})
     assert admit_item(GATE, asked, tmp_path, None, grammar).fits
@@ -128,7 +124,7 @@ def test_a_body_is_as_long_as_the_server_reads() -> None:
     """The vllm-rs of 0.33's wheel read 33,554,432 bytes; one more got HTTP 400, `length limit
     exceeded`. With 0, it read any number.
     """
-    variable, data = "VLLM_HTTP_MAX_REQUEST_BODY_SIZE", png(PAGE)
+    variable, data = "VLLM_HTTP_MAX_REQUEST_BODY_SIZE", png(*PAGE)
     asked = asking("data:image/png;base64," + base64.b64encode(data).decode())
     nbytes = len(json.dumps(asking("data:image/png;base64,"))) + 4 * -(-len(data) // 3)
 
@@ -169,7 +165,7 @@ def test_a_text_that_is_cut_takes_no_more(tmp_path: Path, kept, tokens, answer: 
     assert admit_item(GATE, body, None, counting).answer == answer
     if (kept, tokens) == (-1, LONG):
         assert admit_item(GATE, {**body, "max_tokens": 1}, None, counting).fits
-    (tmp_path / "a.png").write_bytes(png(PAGE))
+    (tmp_path / "a.png").write_bytes(png(*PAGE))
     pictured = {**asking((tmp_path / "a.png").as_uri()), "truncate_prompt_tokens": 5}
     assert admit_item(GATE, pictured, tmp_path).answer == "unknown"
     nine: Any = SimpleNamespace(tokens=lambda _, tokenise: 9)
@@ -225,7 +221,7 @@ def test_a_sound_without_samples_is_left_to_the_model(tmp_path: Path) -> None:
 
 def test_what_is_inline_goes_by_its_place() -> None:
     """Its file has another name each time, and is gone before anybody reads the answer."""
-    data = png(PAGE)
+    data = png(*PAGE)
     urls = [f"data:;base64,{base64.b64encode(one).decode()}" for one in (data, data[:20])]
     answer = admit_item(GATE, asking(*urls))
     assert answer.reason == "inline image (item 2): damaged: Truncated File Read"

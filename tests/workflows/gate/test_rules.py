@@ -18,8 +18,9 @@ from mmcalib.gate.bounds import Area, Ceiling, Frames, Ladder
 from mmcalib.limits.policy import Policy
 from mmcalib.progress import Silent
 from mmcalib.results.costs import Costs, build_gate
+from tests.builders import some
 from tests.workflows.corpora import corpus, decide, many_images, path_of
-from tests.workflows.fake_host import AUDIO_HZ, EDGE, UNIT, FakeHost, cap, opened
+from tests.workflows.fake_host import AUDIO_HZ, EDGE, UNIT, FakeHost, cap, opened, slenderness
 
 A, B = ImageShape(280, 280), ImageShape(560, 280)
 CLIP = VideoShape(100, 10.0, 10.0, 280, 280)
@@ -43,9 +44,7 @@ class Resizing(Refusing):
     """Resizes as the Qwen-VL processors do, the least number of pixels included."""
 
     def refusal(self, shape: Shape) -> str:
-        if isinstance(shape, VideoShape) and max(shape.width_px, shape.height_px) > 200 * min(
-            shape.width_px, shape.height_px
-        ):
+        if isinstance(shape, VideoShape) and slenderness(shape) > 200:
             return "absolute aspect ratio must be smaller than 200"
         return ""
 
@@ -150,16 +149,16 @@ def kept(found: list[ImageShape], odd: ImageShape | None = None) -> tuple[Decisi
 def test_the_gate_knows_each_to_the_token_all_the_same() -> None:
     decision, found = kept(many_images(2_500))
     part = found.modalities["image"]
-    assert part.unlisted is not None
+    unlisted = some(part.unlisted)
     assert len(part.known) == 1_000
-    assert part.unlisted.shapes == len(decision.table.costs) - 1_000
+    assert unlisted.shapes == len(decision.table.costs) - 1_000
     gate = build_gate(found, decision.engine_args, decision.budget.encoder_budget_tokens)
     for shape, cost in decision.table.costs.items():
         admission = admit(gate, shape)
         assert (admission.tokens, admission.embeds) == (cost.tokens, cost.embeds)
-    assert min(one.tokens for one in part.known) >= part.unlisted.tokens[-1].least_tokens
-    assert sum(b.items for b in part.unlisted.tokens) == part.unlisted.shapes
-    assert sum(cell.shapes for cell in part.unlisted.sizes) == part.unlisted.shapes
+    assert min(one.tokens for one in part.known) >= unlisted.tokens[-1].least_tokens
+    assert sum(b.items for b in unlisted.tokens) == unlisted.shapes
+    assert sum(cell.shapes for cell in unlisted.sizes) == unlisted.shapes
 
 
 def test_the_document_does_not_grow() -> None:

@@ -27,9 +27,7 @@ class Refusing:
 
     asked: list[Mapping[str, Any]] = field(default_factory=list)
 
-    def rehearse(
-        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> RehearsedMemory:
+    def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
         self.asked.append(engine_args)
         seqs = engine_args.get("max_num_seqs")
         if seqs in (2, 3):
@@ -89,9 +87,7 @@ class Pretended:
         self.left, self.alone = left, alone
         self.asked: list[dict[str, Any]] = []
 
-    def rehearse(
-        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> RehearsedMemory:
+    def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
         self.asked.append(dict(engine_args))
         limits = engine_args.get("limit_mm_per_prompt", {})
         left = next((self.alone[m] for m, count in limits.items() if count), self.left)

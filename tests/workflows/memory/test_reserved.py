@@ -52,8 +52,9 @@ from mmcalib.prediction.worst_steps import (
 )
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 from mmcalib.workflows.judging import explain_unrehearsed, judge_memory
+from tests.builders import some
 from tests.limits.costed import table_of
-from tests.workflows.rehearsals import GIB, WIDTH, deepstack, limits, peaks, rehearsed
+from tests.workflows.rehearsals import GIB, WIDTH, answering, deepstack, limits, peaks, rehearsed
 
 GPU = gpus.find_gpu("L4")
 MIB = 1 << 20
@@ -88,12 +89,12 @@ def served(budget: Budget, alone: int, each: int) -> RehearsedMemory:
     one = budget.max_num_batched_tokens * alone
     many = budget.max_num_seqs
     prompts = [(1, one), (many, one + (many - 1) * each)]
-    return deepstack(
-        budget,
-        prefills=tuple(PromptsPeak(n, PhasePeak("prefill", at, 0, "", ())) for n, at in prompts),
-        outputs=None,
-        merge_peak_bytes=None,
-    )
+    prefills = tuple(PromptsPeak(n, PhasePeak("prefill", at, 0, "", ())) for n, at in prompts)
+    return deepstack(budget, prefills=prefills, outputs=None, merge_peak_bytes=None)
+
+
+def limits_of(args: Mapping[str, Any]) -> Budget:
+    return limits(args.get("max_num_batched_tokens", 16_384), args.get("max_num_seqs", 4))
 
 
 def on_full_card(memory: RehearsedMemory) -> RehearsedMemory:
@@ -103,15 +104,7 @@ def on_full_card(memory: RehearsedMemory) -> RehearsedMemory:
 
 def answers(alone: int, each: int) -> RehearseAll:
     """Rehearse any values."""
-
-    def ask(
-        asked: Sequence[Mapping[str, Any]], steps: tuple[EncoderStep, ...]
-    ) -> list[RehearsedMemory | None]:
-        first = asked[0]
-        tokens = first.get("max_num_batched_tokens", 16_384)
-        return [served(limits(tokens, first.get("max_num_seqs", 4)), alone, each)] * len(asked)
-
-    return ask
+    return answering(lambda args: served(limits_of(args), alone, each))
 
 
 def test_a_prompt_beyond_the_reserve_is_named_with_a_batch_that_passes() -> None:
@@ -154,10 +147,8 @@ def test_what_stays_resident_beside_the_language_model_decides() -> None:
     check = reserved_check(full, FOUR, remedies=["--one"])
     assert check.status == "fail"
     assert "under-reserved by 0.46 GiB" in check.detail
-    assert (
-        "the language model's step of 16,384 tokens takes 1.69 GiB beside 16,384 tokens in the "
-        "encoder cache (0.50 GiB)" in check.detail
-    )
+    step = "the language model's step of 16,384 tokens takes 1.69 GiB"
+    assert f"{step} beside 16,384 tokens in the encoder cache (0.50 GiB)" in check.detail
     assert check.remedy == "--one, or --allow-under-reserve"
 
 
@@ -200,17 +191,12 @@ def test_remedies_pass_as_they_are_rehearsed(shared: bool, batch: int) -> None:
     """The remedy is derived; one cached view keeps four pictures' storage."""
     asked: list[Mapping[str, Any]] = []
 
-    def ask(
-        every: Sequence[Mapping[str, Any]], first: tuple[EncoderStep, ...]
-    ) -> list[RehearsedMemory | None]:
-        asked.extend(every)
-        batch = every[0].get("max_num_batched_tokens", 16_384)
-        after = on_full_card(deepstack(limits(batch, every[0].get("max_num_seqs", 4))))
-        assert after.outputs is not None
-        return [replace(after, outputs=replace(after.outputs, shared=shared)) for _ in every]
+    def answer(args: Mapping[str, Any]) -> RehearsedMemory:
+        after = on_full_card(deepstack(limits_of(args)))
+        return replace(after, outputs=replace(some(after.outputs), shared=shared))
 
-    full = on_full_card(deepstack(FOUR.budget))
-    (more, roomy), (less, small) = find_remedies(shortfall(predicted(FOUR, full), FOUR), FOUR, ask)
+    short = shortfall(predicted(FOUR, on_full_card(deepstack(FOUR.budget))), FOUR)
+    (more, roomy), (less, small) = find_remedies(short, FOUR, answering(answer, asked))
     assert less.changes == {"max_num_batched_tokens": batch}
     assert more.changes == {"max_num_seqs": 51}
     for after in (roomy, small):
@@ -286,9 +272,7 @@ def test_embeddings_alone_are_held_in_bytes(width: int, status: str) -> None:
     check = reserved_check(Predicted(GPU, None, after), config)
     assert check.status == status
     assert "16,384 tokens in the encoder cache" in check.detail
-    said = embeddings_only_check(alone)
-    assert said is not None
-    (said,) = reserve.qualify_tokens_only([said], config, NO_GPU)
+    (said,) = reserve.qualify_tokens_only([some(embeddings_only_check(alone))], config, NO_GPU)
     assert (said.status, "unknown" in said.detail) == ("warn", True)
     assert embeddings_only_check(FOUR.budget) is None
 
@@ -303,13 +287,11 @@ def test_what_cached_views_keep_is_said_with_its_assumption() -> None:
     full = limits(324 * 50, 64)
     config = config_of(full, table_of(DEFAULT, costs))
     at = predicted(config, deepstack(full))
-    possible = check_retention(at, config, Accesses())
-    assert possible is not None
+    possible = some(check_retention(at, config, Accesses()))
     assert possible.status == "warn"
     assert "no request order given" in possible.detail
     items = ((stamp, "/s.png"), (page, "/p.png"))
-    known = check_retention(at, config, Accesses(items, [0, 1, 0, 1], [2, 4]))
-    assert known is not None
+    known = some(check_retention(at, config, Accesses(items, [0, 1, 0, 1], [2, 4])))
     assert "2 batches, with each item that requests repeat" in known.detail
     for outputs in (
         EncoderOutputs(WIDTH, shared=False),
@@ -322,16 +304,15 @@ def test_what_cached_views_keep_is_said_with_its_assumption() -> None:
 def test_rehearse_says_how_adequate_the_profile_is(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     model = ResolvedModel("m", str(tmp_path), "local", ())
-    found = rehearsal_document(deepstack(FOUR.budget), model, GPU, None).budget
-    assert found is not None
-    assert (found.profiled_tokens, found.worst_step_tokens, found.adequacy) == (1296, 1296, 1.0)
     alone = replace(FOUR.budget, max_tokens_per_item={}, max_items_per_prompt={})
-    held = rehearsal_document(deepstack(alone, encoder_tokens=0), model, GPU, None).budget
-    assert held is not None
-    assert (held.worst_step_tokens, held.adequacy) == (16_384, 0.0)
-    found = rehearsal_document(deepstack(FOUR.budget, encoder_tokens=0), model, GPU, None).budget
-    assert found is not None
-    assert (found.profiled_tokens, found.worst_step_tokens, found.adequacy) == (0, 1296, 0.0)
+    for memory, profiled, worst, adequacy in (
+        (deepstack(FOUR.budget), 1296, 1296, 1.0),
+        (deepstack(alone, encoder_tokens=0), 0, 16_384, 0.0),
+        (deepstack(FOUR.budget, encoder_tokens=0), 0, 1296, 0.0),
+    ):
+        found = some(rehearsal_document(memory, model, GPU, None).budget)
+        assert (found.profiled_tokens, found.worst_step_tokens) == (profiled, worst)
+        assert found.adequacy == adequacy
 
 
 WRITTEN = WrittenConfiguration(Path("my engine.yaml"), flags=("--max-num-seqs", "4"))
@@ -364,10 +345,8 @@ def test_a_rehearsal_that_failed_leaves_tokens_alone_with_its_reason() -> None:
         assert check.status == "warn"
         assert "only tokens were compared, because rehearsals on L4 ended early" in check.detail
         assert f"{reason}; the bytes are unknown" in check.detail
-        command = (
-            "mmcalib rehearse --config 'my engine.yaml' --gpu L4 --verbose -- --max-num-seqs 4"
-        )
-        assert check.remedy.startswith(f"{command} shows why")
+        command = "mmcalib rehearse --config 'my engine.yaml' --gpu L4 --verbose"
+        assert check.remedy.startswith(f"{command} -- --max-num-seqs 4 shows why")
 
 
 def test_a_step_that_fits_needs_room_outside_the_utilization_too() -> None:
@@ -395,17 +374,14 @@ def test_a_smaller_share_for_vllm_leaves_room_for_what_no_profile_reserves() -> 
     big = deepstack(FOUR.budget, merge_peak_bytes=6 * GIB)
     found = shortfall(predicted(FOUR, big), FOUR)
     assert not found.holds
-    asked: list[Mapping[str, Any]] = []
 
-    def ask(every: Sequence[Mapping[str, Any]], first: Any) -> list[RehearsedMemory | None]:
-        asked.extend(every)
-        share = every[0].get("gpu_memory_utilization", 20 / 22)
-        requested = round(share * 22 * GIB)
+    def answer(args: Mapping[str, Any]) -> RehearsedMemory:
+        requested = round(args.get("gpu_memory_utilization", 20 / 22) * 22 * GIB)
         less = 20 * GIB - requested
         cache = big.kv_cache_bytes - less
-        return [replace(big, requested_bytes=requested, kv_cache_bytes=cache)] * len(every)
+        return replace(big, requested_bytes=requested, kv_cache_bytes=cache)
 
-    ((remedy, after),) = find_remedies(found, FOUR, ask)
+    ((remedy, after),) = find_remedies(found, FOUR, answering(answer))
     short = found.nbytes - found.outside_bytes + VLLM_SLACK_BYTES
     expected = math.floor(100 * (20 * GIB - short) / (22 * GIB)) / 100
     assert remedy.changes == {"gpu_memory_utilization": expected}

@@ -14,28 +14,26 @@ from mmcalib.releases.constants import CONTEXT_BYTES, divide
 from mmcalib.remedies.memory import Goal
 from mmcalib.report.rows import rehearsed_rows
 from mmcalib.text import GIB
-from tests.workflows.rehearsals import LATE, rehearsed
+from tests.workflows.rehearsals import LATE, peaks, rehearsed
 
 
 def e4b(share: float, **changes: Any) -> RehearsedMemory:
     """Gemma 4 E4B on an L4 next to ollama, vLLM 0.28.0: the figures of a public log."""
     requested, taken = round(share * 22.04 * GIB), round(10.56 * GIB)
-    return rehearsed(
-        **{
-            "total_bytes": round(22.04 * GIB),
-            "free_bytes": round(17.06 * GIB),
-            "requested_bytes": requested,
-            "weights_bytes": round(9.81 * GIB),
-            "buffers_bytes": round(0.48 * GIB),
-            "non_torch_bytes": 0,
-            "cudagraph_bytes": 0,
-            "activation_peak_bytes": round(0.27 * GIB),
-            "phases": (PhasePeak("sampler", round(0.27 * GIB), 0, "", ()),),
-            "kv_cache_bytes": requested - taken,
-            "after_pool": (Allocation(GRAPHS, round(0.78 * GIB), "assumed"),),
-            **changes,
-        }
+    found = rehearsed(
+        total_bytes=round(22.04 * GIB),
+        free_bytes=round(17.06 * GIB),
+        requested_bytes=requested,
+        weights_bytes=round(9.81 * GIB),
+        buffers_bytes=round(0.48 * GIB),
+        non_torch_bytes=0,
+        cudagraph_bytes=0,
+        activation_peak_bytes=round(0.27 * GIB),
+        phases=(PhasePeak("sampler", round(0.27 * GIB), 0, "", ()),),
+        kv_cache_bytes=requested - taken,
+        after_pool=(Allocation(GRAPHS, round(0.78 * GIB), "assumed"),),
     )
+    return replace(found, **changes)
 
 
 @pytest.mark.parametrize(("share", "starts"), [(0.62, True), (0.75, False)])
@@ -54,12 +52,10 @@ def test_graphs_that_nothing_reserves_end_the_start_that_leaves_too_little(share
 
 
 def test_the_part_of_the_reserve_that_only_the_encoder_needs_has_room_for_graphs() -> None:
-    encoder = PhasePeak("encoder", GIB, 0, "", ())
-    language = PhasePeak("language model", GIB // 2, 0, "", ())
     at = {"activation_peak_bytes": GIB, "kv_cache_bytes": 5 * GIB, "requested_bytes": 16 * GIB}
-    assert e4b(0.75, phases=(encoder, language), **at).needed_outside_bytes == round(0.28 * GIB)
-    whole = PhasePeak("language model", GIB, 0, "", ())
-    assert e4b(0.75, phases=(encoder, whole), **at).needed_outside_bytes == round(0.78 * GIB)
+    for language_bytes, outside_gib in ((GIB // 2, 0.28), (GIB, 0.78)):
+        found = e4b(0.75, phases=peaks(GIB, language_bytes)[:2], **at)
+        assert found.needed_outside_bytes == round(outside_gib * GIB)
 
 
 def test_a_gpu_with_free_memory_is_named_with_it() -> None:

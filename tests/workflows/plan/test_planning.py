@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.domain.memory import EncoderStep, RehearsedMemory
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.shapes import Modality
 from mmcalib.errors import ModelError, UsageError, VllmRefused
 from mmcalib.logs.starts import Failure, OutOfMemory, Phase, StartupLog, last_failed, read_starts
@@ -42,9 +42,7 @@ class DeepStack:
     reserved_tokens: int = 305_832
     beside_bytes: int = 0
 
-    def rehearse(
-        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> RehearsedMemory:
+    def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
         if not self.steps and "limit_mm_per_prompt" in engine_args:
             raise VllmRefused("NotImplementedError: no kernel")
         seqs, batch = engine_args["max_num_seqs"], engine_args["max_num_batched_tokens"]
@@ -65,9 +63,7 @@ def bench(args: Mapping[str, Any], goal: Goal | None = None, **how: Any) -> Tria
 
 
 def judge(at: Trials, *remedies: Remedy) -> Judged:
-    found = at.judge(remedies, at.rehearse(remedies))
-    assert found is not None
-    return found
+    return some(at.judge(remedies, at.rehearse(remedies)))
 
 
 def test_a_configuration_is_judged_as_run_and_validate_do() -> None:
@@ -115,9 +111,7 @@ def test_where_steps_cannot_be_rehearsed_it_says_what_it_does_not_know() -> None
 class Qwen7B:
     """Qwen2.5-VL-7B rehearsed on an L4, profiled with the largest, hinted or capped image."""
 
-    def rehearse(
-        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> RehearsedMemory:
+    def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
         size = (engine_args.get("mm_processor_kwargs") or {}).get("images_kwargs", {}).get("size")
         item = min(16_384, size["longest_edge"] // 784) if size else 16_384
         limit = engine_args["limit_mm_per_prompt"]["image"]
@@ -200,17 +194,17 @@ def test_a_server_that_ran_out_of_memory_needs_more_room_whatever_is_reserved() 
     calm = served(2, gpu_memory_utilization=0.95)
     assert judge(calm).holds
     at = exhausted(calm)
-    assert at.oom is not None
-    assert at.oom.outside_torch_bytes == 22 * GIB - round(0.39 * GIB) - round(20.91 * GIB)
+    oom = some(at.oom)
+    assert oom.outside_torch_bytes == 22 * GIB - round(0.39 * GIB) - round(20.91 * GIB)
     kv_cache = calm.rehearse(()).kv_cache_bytes
-    assert at.oom.step_bytes == round(21.99 * GIB) - 16 * GIB - kv_cache
-    assert (at.oom.step_modality, at.oom.step_items) == ("image", 2)
-    assert at.oom.step_tokens == round(at.oom.step_bytes / 140_000)
-    assert at.oom.step_limit_tokens == 16_384
+    assert oom.step_bytes == round(21.99 * GIB) - 16 * GIB - kv_cache
+    assert (oom.step_modality, oom.step_items) == ("image", 2)
+    assert oom.step_tokens == round(oom.step_bytes / 140_000)
+    assert oom.step_limit_tokens == 16_384
     found = judge(at)
     assert not found.holds
-    assert found.lacking_bytes == at.oom.lacking_bytes
-    assert at.oom.lacking_bytes == round(1.08 * GIB) - round(0.39 * GIB) + VLLM_SLACK_BYTES
+    assert found.lacking_bytes == oom.lacking_bytes
+    assert oom.lacking_bytes == round(1.08 * GIB) - round(0.39 * GIB) + VLLM_SLACK_BYTES
     (remedy,) = searched(at).best
     assert remedy.changes == {"gpu_memory_utilization": 0.91}
     assert remedy.cost == "KV cache"
@@ -220,7 +214,7 @@ def test_a_server_that_ran_out_of_memory_needs_more_room_whatever_is_reserved() 
     assert (same.changes, same.price) == (remedy.changes, remedy.price)
     fixed = exhausted(served(2, gpu_memory_utilization=0.95, kv_cache_memory_bytes=4 * GIB))
     (less,) = fixed.reserve(())
-    assert less.changes == {"kv_cache_memory_bytes": 4 * GIB - at.oom.lacking_bytes}
+    assert less.changes == {"kv_cache_memory_bytes": 4 * GIB - oom.lacking_bytes}
 
 
 def test_before_the_kv_cache_a_lower_utilization_makes_no_room() -> None:
@@ -237,9 +231,7 @@ def test_before_the_kv_cache_a_lower_utilization_makes_no_room() -> None:
 class SharedCap:
     """Its largest video is as large as the cap of images lets it be."""
 
-    def rehearse(
-        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> RehearsedMemory:
+    def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
         kwargs = engine_args.get("mm_processor_kwargs") or {}
         video = 4_096 if "images_kwargs" in kwargs else 114_688
         items: dict[Modality, int] = {"image": 4_096 if kwargs else 16_384, "video": video}
@@ -265,9 +257,6 @@ def written(folder: Path, *lines: str) -> from_log.ServerLog:
     return from_log.read_server_log(folder / "server.log")
 
 
-KNOWN = ("model", "max_model_len", "max_num_batched_tokens", "seed", "enable_prefix_caching")
-
-
 def test_what_the_engine_took_by_default_is_rehearsed_as_it_was(tmp_path: Path) -> None:
     """Defaults differ between releases: 0.9 had 2,048 batched tokens where 0.32 has 8,192."""
     found = written(
@@ -279,12 +268,10 @@ def test_what_the_engine_took_by_default_is_rehearsed_as_it_was(tmp_path: Path) 
         "Chunked prefill is enabled with max_num_batched_tokens=2048.",
         "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00 GiB",
     )
-    args, ignored = found.engine_args(KNOWN)
-    assert args == {
-        "max_model_len": 2048,
-        "max_num_batched_tokens": 2048,
-        "enable_prefix_caching": False,
-    }
+    known = ("model", "max_model_len", "max_num_batched_tokens", "seed", "enable_prefix_caching")
+    args, ignored = found.engine_args(known)
+    sizes = {"max_model_len": 2048, "max_num_batched_tokens": 2048}
+    assert args == {**sizes, "enable_prefix_caching": False}
     assert list(from_log.notes_of(found.log, gpus.find_gpu("L4"), "0.32.0", ignored)) == [
         "the log is from vLLM 0.31.0; mmcalib runs vLLM 0.32.0",
         "the log is from a GPU with 8.00 GiB; mmcalib rehearsed L4",
@@ -304,7 +291,6 @@ def test_no_plan_exceeds_the_sequences_that_the_log_allows(tmp_path: Path) -> No
     assert at.args(())["max_num_seqs"] == 108
 
 
-ENCODER = "Encoder cache will be initialized with a budget of 16384 tokens, and profiled with 1"
 WHOLE = "KV cache is needed, which is larger than the available"
 ONE = "ValueError: To serve at least one request with the models's max seq len (65536), "
 
@@ -366,11 +352,12 @@ def test_a_remedy_that_would_not_help_is_not_offered(tmp_path: Path) -> None:
 def test_no_context_is_offered_below_the_largest_item_with_its_answer(tmp_path: Path) -> None:
     args = "non-default args: {'max_num_batched_tokens': 2048, 'gpu_memory_utilization': 0.92}"
     said = args, "Available KV cache memory: 1.2 GiB", f"{ONE}9.0 GiB {WHOLE}"
+    budget = "Encoder cache will be initialized with a budget of 16384 tokens, and profiled with 1"
     for modality, contexts, least in (
         ("image", [], "a card with about 23.33 GiB for 17,408 tokens of context"),
         ("video", [{"max_model_len": 8192}], "a shorter --max-model-len"),
     ):
-        answer = written(tmp_path, *said, f"{ENCODER} {modality} items").answer(gpus.find_gpu("L4"))
+        answer = written(tmp_path, *said, f"{budget} {modality} items").answer(gpus.find_gpu("L4"))
         assert [one.changes for one in answer.fixes if "max_model_len" in one.changes] == contexts
         assert answer.least.startswith(least)
 
@@ -387,9 +374,8 @@ def test_a_kv_cache_of_given_bytes_is_changed_by_them(gib, error, changed, tmp_p
     said = f"reserved {gib}.00 GiB memory for KV Cache as specified by kv_cache_memory_bytes"
     args = f"non-default args: {{'kv_cache_memory_bytes': {gib * GIB}}}"
     fix, *_ = written(tmp_path, "LLM engine (v0.20.0)", args, said, error).answer().fixes
-    assert {name: value >> 20 for name, value in fix.changes.items()} == {
-        "kv_cache_memory_bytes": changed
-    }
+    mib = {name: value >> 20 for name, value in fix.changes.items()}
+    assert mib == {"kv_cache_memory_bytes": changed}
 
 
 TWO_SERVERS = (

@@ -17,7 +17,7 @@ from mmcalib.storage.location import url_of
 from tests.workflows.corpora import corpus, decide, many_images, path_of, pretended
 
 LARGE, MIDDLE = ImageShape(2800, 2240), ImageShape(560, 560)  # 8,000 and 400 tokens
-SMALL, TINY = ImageShape(280, 280), ImageShape(140, 140)  # 100 and 25
+SMALL = ImageShape(280, 280)  # 100 tokens
 
 
 def chosen(requests: list[list[ImageShape]], step: int, affordable: float = 1e9) -> replay.Burst:

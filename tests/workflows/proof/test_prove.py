@@ -82,12 +82,9 @@ def test_a_prompt_that_memory_ends_under_is_left_out_and_not_rejected() -> None:
     decision = decide(read)
     chosen = choose_heaviest(read.prompts, decision.table, decision.counts, 8000, 1e9)
     (large,), (small,) = chosen.prompts, chosen.admit
-    replayed = BurstResult(
-        (PromptOutcome(large.origin, "MemoryError", (), out_of_memory=True),),
-        1.0,
-        0,
-        (PromptOutcome(small.origin, "", (100,)),),
-    )
+    exhausted = PromptOutcome(large.origin, "MemoryError", (), out_of_memory=True)
+    admitted = PromptOutcome(small.origin, "", (100,))
+    replayed = BurstResult((exhausted,), 1.0, 0, (admitted,))
     assert replay_check(chosen, replayed, (), 8000).status == "fail"
     chosen, replayed = leave_out_exhausting(chosen, replayed)
     assert (chosen.prompts, chosen.embeds, chosen.admit) == ((), (), (small,))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mmcalib.domain.memory import EncoderStep, RehearsedMemory
+from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.domain.traffic import Trace, Traffic
 from mmcalib.models.gpus import find_gpu
 from mmcalib.prediction.rehearse import MemoryPrediction
@@ -24,9 +24,7 @@ class Startup:
     def __init__(self) -> None:
         self.may = threading.Event()
 
-    def rehearse(
-        self, engine_args: Mapping[str, Any], steps: tuple[EncoderStep, ...] = ()
-    ) -> RehearsedMemory:
+    def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
         assert self.may.wait(SOON_S)
         return rehearsed(kv_blocks=None if "small" in engine_args else 500)
 
@@ -40,27 +38,22 @@ class Server:
         return SERVED
 
 
-@pytest.fixture
-def startup() -> Startup:
-    return Startup()
+Served = tuple[BackgroundTraffic, Startup, Server]
 
 
 @pytest.fixture
-def server() -> Server:
-    return Server()
-
-
-@pytest.fixture
-def serving(startup: Startup, server: Server) -> Iterator[BackgroundTraffic]:
+def traffic() -> Iterator[Served]:
+    startup, server = Startup(), Server()
     with (
         MemoryPrediction(find_gpu("L4"), startup) as prediction,  # type: ignore[arg-type]
         MemoryPrediction(find_gpu("L4"), server) as thread,  # type: ignore[arg-type]
     ):
-        yield BackgroundTraffic(prediction, thread, TRACE, Path("/cut"))
+        yield BackgroundTraffic(prediction, thread, TRACE, Path("/cut")), startup, server
         startup.may.set()
 
 
-def test_it_waits_for_the_rehearsal_and_for_nothing_after_it(serving, startup, server) -> None:
+def test_it_waits_for_the_rehearsal_and_for_nothing_after_it(traffic: Served) -> None:
+    serving, startup, server = traffic
     serving.prediction.start({"max_model_len": 4096})
     asked = serving.start({"max_model_len": 4096})
     assert not asked.done()
@@ -72,7 +65,8 @@ def test_it_waits_for_the_rehearsal_and_for_nothing_after_it(serving, startup, s
     assert args["model"] == "/cut"
 
 
-def test_each_configuration_is_served_once(serving, startup: Startup, server: Server) -> None:
+def test_each_configuration_is_served_once(traffic: Served) -> None:
+    serving, startup, server = traffic
     startup.may.set()
     for args in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 2}):
         serving.prediction.start(args)
@@ -80,7 +74,8 @@ def test_each_configuration_is_served_once(serving, startup: Startup, server: Se
     assert len(server.served) == 2
 
 
-def test_what_does_not_start_serves_nothing(serving, startup: Startup, server: Server) -> None:
+def test_what_does_not_start_serves_nothing(traffic: Served) -> None:
+    serving, startup, server = traffic
     startup.may.set()
     serving.prediction.start({"small": True})
     assert serving.start({"small": True}).result(SOON_S) is None

@@ -107,9 +107,5 @@ def test_what_is_not_yaml_is_a_finding(tmp_path: Path) -> None:
     assert found.flags == ["--port", "1"]
     (check,) = found.checks
     assert check.detail.startswith("it is not YAML")
-    assert (found.engine_config, found.budget, found.startup, found.items) == (
-        None,
-        None,
-        None,
-        "none",
-    )
+    assert (found.engine_config, found.budget, found.startup) == (None, None, None)
+    assert found.items == "none"
