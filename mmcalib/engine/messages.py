@@ -161,12 +161,12 @@ class Rehearse(Request[RehearsedMemory], cacheable=True):
 
 
 class ServeTraffic(Request[Traffic], cacheable=True):
-    """Serve requests in order with placeholder answers; without a `gpu` memory is unknown."""
+    """Serve requests in order with placeholder answers, on an imaginary GPU (for good)."""
 
     engine_args: dict[str, Any]
     requests: tuple[TrafficRequest, ...]
     arrivals: Arrivals
-    gpu: Gpu | None
+    gpu: Gpu
 
 
 class ServeConfig(Message):

@@ -4,9 +4,13 @@ import json
 import os
 import random
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from PIL import Image
@@ -14,7 +18,7 @@ from PIL import Image
 from mmcalib.decision.texts import Texts
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.domain.traffic import Arrivals, Traffic, TrafficItem, TrafficRequest, TrafficStep
-from mmcalib.engine.environment import shimmed_environment
+from mmcalib.engine.environment import child_environment, shimmed_environment
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import OpenModel, ServeTraffic
 from mmcalib.models.cut import cut_checkpoint
@@ -47,6 +51,8 @@ SMALL_TILES: dict[str, Any] = {"mm_processor_kwargs": {"max_dynamic_patch": 1}}
 SMALL_PIXELS: dict[str, Any] = {
     "mm_processor_kwargs": {"size": {"shortest_edge": 784, "longest_edge": 313_600}}
 }
+ROOMY: dict[str, Any] = {"num_gpu_blocks_override": 2000, **SMALL_PIXELS}
+AT_ONCE = Arrivals()
 
 
 def traffic(requests: int, seed: int = 7) -> tuple[TrafficRequest, ...]:
@@ -67,22 +73,32 @@ def traffic(requests: int, seed: int = 7) -> tuple[TrafficRequest, ...]:
     return tuple(made)
 
 
+def request_of(
+    folder: Path, requests: tuple[TrafficRequest, ...], arrivals: Arrivals, **args: Any
+) -> ServeTraffic:
+    return ServeTraffic({**ARGS, **args, "model": str(folder)}, requests, arrivals, find_gpu("L4"))
+
+
 def served(
     host: EngineHost,
     folder: Path,
     requests: tuple[TrafficRequest, ...],
-    gpu: str | None,
-    arrivals: Arrivals | None = None,
+    arrivals: Arrivals = AT_ONCE,
     **args: Any,
 ) -> Traffic:
-    where = None if gpu is None else find_gpu(gpu)
-    if where is None:
-        # Of this machine's memory, without a share of which the CPU's engine does not start.
-        args |= {"kv_cache_memory_bytes": 1 << 29}
-    request = ServeTraffic(
-        {**ARGS, **args, "model": str(folder)}, requests, arrivals or Arrivals(), where
-    )
-    return host.ask(request, "serving")
+    return host.ask(request_of(folder, requests, arrivals, **args), "serving")
+
+
+def serve_really(request: ServeTraffic) -> Traffic:
+    """Serve on this machine's engine, in a process with the shim; nothing tells its memory."""
+    from mmcalib.child.rehearsal.traffic import serve_by
+
+    cores, memory = list[Any](), dict.fromkeys(("reserved_bytes", "peak_bytes", "held_bytes"), 0)
+    books: Any = SimpleNamespace(on_started=cores.append, largest=(), **memory)
+    books.profile, books.run = lambda worker, method: method(), lambda decided, work: work()
+    traffic = serve_by(books, request, print)
+    cores[0].shutdown()
+    return traffic
 
 
 def served_on_both(
@@ -90,9 +106,13 @@ def served_on_both(
 ) -> tuple[Traffic, Traffic]:
     """On an imaginary L4, and on this machine's engine: both decide alike, and refuse none."""
     with EngineHost(log=logs / "imaginary.log") as host:
-        imagined = served(host, folder, requests, "L4", **args)
-    with EngineHost(log=logs / "real.log") as host:
-        real = served(host, folder, requests, None, **args)
+        imagined = served(host, folder, requests, **args)
+    # Of this machine's memory, without a share of which the CPU's engine does not start.
+    args |= {"kv_cache_memory_bytes": 1 << 29}
+    apart = ProcessPoolExecutor(1, get_context("spawn"))
+    with patch.dict(os.environ, child_environment(os.environ)), apart:
+        asked = request_of(folder, requests, AT_ONCE, **args)
+        real = apart.submit(serve_really, asked).result()
     assert imagined.refused == real.refused == ()
     assert decisions(imagined) == decisions(real)
     return imagined, real
@@ -100,7 +120,7 @@ def served_on_both(
 
 def decisions(traffic: Traffic) -> list[TrafficStep]:
     """The scheduler's decision at each step, and the cache after it, on any device."""
-    return [replace(step, peak_bytes=None, held_bytes=None) for step in traffic.steps]
+    return [replace(step, peak_bytes=0, held_bytes=0) for step in traffic.steps]
 
 
 _CPU = before(VLLM_0_30, "Qwen3-VL does not start on a CPU")
@@ -132,7 +152,7 @@ def test_the_scheduler_decides_as_on_the_real_engine(cut, first_runner, tmp_path
     assert imagined.reused_items == real.reused_items > 0
     assert any(step.waiting for step in real.steps)
     assert any(step.evicted for step in real.steps)
-    assert all(step.peak_bytes is None for step in real.steps)
+    assert not any(step.peak_bytes for step in real.steps)
     assert all(step.peak_bytes for step in imagined.steps if step.tokens)
 
 
@@ -189,7 +209,7 @@ def test_prefixes_are_cached_as_on_the_real_engine(cut, first_runner: None, tmp_
         host.ask(OpenModel(str(folder), 4096), "opening")
         asked = make_trace(corpus, Texts(host).split)
     with EngineHost(log=tmp_path / "imaginary.log") as host:
-        found = served(host, folder, asked.requests, "L4", **args)
+        found = served(host, folder, asked.requests, **args)
     assert found.refused == ()
     names = [name for name in real[0] if name != "cached"]
     ours = [{name: getattr(step, name) for name in names} for step in found.steps]
@@ -214,14 +234,11 @@ def qwen_cut(h100: Theatre, engine_cache: Path) -> Path:
 def test_peaks_do_not_depend_on_the_depth(imaginary, qwen_cut: Path, h100: Theatre) -> None:
     """Above the loaded model: 36 layers and 32 take what 2 and 2 take."""
     requests = traffic(6)
-    args: dict[str, Any] = {"num_gpu_blocks_override": 2000, **SMALL_PIXELS}
-    shallow = served(imaginary, qwen_cut, requests, "L4", **args)
-    deep = served(imaginary, h100.folder(QWEN), requests, "L4", **args)
+    shallow = served(imaginary, qwen_cut, requests, **ROOMY)
+    deep = served(imaginary, h100.folder(QWEN), requests, **ROOMY)
     assert decisions(shallow) == decisions(deep)
     peaks = [(a.peak_bytes, b.peak_bytes) for a, b in zip(shallow.steps, deep.steps, strict=True)]
     for a, b in peaks:
-        assert a is not None
-        assert b is not None
         assert a == pytest.approx(b, rel=0.01), peaks
     assert shallow.reserved_bytes == pytest.approx(deep.reserved_bytes, rel=0.01)
 
@@ -230,9 +247,7 @@ def test_few_blocks_preempt(imaginary: EngineHost, qwen_cut: Path) -> None:
     """Answers that crowd the KV cache send others back; all are answered in the end."""
     items = (TrafficItem(ImageShape(280, 280), "one"),)
     requests = tuple(TrafficRequest(f"r:{n}", 16, 200, items) for n in range(8))
-    found = served(
-        imaginary, qwen_cut, requests, "L4", num_gpu_blocks_override=60, **FEW, **SMALL_PIXELS
-    )
+    found = served(imaginary, qwen_cut, requests, num_gpu_blocks_override=60, **FEW, **SMALL_PIXELS)
     assert sum(step.preempted for step in found.steps)
     assert sum(step.finished for step in found.steps) == len(requests)
     assert max(step.kv_blocks for step in found.steps) <= found.kv_blocks == 59
@@ -240,10 +255,9 @@ def test_few_blocks_preempt(imaginary: EngineHost, qwen_cut: Path) -> None:
 
 def test_as_many_come_as_are_under_way(imaginary: EngineHost, qwen_cut: Path) -> None:
     requests = traffic(9)
-    args: dict[str, Any] = {"num_gpu_blocks_override": 2000, **SMALL_PIXELS}
-    few = served(imaginary, qwen_cut, requests, "L4", Arrivals(concurrency=2), **args)
+    few = served(imaginary, qwen_cut, requests, Arrivals(concurrency=2), **ROOMY)
     assert max(step.scheduled + step.waiting for step in few.steps) == 2
-    slow = served(imaginary, qwen_cut, requests, "L4", Arrivals(rate=1, step_s=1.0), **args)
+    slow = served(imaginary, qwen_cut, requests, Arrivals(rate=1, step_s=1.0), **ROOMY)
     assert max(step.new for step in slow.steps) == 1
     assert sum(step.new for step in slow.steps) == len(requests)
 
@@ -255,7 +269,7 @@ def test_timed_requests_come_when_they_were_sent(imaginary: EngineHost, qwen_cut
         for request, sent_s in zip(traffic(4), (0.0, 0.0, 1.0, 3600.0), strict=True)
     )
     args = {"num_gpu_blocks_override": 200, **SMALL_PIXELS}
-    found = served(imaginary, qwen_cut, requests, "L4", Arrivals(timed=True, step_s=0.5), **args)
+    found = served(imaginary, qwen_cut, requests, Arrivals(timed=True, step_s=0.5), **args)
     comes = [(number, step.new) for number, step in enumerate(found.steps) if step.new]
     assert [new for _, new in comes] == [2, 1, 1]
     assert [number for number, _ in comes][:2] == [0, 2]
@@ -268,8 +282,7 @@ def test_what_the_server_refuses_is_said(imaginary: EngineHost, qwen_cut: Path) 
     large = TrafficRequest("large", 8, 1, (TrafficItem(ImageShape(2000, 2000), "large"),))
     four = TrafficRequest("four", 8, 1, large.items * 4)
     good = traffic(1)
-    args: dict[str, Any] = {"num_gpu_blocks_override": 2000, **SMALL_PIXELS}
-    found = served(imaginary, qwen_cut, (long, four, large, *good), "L4", **args)
+    found = served(imaginary, qwen_cut, (long, four, large, *good), **ROOMY)
     assert [origin for origin, _ in found.refused] == ["long", "four"]
     assert "5,000 tokens leave no room" in found.refused[0][1]
     assert "At most 3 image(s) may be provided in one prompt" in found.refused[1][1]
@@ -279,9 +292,8 @@ def test_what_the_server_refuses_is_said(imaginary: EngineHost, qwen_cut: Path) 
 def test_a_request_that_never_starts_is_said(imaginary: EngineHost, qwen_cut: Path) -> None:
     """The scheduler would wait for ever; without that request it serves the next."""
     endless, good = TrafficRequest("endless", 600, 1), TrafficRequest("good", 8, 1)
-    args: dict[str, Any] = {"num_gpu_blocks_override": 2000}
-    args |= {"scheduler_cls": "tests.rehearsal.picky.NeverLong"}
-    found = served(imaginary, qwen_cut, (endless, good), "L4", **args)
+    picky: dict[str, Any] = {"scheduler_cls": "tests.rehearsal.picky.NeverLong"}
+    found = served(imaginary, qwen_cut, (endless, good), num_gpu_blocks_override=2000, **picky)
     assert [origin for origin, _ in found.refused] == ["endless"]
     assert "never starts it" in found.refused[0][1]
     assert sum(step.finished for step in found.steps) == 1
@@ -291,16 +303,15 @@ def test_equal_requests_share_a_prefix(imaginary: EngineHost, qwen_cut: Path) ->
     """Equal text before equal items is found in the KV cache, and the encoder is not asked."""
     items, text = (TrafficItem(ImageShape(280, 280), "same"),), tuple(range(300, 364))
     requests = tuple(TrafficRequest(f"r:{n}", 64, 2, items, (text, "image")) for n in range(4))
-    args: dict[str, Any] = {"num_gpu_blocks_override": 2000, **SMALL_PIXELS}
-    found = served(imaginary, qwen_cut, requests, "L4", Arrivals(concurrency=1), **args)
+    found = served(imaginary, qwen_cut, requests, Arrivals(concurrency=1), **ROOMY)
     assert sum(step.encoded for step in found.steps) == 1
     assert found.cached_tokens >= 3 * 64
     other = tuple(TrafficRequest(f"r:{n}", 64, 2, items) for n in range(4))
-    apart = served(imaginary, qwen_cut, other, "L4", Arrivals(concurrency=1), **args)
+    apart = served(imaginary, qwen_cut, other, Arrivals(concurrency=1), **ROOMY)
     assert apart.cached_tokens == 0
     assert apart.reused_items == 3
-    args |= {"max_num_batched_tokens": 80, "max_num_seqs": 8}
-    assert served(imaginary, qwen_cut, requests[:1], "L4", **args).reused_items == 0
+    args = {**ROOMY, "max_num_batched_tokens": 80, "max_num_seqs": 8}
+    assert served(imaginary, qwen_cut, requests[:1], **args).reused_items == 0
 
 
 def test_views_pin_the_batches_that_they_came_with(imaginary: EngineHost, qwen_cut: Path) -> None:
@@ -330,14 +341,13 @@ def test_views_pin_the_batches_that_they_came_with(imaginary: EngineHost, qwen_c
         for number, batch in enumerate(batches)
         for name, side in batch
     )
-    found = served(imaginary, qwen_cut, requests, "L4", Arrivals(timed=True), **args)
+    found = served(imaginary, qwen_cut, requests, Arrivals(timed=True), **args)
     assert not found.refused
     alive = [step.alive_bytes / 1e6 for step in found.steps if step.encoded > 1]
     assert len(alive) == rounds
     assert [alive[0], alive[3], alive[9]] == pytest.approx([7.4, 29.6, 74.1], rel=0.05)
     assert max(step.logical_bytes for step in found.steps) <= 2400 * 4096
-    assert found.reserved_bytes is not None
-    assert max(step.peak_bytes or 0 for step in found.steps) > found.reserved_bytes
+    assert max(step.peak_bytes for step in found.steps) > found.reserved_bytes
 
 
 def test_short_clips_take_more_than_startup_reserves(imaginary, h100, tmp_path: Path) -> None:
@@ -353,10 +363,9 @@ def test_short_clips_take_more_than_startup_reserves(imaginary, h100, tmp_path: 
         "limit_mm_per_prompt": {"audio": 1},
         "num_gpu_blocks_override": 2000,
     }
-    found = served(imaginary, cut, clips, "L4", **args)
+    found = served(imaginary, cut, clips, **args)
     assert max(step.encoded for step in found.steps) == len(clips)
-    assert found.reserved_bytes is not None
-    assert max(step.peak_bytes or 0 for step in found.steps) > 2 * found.reserved_bytes
+    assert max(step.peak_bytes for step in found.steps) > 2 * found.reserved_bytes
 
 
 def test_an_encoder_decoder_decides_as_the_real_engine(
