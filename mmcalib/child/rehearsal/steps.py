@@ -137,14 +137,14 @@ class StepLedger:
         self.peak_bytes = self.reserved_bytes = 0
         # Tensors at the last step's peak.
         self.largest: tuple[LiveTensor, ...] = ()
-        self._gpu_memory, self._ledger = machine.machine, machine.ledger
+        self._ledger = machine.ledger
         self._forwards = ForwardCache(machine.device, machine.ledger)
         self._naming, self._divides = ExitStack(), True
         self._base_bytes = self._most_decodes = self._decode_bytes = 0
 
     @property
     def held_bytes(self) -> int:
-        return self._gpu_memory.allocator.allocated_bytes - self._base_bytes
+        return self._ledger.allocator.allocated_bytes - self._base_bytes
 
     def profile(self, worker: Any, method: Callable[[], Any]) -> Any:
         """Run a worker's startup profile."""
