@@ -28,44 +28,37 @@ from mmcalib.text import GIB, gib, whole_as_int
 class Recency:
     """A list of sizes that grows at its end, with O(log n) sums from any position to the end.
 
-    Positions count from 0; a moved item leaves 0 bytes. A Fenwick tree sums them.
+    Positions count from 0; a moved item leaves 0 bytes. A Fenwick tree sums what has moved away:
+    its nodes cover the positions after them, so that a new node begins with 0 bytes.
     """
 
     def __init__(self) -> None:
-        self.total = 0
-        self.sizes = array("q")
-        self._tree = array("q", [0])
+        # All bytes that were ever added before each position, and before the end.
+        self._before = array("q", [0])
+        self._moved = array("q", [0])
 
     def append(self, nbytes: int) -> int:
         """Add an item at the end; returns its position."""
-        self.total += nbytes
-        self.sizes.append(nbytes)
-        # The item's node also covers the nodes that end just before it.
-        tree, position = self._tree, len(self._tree) - 1
-        covered, first, below = nbytes, position & (position + 1), position
-        while below > first:
-            covered += tree[below]
-            below &= below - 1
-        tree.append(covered)
-        return position
+        self._before.append(self._before[-1] + nbytes)
+        self._moved.append(0)
+        return len(self._before) - 2
 
     def move_to_end(self, position: int) -> int:
         """Move an item to the end and return its new position; other positions stay."""
-        nbytes, self.sizes[position] = self.sizes[position], 0
-        tree, node = self._tree, position + 1
-        while node < len(tree):
-            tree[node] -= nbytes
-            node += node & -node
-        self.total -= nbytes
+        nbytes = self._before[position + 1] - self._before[position]
+        node = position + 1
+        while node:
+            self._moved[node] += nbytes
+            node &= node - 1
         return self.append(nbytes)
 
     def bytes_since(self, position: int) -> int:
         """Bytes of the items from this position on."""
-        older = 0
-        while position:
-            older += self._tree[position]
-            position &= position - 1
-        return self.total - older
+        moved, node = 0, position + 1
+        while node < len(self._moved):
+            moved += self._moved[node]
+            node += node & -node
+        return self._before[-1] - self._before[position] - moved
 
 
 # The last few percent of the hits can cost as much cache as all the others.
