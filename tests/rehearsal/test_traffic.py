@@ -146,8 +146,9 @@ def test_the_scheduler_decides_as_on_the_real_engine(cut, first_runner, tmp_path
     model, folder = cut
     knobs = SMALL_TILES if model == INTERNVL else SMALL_PIXELS
     requests = traffic(50)
-    args: dict[str, Any] = {"num_gpu_blocks_override": 200, **knobs}
-    imagined, real = served_on_both(folder, requests, tmp_path, **args)
+    imagined, real = served_on_both(
+        folder, requests, tmp_path, num_gpu_blocks_override=200, **knobs
+    )
     assert sum(step.finished for step in real.steps) == len(requests)
     assert imagined.reused_items == real.reused_items > 0
     assert any(step.waiting for step in real.steps)
@@ -384,12 +385,8 @@ def test_an_encoder_decoder_decides_as_the_real_engine(
         )
         for number in range(20)
     )
-    args: dict[str, Any] = {
-        "max_model_len": 448,
-        "limit_mm_per_prompt": {"audio": 1},
-        "num_gpu_blocks_override": 500,
-        "max_num_batched_tokens": 3200,
-    }
+    args: dict[str, Any] = {"max_model_len": 448, "limit_mm_per_prompt": {"audio": 1}}
+    args |= {"num_gpu_blocks_override": 500, "max_num_batched_tokens": 3200}
     imagined, _ = served_on_both(folder, requests, tmp_path, **args)
     assert sum(step.finished for step in imagined.steps) == len(requests)
     assert max(step.encoded for step in imagined.steps) == 2
