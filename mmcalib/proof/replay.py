@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import compress
 from pathlib import Path
@@ -21,8 +21,7 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.domain.traffic import BurstResult
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Replay, ReplayPrompt
-from mmcalib.limits.costs import CostTable, ItemCost
-from mmcalib.limits.values import Count
+from mmcalib.limits.costs import ItemCost
 from mmcalib.media.blank import write_blank
 from mmcalib.progress import Progress
 from mmcalib.storage.location import url_of
@@ -40,16 +39,12 @@ Burst: TypeAlias = ReplayBurst[ReplayPrompt]
 
 
 def choose_heaviest(
-    prompts: PromptCensus,
-    table: CostTable,
-    counts: Mapping[Modality, Count],
-    step_tokens: int,
-    affordable_tokens: float,
+    prompts: PromptCensus, decision: JudgedConfig, step_tokens: int, affordable_tokens: float
 ) -> Burst:
     """Choose the heaviest prompts, up to `affordable_tokens`, to fill one step with all modalities.
     Of the others, vLLM only admits the heaviest of each kind: modalities of items, request fields.
     """
-    candidates = list(_candidates(prompts, table, counts))
+    table, candidates = decision.table, list(_candidates(prompts, decision))
     chosen: list[tuple[ReplayPrompt, int]] = []
     tokens = 0
     missing = set(table.modalities())
@@ -77,10 +72,11 @@ def choose_heaviest(
 
 
 def _candidates(
-    prompts: PromptCensus, table: CostTable, counts: Mapping[Modality, Count]
+    prompts: PromptCensus, decision: JudgedConfig
 ) -> Iterator[tuple[ReplayPrompt, int, Kind]]:
     """Covered prompts by weight; without requests, synthetic ones of the heaviest items."""
-    asked = [c for c in (_of_request(e, table, counts) for e in prompts.signatures()) if c]
+    table, every = decision.table, (_of_request(e, decision) for e in prompts.signatures())
+    asked = [candidate for candidate in every if candidate]
     if not asked:
         for costs in map(table.columns_of, table.modalities()):
             top = np.argsort(-costs.embeds, kind="stable")[:_TOP]
@@ -88,21 +84,21 @@ def _candidates(
     else:
         # Files that no request mentions are served too, so the heaviest must pass.
         named = {s for e in prompts.signatures() for s in e.signature.shapes}
-        largest = [table.heaviest(m) for m in table.modalities() if counts[m].value]
+        largest = [table.heaviest(m) for m in table.modalities() if decision.counts[m].value]
         asked += [_of_item(cost) for cost in largest if cost and cost.shape not in named]
     yield from sorted(asked, key=lambda candidate: (-candidate[1], candidate[0].origin))
 
 
 def _of_request(
-    entry: PromptCount, table: CostTable, counts: Mapping[Modality, Count]
+    entry: PromptCount, decision: JudgedConfig
 ) -> tuple[ReplayPrompt, int, Kind] | None:
-    shapes = entry.signature.shapes
-    if not shapes or any(shape not in table.costs for shape in shapes):
+    shapes, known = entry.signature.shapes, decision.table.costs
+    if not shapes or any(shape not in known for shape in shapes):
         return None
     kind = tuple(sorted(shape.modality for shape in shapes))
-    if any(entry.signature.items(m) > counts[m].value for m in kind):
+    if any(entry.signature.items(m) > decision.counts[m].value for m in kind):
         return None
-    costs = [table.costs[shape] for shape in shapes]
+    costs = [known[shape] for shape in shapes]
     prompt = ReplayPrompt(
         origin=entry.exemplar.origin,
         request=entry.exemplar.request,
@@ -128,17 +124,12 @@ _MOST_FRAMES: Final = 300
 
 
 def pad_burst(
-    chosen: Burst,
-    table: CostTable,
-    counts: Mapping[Modality, Count],
-    step_tokens: int,
-    affordable_tokens: float,
-    folder: Path,
+    chosen: Burst, decision: JudgedConfig, step_tokens: int, affordable_tokens: float, folder: Path
 ) -> Burst:
     """Add blank items, costliest first, to fill one step within `affordable_tokens`."""
     tokens, smallest = chosen.encoder_tokens, 0
     made: list[tuple[ReplayPrompt, int]] = []
-    for cost in _copyable(table, counts):
+    for cost in _copyable(decision):
         smallest = cost.embeds
         while tokens + cost.embeds <= min(step_tokens, affordable_tokens) and len(made) < _MOST:
             folder.mkdir(parents=True, exist_ok=True)
@@ -155,11 +146,11 @@ def pad_burst(
     )
 
 
-def _copyable(table: CostTable, counts: Mapping[Modality, Count]) -> list[ItemCost]:
+def _copyable(decision: JudgedConfig) -> list[ItemCost]:
     """One item of each size that can be written and whose blank costs the same."""
-    by_size: dict[int, ItemCost] = {}
+    table, by_size = decision.table, dict[int, ItemCost]()
     for modality in table.modalities():
-        if counts[modality].value:
+        if decision.counts[modality].value:
             costs = table.columns_of(modality)
             if modality == "video":
                 columns = costs.shapes.rows
@@ -193,9 +184,9 @@ def choose_burst(
     affordable = within_s / (rate * (1 + _ANSWER_SHARE)) if rate else float("inf")
     if figures.most_step_tokens is not None:
         affordable = min(affordable, figures.most_step_tokens)
-    table, counts, step = decision.table, decision.counts, figures.budget_tokens
-    chosen = attach_files(choose_heaviest(prompts, table, counts, step, affordable), files)
-    return pad_burst(chosen, table, counts, step, affordable, scratch / "made-up")
+    step = figures.budget_tokens
+    chosen = attach_files(choose_heaviest(prompts, decision, step, affordable), files)
+    return pad_burst(chosen, decision, step, affordable, scratch / "made-up")
 
 
 def replay(host: EngineHost, chosen: Burst, progress: Progress) -> BurstResult:

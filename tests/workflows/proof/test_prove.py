@@ -80,7 +80,7 @@ def test_the_machine_that_serves_fails_where_its_memory_ends(tmp_path: Path) -> 
 def test_a_prompt_that_memory_ends_under_is_left_out_and_not_rejected() -> None:
     read = corpus([], [[LARGE], [SMALL]])
     decision = decide(read)
-    chosen = choose_heaviest(read.prompts, decision.table, decision.counts, 8000, 1e9)
+    chosen = choose_heaviest(read.prompts, decision, 8000, 1e9)
     (large,), (small,) = chosen.prompts, chosen.admit
     replayed = BurstResult(
         (PromptOutcome(large.origin, "MemoryError", (), out_of_memory=True),),
