@@ -93,11 +93,10 @@ def _of_request(
     entry: PromptCount, decision: JudgedConfig
 ) -> tuple[ReplayPrompt, int, Kind] | None:
     shapes, known = entry.signature.shapes, decision.table.costs
-    if not shapes or any(shape not in known for shape in shapes):
+    fits = entry.signature.fits(decision.items_per_prompt)
+    if not (shapes and fits) or any(shape not in known for shape in shapes):
         return None
     kind = tuple(sorted(shape.modality for shape in shapes))
-    if any(entry.signature.items(m) > decision.counts[m].value for m in kind):
-        return None
     costs = [known[shape] for shape in shapes]
     prompt = ReplayPrompt(
         origin=entry.exemplar.origin,

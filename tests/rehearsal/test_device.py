@@ -336,7 +336,7 @@ def test_a_kernel_s_scratch_raises_the_peak_and_is_gone(gpu: ImaginaryGpu) -> No
 
 def test_the_first_product_brings_a_workspace_that_stays(gpu: ImaginaryGpu) -> None:
     allocator = gpu.ledger.allocator
-    gpu.clear(on_aten=Workspaces(allocator, (9, 0), (2, 13)).use)
+    gpu.clear(on_aten=Workspaces(allocator, (9, 0), (2, 13), {}).use)
     x = activation(512, 512)
     before = allocator.allocated_bytes
     x.add(1)

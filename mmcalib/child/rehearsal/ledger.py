@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -251,11 +251,10 @@ class Workspaces:
         allocator: CachingAllocator,
         capability: Capability,
         torch_version: Version,
-        *,
-        config: str | None = None,
-        lt_size_config: str | None = None,
+        environment: Mapping[str, str],
     ) -> None:
-        """`config` and `lt_size_config` are environment variables; None if unset."""
+        config = environment.get("CUBLAS_WORKSPACE_CONFIG")
+        lt_size_config = environment.get("CUBLASLT_WORKSPACE_SIZE")
         self._allocator = allocator
         self._missing_bytes = {
             "cublas": cublas_workspace_bytes(capability, torch_version, config),

@@ -39,13 +39,9 @@ class ImaginaryMachine:
         """Empty the GPU for the next rehearsal; live tensors no longer count."""
         self.ledger.clear()
         self.ledger.gpu = self.gpu
-        major, minor = torch.__version__.split(".")[:2]
+        major, minor = map(int, torch.__version__.split(".")[:2])
         workspaces = Workspaces(
-            self.ledger.allocator,
-            self.gpu.capability,
-            (int(major), int(minor)),
-            config=os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
-            lt_size_config=os.environ.get("CUBLASLT_WORKSPACE_SIZE"),
+            self.ledger.allocator, self.gpu.capability, (major, minor), os.environ
         )
         loads_more = not self.gpu.unified and platform.uses_more_non_torch(self.gpu.capability)
         # cuDNN's part, from the first convolution: the most of 8 to 222 MiB on an H100.
