@@ -225,6 +225,12 @@ class CacheFloor:
         """A cache of this size never evicts an item that the current request found in it."""
         return sum(count * nbytes for count, nbytes in self.items.values())
 
+    def __str__(self) -> str:
+        """Such as `3 × image of 77.1 MB + 1 × video of 9.0 MB = 0.22 GiB`."""
+        items = self.items.items()
+        parts = (f"{count} × {m} of {nbytes / 1e6:,.1f} MB" for m, (count, nbytes) in items)
+        return f"{' + '.join(parts)} = {gib(self.nbytes)}"
+
 
 def cache_floor(
     counts: Mapping[Modality, int], table: CostTable, plain: Budget, limit_tokens: int
@@ -281,13 +287,6 @@ def _most_embeds(modality: Modality, plain: Budget, limit_tokens: int) -> int:
         # √(200 × cap) tokens, more than a cap below 200.
         return max(most, min(math.ceil(math.sqrt(MAX_ASPECT * most)), limit_tokens))
     return most
-
-
-def describe_floor(floor: CacheFloor) -> str:
-    """Such as `3 × image of 77.1 MB + 1 × video of 9.0 MB = 0.22 GiB`."""
-    items = floor.items.items()
-    parts = (f"{count} × {m} of {nbytes / 1e6:,.1f} MB" for m, (count, nbytes) in items)
-    return f"{' + '.join(parts)} = {gib(floor.nbytes)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ def serve_really(request: ServeTraffic) -> Traffic:
     books: Any = SimpleNamespace(on_started=cores.append, largest=(), **memory)
     books.profile, books.run = lambda worker, method: method(), lambda decided, work: work()
     traffic = serve_by(books, request, print)
-    cores[0].shutdown()
+    cores[0].core.shutdown()
     return traffic
 
 
