@@ -210,11 +210,14 @@ class StartEngine(Request[EngineStarted]):
 
 @dataclass(frozen=True, slots=True)
 class ReplayPrompt:
-    """One chat request to answer, and the measured tokens of its items, in order."""
+    """One chat request to answer, the measured tokens of its items, in order, and the encoder cache
+    tokens of all together.
+    """
 
     origin: str
     request: ChatRequest
     item_tokens: tuple[int, ...]
+    embeds: int = 0
 
 
 class Replay(Request[BurstResult]):

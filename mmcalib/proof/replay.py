@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import compress
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -45,26 +44,25 @@ def choose_heaviest(
     Of the others, vLLM only admits the heaviest of each kind: modalities of items, request fields.
     """
     table, candidates = decision.table, list(_candidates(prompts, decision))
-    chosen: list[tuple[ReplayPrompt, int]] = []
+    chosen: list[ReplayPrompt] = []
     tokens = 0
     missing = set(table.modalities())
     sizes = () if prompts.prompts() else map(len, map(table.columns_of, table.modalities()))
     others = sum(max(0, count - _TOP) for count in sizes)
     admit: dict[tuple[Kind, tuple[str, ...]], ReplayPrompt] = {}
-    for prompt, embeds, kind in candidates:
+    for prompt, kind in candidates:
         wanted = prompt.request.messages and (tokens < step_tokens or missing & set(kind))
-        if wanted and tokens + embeds <= affordable_tokens:
-            chosen.append((prompt, embeds))
-            tokens += embeds
+        if wanted and tokens + prompt.embeds <= affordable_tokens:
+            chosen.append(prompt)
+            tokens += prompt.embeds
             missing -= set(kind)
             continue
         others += 1
         if prompt.request.messages and len(admit) < _ADMITTED:
             admit.setdefault((kind, tuple(sorted(prompt.request.fields))), prompt)
     return ReplayBurst(
-        prompts=tuple(prompt for prompt, _ in chosen),
-        embeds=tuple(embeds for _, embeds in chosen),
-        too_heavy=sum(embeds > affordable_tokens for _, embeds, _ in candidates),
+        prompts=tuple(chosen),
+        too_heavy=sum(prompt.embeds > affordable_tokens for prompt, _ in candidates),
         fills_step=tokens >= step_tokens,
         admit=tuple(admit.values()),
         unseen=others - len(admit),
@@ -73,7 +71,7 @@ def choose_heaviest(
 
 def _candidates(
     prompts: PromptCensus, decision: JudgedConfig
-) -> Iterator[tuple[ReplayPrompt, int, Kind]]:
+) -> Iterator[tuple[ReplayPrompt, Kind]]:
     """Covered prompts by weight; without requests, synthetic ones of the heaviest items."""
     table, every = decision.table, (_of_request(e, decision) for e in prompts.signatures())
     asked = [candidate for candidate in every if candidate]
@@ -86,12 +84,10 @@ def _candidates(
         named = {s for e in prompts.signatures() for s in e.signature.shapes}
         largest = [table.heaviest(m) for m in table.modalities() if decision.counts[m].value]
         asked += [_of_item(cost) for cost in largest if cost and cost.shape not in named]
-    yield from sorted(asked, key=lambda candidate: (-candidate[1], candidate[0].origin))
+    yield from sorted(asked, key=lambda candidate: (-candidate[0].embeds, candidate[0].origin))
 
 
-def _of_request(
-    entry: PromptCount, decision: JudgedConfig
-) -> tuple[ReplayPrompt, int, Kind] | None:
+def _of_request(entry: PromptCount, decision: JudgedConfig) -> tuple[ReplayPrompt, Kind] | None:
     shapes, known = entry.signature.shapes, decision.table.costs
     fits = entry.signature.fits(decision.items_per_prompt)
     if not (shapes and fits) or any(shape not in known for shape in shapes):
@@ -102,18 +98,19 @@ def _of_request(
         origin=entry.exemplar.origin,
         request=entry.exemplar.request,
         item_tokens=tuple(sorted(cost.tokens for cost in costs)),
+        embeds=sum(cost.embeds for cost in costs),
     )
-    return prompt, sum(cost.embeds for cost in costs), kind
+    return prompt, kind
 
 
-def _of_item(cost: ItemCost) -> tuple[ReplayPrompt, int, Kind]:
-    return item_prompt(cost), cost.embeds, (cost.shape.modality,)
+def _of_item(cost: ItemCost) -> tuple[ReplayPrompt, Kind]:
+    return item_prompt(cost), (cost.shape.modality,)
 
 
 def item_prompt(cost: ItemCost) -> ReplayPrompt:
     kind = PART_OF[cost.shape.modality]
     parts = [text_part("Describe this."), url_part(kind, url_of(cost.exemplar))]
-    return ReplayPrompt(cost.exemplar, ChatRequest.of_user(parts), (cost.tokens,))
+    return ReplayPrompt(cost.exemplar, ChatRequest.of_user(parts), (cost.tokens,), cost.embeds)
 
 
 # Most files to write. A step of more small items proves little.
@@ -127,18 +124,17 @@ def pad_burst(
 ) -> Burst:
     """Add blank items, costliest first, to fill one step within `affordable_tokens`."""
     tokens, smallest = chosen.encoder_tokens, 0
-    made: list[tuple[ReplayPrompt, int]] = []
+    made: list[ReplayPrompt] = []
     for cost in _copyable(decision):
         smallest = cost.embeds
         while tokens + cost.embeds <= min(step_tokens, affordable_tokens) and len(made) < _MOST:
             folder.mkdir(parents=True, exist_ok=True)
             path = write_blank(cost.shape, len(made), folder)
-            made.append((item_prompt(replace(cost, exemplar=str(path))), cost.embeds))
+            made.append(item_prompt(replace(cost, exemplar=str(path))))
             tokens += cost.embeds
     return replace(
         chosen,
-        prompts=(*chosen.prompts, *(prompt for prompt, _ in made)),
-        embeds=(*chosen.embeds, *(embeds for _, embeds in made)),
+        prompts=(*chosen.prompts, *made),
         # vLLM splits no item between steps, so a rest smaller than any item stays empty.
         fills_step=tokens + smallest > step_tokens or not (smallest or chosen.admit),
         made_up=len(made),
@@ -199,15 +195,9 @@ def replay(host: EngineHost, chosen: Burst, progress: Progress) -> BurstResult:
 def attach_files(chosen: Burst, files: Files) -> Burst:
     """The burst with files for all media, without prompts whose media cannot be decoded."""
     every = [_with_files(prompts, files) for prompts in (chosen.prompts, chosen.admit)]
-    prompts, admit = ([one for one in found if one is not None] for found in every)
-    read = zip(chosen.embeds, every[0], strict=True)
-    return replace(
-        chosen,
-        prompts=tuple(prompts),
-        embeds=tuple(embeds for embeds, prompt in read if prompt is not None),
-        admit=tuple(admit),
-        unreadable=sum(found.count(None) for found in every),
-    )
+    prompts, admit = (tuple(one for one in found if one is not None) for found in every)
+    unreadable = sum(found.count(None) for found in every)
+    return replace(chosen, prompts=prompts, admit=admit, unreadable=unreadable)
 
 
 def _with_files(prompts: Sequence[ReplayPrompt], files: Files) -> list[ReplayPrompt | None]:
@@ -221,11 +211,9 @@ def _with_files(prompts: Sequence[ReplayPrompt], files: Files) -> list[ReplayPro
 def leave_out_exhausting(chosen: Burst, replayed: BurstResult) -> tuple[Burst, BurstResult]:
     """Count prompts that ran out of memory here as too heavy, not as rejected."""
     out = {one.origin for one in replayed.outcomes if one.out_of_memory}
-    answered = [p.origin not in out for p in chosen.prompts]
     burst = replace(
         chosen,
-        prompts=tuple(compress(chosen.prompts, answered)),
-        embeds=tuple(compress(chosen.embeds, answered)),
+        prompts=tuple(p for p in chosen.prompts if p.origin not in out),
         admit=tuple(p for p in chosen.admit if p.origin not in out),
         too_heavy=chosen.too_heavy + len(out),
     )

@@ -90,6 +90,6 @@ def test_a_prompt_that_memory_ends_under_is_left_out_and_not_rejected() -> None:
     )
     assert replay_check(chosen, replayed, (), 8000).status == "fail"
     chosen, replayed = leave_out_exhausting(chosen, replayed)
-    assert (chosen.prompts, chosen.embeds, chosen.admit) == ((), (), (small,))
+    assert (chosen.prompts, chosen.encoder_tokens, chosen.admit) == ((), 0, (small,))
     assert (chosen.too_heavy, replayed.answers) == (1, ())
     assert replay_check(chosen, replayed, (), 8000).status == "skip"
