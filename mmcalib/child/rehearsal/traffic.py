@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mmcalib.child.failures import refusal_reason
@@ -58,7 +59,7 @@ class Prompts:
                 continue
             remaining.remove(item)
             placeholders, data, position = self._process(item.shape)
-            position = replace(position, offset=0 if outside else len(ids))
+            position = dataclasses.replace(position, offset=0 if outside else len(ids))
             items.append(PlacedItem(item.content, item.shape.modality, data, position))
             if not outside:
                 ids += placeholders
