@@ -101,9 +101,8 @@ class Measure(Request[None], cacheable=True):
 
 
 class Measured(Message):
-    """The cost of subject `index`, or the reason without one."""
+    """The cost of a subject, or the reason without one."""
 
-    index: int
     cost: Cost | None
     refusal: str = ""
     refused_by: RejectedBy = "vllm"
