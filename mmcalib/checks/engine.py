@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import REPORT_BUG, Check, RemedyStyle, Status
@@ -17,7 +17,15 @@ from mmcalib.errors import EngineDied, EngineError, VllmMoved
 from mmcalib.releases.constants import ABOVE_LIMIT, NO_CHAT_TEMPLATE, PROCESSOR_DEVICE_OPTION
 from mmcalib.text import MIB, flag, gib, plural
 
-P = TypeVar("P")
+
+class HasEmbeds(Protocol):
+    """A prompt with the encoder cache tokens of its items."""
+
+    @property
+    def embeds(self) -> int: ...
+
+
+P = TypeVar("P", bound=HasEmbeds)
 
 _MORE: Final = "a larger --startup-budget, or run on a GPU machine"
 NEEDS_GPU: Final = Check(
@@ -140,13 +148,12 @@ def gpu_profile_check(gpu: WorkerMemory) -> Check:
 
 @dataclass(frozen=True, slots=True)
 class ReplayBurst(Generic[P]):
-    """Prompts to submit at once; `embeds` has the encoder cache tokens of each. `too_heavy` counts
-    prompts beyond the time budget. vLLM only admits `admit`; `unseen` more of the same kinds are
-    left out. The last `made_up` prompts are synthetic.
+    """Prompts to submit at once. `too_heavy` counts prompts beyond the time budget. vLLM only
+    admits `admit`; `unseen` more of the same kinds are left out. The last `made_up` prompts are
+    synthetic.
     """
 
     prompts: tuple[P, ...]
-    embeds: tuple[int, ...]
     too_heavy: int
     fills_step: bool
     admit: tuple[P, ...] = ()
@@ -156,7 +163,7 @@ class ReplayBurst(Generic[P]):
 
     @property
     def encoder_tokens(self) -> int:
-        return sum(self.embeds)
+        return sum(prompt.embeds for prompt in self.prompts)
 
 
 def lacks_chat_template(replayed: BurstResult) -> bool:

@@ -8,13 +8,7 @@ from collections.abc import Iterator, Mapping
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import Check, Taken, computed_size, yaml_line
 from mmcalib.checks.facts import CheckFacts
-from mmcalib.limits.processor_cache import (
-    CappedCache,
-    SizedCache,
-    UnsizedCache,
-    describe_floor,
-    round_up_gib,
-)
+from mmcalib.limits.processor_cache import CappedCache, SizedCache, UnsizedCache, round_up_gib
 from mmcalib.limits.values import CACHE, MIN_RESERVE_RATIO
 from mmcalib.releases import constants
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, PROCESSOR_CACHES, SHM_OBJECT_MIB
@@ -237,7 +231,7 @@ def cache_reason(cache: SizedCache | CappedCache) -> str:
 
 
 def _capped_reason(cache: CappedCache) -> str:
-    most = f"the largest allowed request needs {describe_floor(cache.floor)}"
+    most = f"the largest allowed request needs {cache.floor}"
     if cache.mm_processor_cache_gb:
         budgeted = cache.allowed_gib < PROCESSOR_CACHE_GIB
         at_most = "the RAM budget allows" if budgeted else "one request needs"
@@ -249,7 +243,7 @@ def _capped_reason(cache: CappedCache) -> str:
 
 
 def _sized_reason(cache: SizedCache) -> str:
-    curve, size, floor = cache.curve, cache.size, describe_floor(cache.floor)
+    curve, size, floor = cache.curve, cache.size, cache.floor
     first = "" if cache.complete else "the first "
     items = f"{first}{number(curve.accesses)} items in {plural(cache.requests, 'request')}"
     if not curve.most_hits:
@@ -286,7 +280,7 @@ def check_cache_floor(facts: CheckFacts) -> Iterator[Check]:
         yield from _shared_items_checks(facts)
         return
     given_size = f"{CACHE} {size:g}" if given is not None else f"vLLM's default of {size} GiB"
-    most = f"{describe_floor(floor)} (computed)"
+    most = f"{floor} (computed)"
     if floor.nbytes <= size * GIB:
         yield Check(ids.REQUEST_CACHE, "pass", f"{given_size}; one request may bring {most}")
         return

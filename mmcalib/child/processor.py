@@ -170,14 +170,14 @@ def compare_resampling(subject: m.Blank | m.File, under: Processor) -> tuple[int
 def measure_items(model: OpenedModel, request: m.Measure) -> Iterator[m.Measured]:
     """Measure every subject in order; yield vLLM's reason for an item that it refuses."""
     under = model.with_setting(request.setting)
-    for index, subject in enumerate(request.subjects):
+    for subject in request.subjects:
         try:
             cost, resampled = measure_cost(subject, under), compare_resampling(subject, under)
-            yield m.Measured(index, cost, resampled=resampled)
+            yield m.Measured(cost, resampled=resampled)
         except MemoryError as error:
-            yield m.Measured(index, None, refusal=refusal_reason(error), refused_by="host_memory")
+            yield m.Measured(None, refusal=refusal_reason(error), refused_by="host_memory")
         except Exception as error:  # noqa: BLE001 - the refusal is the measurement
-            yield m.Measured(index, None, refusal=refusal_reason(error))
+            yield m.Measured(None, refusal=refusal_reason(error))
 
 
 def measure_cost(subject: m.Blank | m.File, under: Processor) -> Cost:

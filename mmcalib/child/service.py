@@ -91,7 +91,7 @@ class Service:
 
     def answer(self, request: m.Message) -> object:
         """Carry out the request and return its closing reply; imports are lazy."""
-        on_imaginary = getattr(request, "gpu", None) is not None
+        on_imaginary = hasattr(request, "gpu")
         if not on_imaginary and not isinstance(request, m.ProbeEnvironment):
             from mmcalib.releases.platform import borrow_cpu
 
@@ -135,15 +135,11 @@ class Service:
                 from mmcalib.child.rehearsal.rehearse import rehearse
 
                 return rehearse(machine, request)
-            case m.ServeTraffic(gpu=None):
-                from mmcalib.child.traffic import StepLedger, serve
+            case m.ServeTraffic():
+                machine = self._use_imaginary_gpu(request.gpu)
+                from mmcalib.child.rehearsal.traffic import serve
 
-                return serve(request, StepLedger(), self.say)
-            case m.ServeTraffic(gpu=Gpu() as gpu):
-                machine = self._use_imaginary_gpu(gpu)
-                from mmcalib.child.rehearsal.traffic import serve_on_imaginary_gpu
-
-                return serve_on_imaginary_gpu(machine, request, self.say)
+                return serve(machine, request, self.say)
         return self._answer_about_items(request)
 
     def _answer_about_items(self, request: m.Message) -> object:

@@ -24,13 +24,12 @@ from mmcalib.configs.commands import Command, Span, argument_of, split_choice, s
 from mmcalib.configs.programs import read_program
 from mmcalib.configs.shell import ORPHANS, Script
 from mmcalib.engine.messages import ParseServeConfig
-from mmcalib.engine.wheels import known_arguments, known_variables
 from mmcalib.errors import UsageError
 from mmcalib.files import encoding_of, read_document
 from mmcalib.models.gpus import Gpu
 from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
 from mmcalib.text import describe_releases, one_line
-from mmcalib.version import vllm_version
+from mmcalib.version import known_arguments, known_variables, vllm_version
 
 _STARTERS: Final = re.compile(
     r"docker|podman|nerdctl|jobs|kubectl|env|sudo|exec|nohup|uvx?|vllm|python[\d.]*"

@@ -281,7 +281,7 @@ def _measure_files(
             if len(answers) == len(subjects):
                 raise
             last = error
-            answers.append(Measured(len(answers), None, refusal=error.message))
+            answers.append(Measured(None, refusal=error.message))
             host.revive()
         else:
             return answers

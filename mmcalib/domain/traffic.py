@@ -72,7 +72,7 @@ class TrafficStep:
     encoder or its cache `held_up`. `tokens` of the language model; `encoded` items of
     `encoder_tokens`, and `evicted` ones. The encoder cache counts `cache_tokens`; its tensors are
     `logical_bytes` of storages of `alive_bytes`. `kv_blocks` are in use. `peak_bytes` and
-    `held_bytes` are the highest and the last above the loaded model; None if not recorded.
+    `held_bytes` are the highest and the last above the loaded model.
     """
 
     new: int
@@ -89,8 +89,8 @@ class TrafficStep:
     logical_bytes: int
     alive_bytes: int
     kv_blocks: int
-    peak_bytes: int | None = None
-    held_bytes: int | None = None
+    peak_bytes: int
+    held_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Traffic:
     cache_tokens: int
     reused_items: int
     cached_tokens: int
-    reserved_bytes: int | None
+    reserved_bytes: int
     seconds: float
 
 

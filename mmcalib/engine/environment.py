@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from mmcalib.engine.wheels import is_mismatched
 from mmcalib.processes import safe_environment
-from mmcalib.version import BUILDS, installed_version
+from mmcalib.version import BUILDS, installed_version, is_mismatched
 
 SHIM = Path(__file__).parent / "shim"
 _MEDIA_PACKAGES = ("torchvision", "torchaudio", "torchcodec")

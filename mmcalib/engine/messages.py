@@ -101,9 +101,8 @@ class Measure(Request[None], cacheable=True):
 
 
 class Measured(Message):
-    """The cost of subject `index`, or the reason without one."""
+    """The cost of a subject, or the reason without one."""
 
-    index: int
     cost: Cost | None
     refusal: str = ""
     refused_by: RejectedBy = "vllm"
@@ -161,12 +160,12 @@ class Rehearse(Request[RehearsedMemory], cacheable=True):
 
 
 class ServeTraffic(Request[Traffic], cacheable=True):
-    """Serve requests in order with placeholder answers; without a `gpu` memory is unknown."""
+    """Serve requests in order with placeholder answers, on an imaginary GPU (for good)."""
 
     engine_args: dict[str, Any]
     requests: tuple[TrafficRequest, ...]
     arrivals: Arrivals
-    gpu: Gpu | None
+    gpu: Gpu
 
 
 class ServeConfig(Message):
@@ -210,11 +209,14 @@ class StartEngine(Request[EngineStarted]):
 
 @dataclass(frozen=True, slots=True)
 class ReplayPrompt:
-    """One chat request to answer, and the measured tokens of its items, in order."""
+    """One chat request to answer, the measured tokens of its items, in order, and the encoder cache
+    tokens of all together.
+    """
 
     origin: str
     request: ChatRequest
     item_tokens: tuple[int, ...]
+    embeds: int = 0
 
 
 class Replay(Request[BurstResult]):

@@ -169,11 +169,9 @@ def _text_tokens(
     levels: dict[int, set[int]] = {}
     for level, text in zip(seen.embeds.tolist(), texts.tolist(), strict=True):
         levels.setdefault(level, set()).add(text)
-    every, rows = np.unique(embeds, return_inverse=True)
-    texts_of = [levels.get(level, set()) for level in every.tolist()]
-    if any(len(texts) != 1 for texts in texts_of):
-        return None
-    return np.array([next(iter(texts)) for texts in texts_of], dtype=np.int64)[rows]
+    known = {level: texts.pop() for level, texts in levels.items() if len(texts) == 1}
+    by_level = _apply(known.get, embeds)
+    return None if (by_level == MISSING).any() else by_level
 
 
 # Maps an item's embeds to a number, None if unknown.
@@ -218,9 +216,10 @@ def fit_cost_rule(witnesses: Sequence[tuple[VllmCount, Cost]]) -> CostRule | Non
 
 
 def _apply(rule: Relation, keys: Column) -> Column:
+    """The rule's number of each key; `MISSING` where it knows none."""
     every, rows = np.unique(keys, return_inverse=True)
     values = (rule(key) for key in every.tolist())
-    return np.array([-1 if one is None else one for one in values], dtype=np.int64)[rows]
+    return np.array([MISSING if one is None else one for one in values], dtype=np.int64)[rows]
 
 
 def fit_relation(pairs: Iterable[_Point]) -> Relation | None:

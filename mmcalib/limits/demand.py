@@ -431,7 +431,7 @@ def thin_steps(steps: Sequence[TrafficStep], most: int) -> Iterator[tuple[int, T
     length = -(-len(steps) // most) if steps else 1
     for start in range(0, len(steps), length):
         stretch = range(start, min(start + length, len(steps)))
-        highest = max(stretch, key=lambda number: steps[number].peak_bytes or 0)
+        highest = max(stretch, key=lambda number: steps[number].peak_bytes)
         yield highest, steps[highest]
 
 

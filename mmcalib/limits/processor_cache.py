@@ -28,44 +28,37 @@ from mmcalib.text import GIB, gib, whole_as_int
 class Recency:
     """A list of sizes that grows at its end, with O(log n) sums from any position to the end.
 
-    Positions count from 0; a moved item leaves 0 bytes. A Fenwick tree sums them.
+    Positions count from 0; a moved item leaves 0 bytes. A Fenwick tree sums what has moved away:
+    its nodes cover the positions after them, so that a new node begins with 0 bytes.
     """
 
     def __init__(self) -> None:
-        self.total = 0
-        self.sizes = array("q")
-        self._tree = array("q", [0])
+        # All bytes that were ever added before each position, and before the end.
+        self._before = array("q", [0])
+        self._moved = array("q", [0])
 
     def append(self, nbytes: int) -> int:
         """Add an item at the end; returns its position."""
-        self.total += nbytes
-        self.sizes.append(nbytes)
-        # The item's node also covers the nodes that end just before it.
-        tree, position = self._tree, len(self._tree) - 1
-        covered, first, below = nbytes, position & (position + 1), position
-        while below > first:
-            covered += tree[below]
-            below &= below - 1
-        tree.append(covered)
-        return position
+        self._before.append(self._before[-1] + nbytes)
+        self._moved.append(0)
+        return len(self._before) - 2
 
     def move_to_end(self, position: int) -> int:
         """Move an item to the end and return its new position; other positions stay."""
-        nbytes, self.sizes[position] = self.sizes[position], 0
-        tree, node = self._tree, position + 1
-        while node < len(tree):
-            tree[node] -= nbytes
-            node += node & -node
-        self.total -= nbytes
+        nbytes = self._before[position + 1] - self._before[position]
+        node = position + 1
+        while node:
+            self._moved[node] += nbytes
+            node &= node - 1
         return self.append(nbytes)
 
     def bytes_since(self, position: int) -> int:
         """Bytes of the items from this position on."""
-        older = 0
-        while position:
-            older += self._tree[position]
-            position &= position - 1
-        return self.total - older
+        moved, node = 0, position + 1
+        while node < len(self._moved):
+            moved += self._moved[node]
+            node += node & -node
+        return self._before[-1] - self._before[position] - moved
 
 
 # The last few percent of the hits can cost as much cache as all the others.
@@ -232,6 +225,12 @@ class CacheFloor:
         """A cache of this size never evicts an item that the current request found in it."""
         return sum(count * nbytes for count, nbytes in self.items.values())
 
+    def __str__(self) -> str:
+        """Such as `3 × image of 77.1 MB + 1 × video of 9.0 MB = 0.22 GiB`."""
+        items = self.items.items()
+        parts = (f"{count} × {m} of {nbytes / 1e6:,.1f} MB" for m, (count, nbytes) in items)
+        return f"{' + '.join(parts)} = {gib(self.nbytes)}"
+
 
 def cache_floor(
     counts: Mapping[Modality, int], table: CostTable, plain: Budget, limit_tokens: int
@@ -288,13 +287,6 @@ def _most_embeds(modality: Modality, plain: Budget, limit_tokens: int) -> int:
         # √(200 × cap) tokens, more than a cap below 200.
         return max(most, min(math.ceil(math.sqrt(MAX_ASPECT * most)), limit_tokens))
     return most
-
-
-def describe_floor(floor: CacheFloor) -> str:
-    """Such as `3 × image of 77.1 MB + 1 × video of 9.0 MB = 0.22 GiB`."""
-    items = floor.items.items()
-    parts = (f"{count} × {m} of {nbytes / 1e6:,.1f} MB" for m, (count, nbytes) in items)
-    return f"{' + '.join(parts)} = {gib(floor.nbytes)}"
 
 
 @dataclass(frozen=True, slots=True)

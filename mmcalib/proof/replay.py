@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import compress
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -21,8 +20,7 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.domain.traffic import BurstResult
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Replay, ReplayPrompt
-from mmcalib.limits.costs import CostTable, ItemCost
-from mmcalib.limits.values import Count
+from mmcalib.limits.costs import ItemCost
 from mmcalib.media.blank import write_blank
 from mmcalib.progress import Progress
 from mmcalib.storage.location import url_of
@@ -40,36 +38,31 @@ Burst: TypeAlias = ReplayBurst[ReplayPrompt]
 
 
 def choose_heaviest(
-    prompts: PromptCensus,
-    table: CostTable,
-    counts: Mapping[Modality, Count],
-    step_tokens: int,
-    affordable_tokens: float,
+    prompts: PromptCensus, decision: JudgedConfig, step_tokens: int, affordable_tokens: float
 ) -> Burst:
     """Choose the heaviest prompts, up to `affordable_tokens`, to fill one step with all modalities.
     Of the others, vLLM only admits the heaviest of each kind: modalities of items, request fields.
     """
-    candidates = list(_candidates(prompts, table, counts))
-    chosen: list[tuple[ReplayPrompt, int]] = []
+    table, candidates = decision.table, list(_candidates(prompts, decision))
+    chosen: list[ReplayPrompt] = []
     tokens = 0
     missing = set(table.modalities())
     sizes = () if prompts.prompts() else map(len, map(table.columns_of, table.modalities()))
     others = sum(max(0, count - _TOP) for count in sizes)
     admit: dict[tuple[Kind, tuple[str, ...]], ReplayPrompt] = {}
-    for prompt, embeds, kind in candidates:
+    for prompt, kind in candidates:
         wanted = prompt.request.messages and (tokens < step_tokens or missing & set(kind))
-        if wanted and tokens + embeds <= affordable_tokens:
-            chosen.append((prompt, embeds))
-            tokens += embeds
+        if wanted and tokens + prompt.embeds <= affordable_tokens:
+            chosen.append(prompt)
+            tokens += prompt.embeds
             missing -= set(kind)
             continue
         others += 1
         if prompt.request.messages and len(admit) < _ADMITTED:
             admit.setdefault((kind, tuple(sorted(prompt.request.fields))), prompt)
     return ReplayBurst(
-        prompts=tuple(prompt for prompt, _ in chosen),
-        embeds=tuple(embeds for _, embeds in chosen),
-        too_heavy=sum(embeds > affordable_tokens for _, embeds, _ in candidates),
+        prompts=tuple(chosen),
+        too_heavy=sum(prompt.embeds > affordable_tokens for prompt, _ in candidates),
         fills_step=tokens >= step_tokens,
         admit=tuple(admit.values()),
         unseen=others - len(admit),
@@ -77,10 +70,11 @@ def choose_heaviest(
 
 
 def _candidates(
-    prompts: PromptCensus, table: CostTable, counts: Mapping[Modality, Count]
-) -> Iterator[tuple[ReplayPrompt, int, Kind]]:
+    prompts: PromptCensus, decision: JudgedConfig
+) -> Iterator[tuple[ReplayPrompt, Kind]]:
     """Covered prompts by weight; without requests, synthetic ones of the heaviest items."""
-    asked = [c for c in (_of_request(e, table, counts) for e in prompts.signatures()) if c]
+    table, every = decision.table, (_of_request(e, decision) for e in prompts.signatures())
+    asked = [candidate for candidate in every if candidate]
     if not asked:
         for costs in map(table.columns_of, table.modalities()):
             top = np.argsort(-costs.embeds, kind="stable")[:_TOP]
@@ -88,37 +82,35 @@ def _candidates(
     else:
         # Files that no request mentions are served too, so the heaviest must pass.
         named = {s for e in prompts.signatures() for s in e.signature.shapes}
-        largest = [table.heaviest(m) for m in table.modalities() if counts[m].value]
+        largest = [table.heaviest(m) for m in table.modalities() if decision.counts[m].value]
         asked += [_of_item(cost) for cost in largest if cost and cost.shape not in named]
-    yield from sorted(asked, key=lambda candidate: (-candidate[1], candidate[0].origin))
+    yield from sorted(asked, key=lambda candidate: (-candidate[0].embeds, candidate[0].origin))
 
 
-def _of_request(
-    entry: PromptCount, table: CostTable, counts: Mapping[Modality, Count]
-) -> tuple[ReplayPrompt, int, Kind] | None:
-    shapes = entry.signature.shapes
-    if not shapes or any(shape not in table.costs for shape in shapes):
+def _of_request(entry: PromptCount, decision: JudgedConfig) -> tuple[ReplayPrompt, Kind] | None:
+    shapes, known = entry.signature.shapes, decision.table.costs
+    fits = entry.signature.fits(decision.items_per_prompt)
+    if not (shapes and fits) or any(shape not in known for shape in shapes):
         return None
     kind = tuple(sorted(shape.modality for shape in shapes))
-    if any(entry.signature.items(m) > counts[m].value for m in kind):
-        return None
-    costs = [table.costs[shape] for shape in shapes]
+    costs = [known[shape] for shape in shapes]
     prompt = ReplayPrompt(
         origin=entry.exemplar.origin,
         request=entry.exemplar.request,
         item_tokens=tuple(sorted(cost.tokens for cost in costs)),
+        embeds=sum(cost.embeds for cost in costs),
     )
-    return prompt, sum(cost.embeds for cost in costs), kind
+    return prompt, kind
 
 
-def _of_item(cost: ItemCost) -> tuple[ReplayPrompt, int, Kind]:
-    return item_prompt(cost), cost.embeds, (cost.shape.modality,)
+def _of_item(cost: ItemCost) -> tuple[ReplayPrompt, Kind]:
+    return item_prompt(cost), (cost.shape.modality,)
 
 
 def item_prompt(cost: ItemCost) -> ReplayPrompt:
     kind = PART_OF[cost.shape.modality]
     parts = [text_part("Describe this."), url_part(kind, url_of(cost.exemplar))]
-    return ReplayPrompt(cost.exemplar, ChatRequest.of_user(parts), (cost.tokens,))
+    return ReplayPrompt(cost.exemplar, ChatRequest.of_user(parts), (cost.tokens,), cost.embeds)
 
 
 # Most files to write. A step of more small items proves little.
@@ -128,38 +120,32 @@ _MOST_FRAMES: Final = 300
 
 
 def pad_burst(
-    chosen: Burst,
-    table: CostTable,
-    counts: Mapping[Modality, Count],
-    step_tokens: int,
-    affordable_tokens: float,
-    folder: Path,
+    chosen: Burst, decision: JudgedConfig, step_tokens: int, affordable_tokens: float, folder: Path
 ) -> Burst:
     """Add blank items, costliest first, to fill one step within `affordable_tokens`."""
     tokens, smallest = chosen.encoder_tokens, 0
-    made: list[tuple[ReplayPrompt, int]] = []
-    for cost in _copyable(table, counts):
+    made: list[ReplayPrompt] = []
+    for cost in _copyable(decision):
         smallest = cost.embeds
         while tokens + cost.embeds <= min(step_tokens, affordable_tokens) and len(made) < _MOST:
             folder.mkdir(parents=True, exist_ok=True)
             path = write_blank(cost.shape, len(made), folder)
-            made.append((item_prompt(replace(cost, exemplar=str(path))), cost.embeds))
+            made.append(item_prompt(replace(cost, exemplar=str(path))))
             tokens += cost.embeds
     return replace(
         chosen,
-        prompts=(*chosen.prompts, *(prompt for prompt, _ in made)),
-        embeds=(*chosen.embeds, *(embeds for _, embeds in made)),
+        prompts=(*chosen.prompts, *made),
         # vLLM splits no item between steps, so a rest smaller than any item stays empty.
         fills_step=tokens + smallest > step_tokens or not (smallest or chosen.admit),
         made_up=len(made),
     )
 
 
-def _copyable(table: CostTable, counts: Mapping[Modality, Count]) -> list[ItemCost]:
+def _copyable(decision: JudgedConfig) -> list[ItemCost]:
     """One item of each size that can be written and whose blank costs the same."""
-    by_size: dict[int, ItemCost] = {}
+    table, by_size = decision.table, dict[int, ItemCost]()
     for modality in table.modalities():
-        if counts[modality].value:
+        if decision.counts[modality].value:
             costs = table.columns_of(modality)
             if modality == "video":
                 columns = costs.shapes.rows
@@ -193,9 +179,9 @@ def choose_burst(
     affordable = within_s / (rate * (1 + _ANSWER_SHARE)) if rate else float("inf")
     if figures.most_step_tokens is not None:
         affordable = min(affordable, figures.most_step_tokens)
-    table, counts, step = decision.table, decision.counts, figures.budget_tokens
-    chosen = attach_files(choose_heaviest(prompts, table, counts, step, affordable), files)
-    return pad_burst(chosen, table, counts, step, affordable, scratch / "made-up")
+    step = figures.budget_tokens
+    chosen = attach_files(choose_heaviest(prompts, decision, step, affordable), files)
+    return pad_burst(chosen, decision, step, affordable, scratch / "made-up")
 
 
 def replay(host: EngineHost, chosen: Burst, progress: Progress) -> BurstResult:
@@ -209,15 +195,9 @@ def replay(host: EngineHost, chosen: Burst, progress: Progress) -> BurstResult:
 def attach_files(chosen: Burst, files: Files) -> Burst:
     """The burst with files for all media, without prompts whose media cannot be decoded."""
     every = [_with_files(prompts, files) for prompts in (chosen.prompts, chosen.admit)]
-    prompts, admit = ([one for one in found if one is not None] for found in every)
-    read = zip(chosen.embeds, every[0], strict=True)
-    return replace(
-        chosen,
-        prompts=tuple(prompts),
-        embeds=tuple(embeds for embeds, prompt in read if prompt is not None),
-        admit=tuple(admit),
-        unreadable=sum(found.count(None) for found in every),
-    )
+    prompts, admit = (tuple(one for one in found if one is not None) for found in every)
+    unreadable = sum(found.count(None) for found in every)
+    return replace(chosen, prompts=prompts, admit=admit, unreadable=unreadable)
 
 
 def _with_files(prompts: Sequence[ReplayPrompt], files: Files) -> list[ReplayPrompt | None]:
@@ -231,11 +211,9 @@ def _with_files(prompts: Sequence[ReplayPrompt], files: Files) -> list[ReplayPro
 def leave_out_exhausting(chosen: Burst, replayed: BurstResult) -> tuple[Burst, BurstResult]:
     """Count prompts that ran out of memory here as too heavy, not as rejected."""
     out = {one.origin for one in replayed.outcomes if one.out_of_memory}
-    answered = [p.origin not in out for p in chosen.prompts]
     burst = replace(
         chosen,
-        prompts=tuple(compress(chosen.prompts, answered)),
-        embeds=tuple(compress(chosen.embeds, answered)),
+        prompts=tuple(p for p in chosen.prompts if p.origin not in out),
         admit=tuple(p for p in chosen.admit if p.origin not in out),
         too_heavy=chosen.too_heavy + len(out),
     )

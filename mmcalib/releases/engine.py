@@ -302,9 +302,6 @@ class SteppedCore:
         self.core.abort_requests([name])
         return name
 
-    def shutdown(self) -> None:
-        self.core.shutdown()
-
     def _run_step(
         self, scheduled: Any, execute: Callable[[Any], Any], sample: Callable[[Any], Any]
     ) -> Any:

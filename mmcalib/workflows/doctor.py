@@ -23,7 +23,6 @@ from mmcalib.domain.shapes import Modality
 from mmcalib.engine.environment import serve_command
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import EnvironmentReport, ProbeEnvironment
-from mmcalib.engine.wheels import is_mismatched
 from mmcalib.errors import EngineError, OutputError, UsageError
 from mmcalib.files import Scratch
 from mmcalib.limits.processor_cache import SHM_BYTES
@@ -44,7 +43,7 @@ from mmcalib.releases.constants import (
 from mmcalib.results.doctor import Backend, Diagnosis, Folder, Host, Hub, Need, Package, PresentGpu
 from mmcalib.results.part import CheckResult
 from mmcalib.text import GIB, MIB, gib, one_line
-from mmcalib.version import BUILDS, __version__, installed_version, vllm_version
+from mmcalib.version import BUILDS, __version__, installed_version, is_mismatched, vllm_version
 
 # Importing vLLM takes about 5 s from a local disk, ten times that from a cold network disk.
 SILENCE_S = 300.0

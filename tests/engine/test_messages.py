@@ -83,7 +83,7 @@ def test_a_knob_arrives_as_the_type_that_was_sent(knobs: tuple[Knob, ...]) -> No
 
 
 def test_kinds_of_failure_cross_the_pipe() -> None:
-    measured = m.Measured(0, None, "9 GiB", "host_memory")
+    measured = m.Measured(None, "9 GiB", "host_memory")
     assert through_the_pipe(measured) == measured
     sent = ConfigRejected("no", hint="h", reason="n", exhausted="memory"), VllmMissing()
     arrived = [(type(error), vars(error)) for error in map(through_the_pipe, sent)]

@@ -19,7 +19,7 @@ from transformers.models.whisper import modeling_whisper as whisper
 
 from mmcalib.child.rehearsal.allocator import CachingAllocator
 from mmcalib.child.rehearsal.device import ImaginaryGpu
-from mmcalib.child.rehearsal.ledger import GpuMemory, Ledger
+from mmcalib.child.rehearsal.ledger import Ledger
 from mmcalib.models.catalogue import find_model
 from mmcalib.models.gpus import find_gpu
 
@@ -88,9 +88,8 @@ def imagined(case: Case) -> Peaks:
 
 
 def imagined_by(case: Case, allocator: Any) -> tuple[int, int]:
-    machine = GpuMemory(find_gpu("H100-80G"))
-    machine.allocator = allocator
-    ledger = Ledger(machine)
+    ledger = Ledger(find_gpu("H100-80G"))
+    ledger.allocator = allocator
     with torch.inference_mode(), ImaginaryGpu(ledger):
         model = build(case, "cuda:0")
         weights = sum(one.nbytes for one in ledger.live.values())

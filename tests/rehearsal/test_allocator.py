@@ -13,7 +13,7 @@ from mmcalib.child.rehearsal.allocator import (
     parse_settings,
     settings_from_environment,
 )
-from mmcalib.child.rehearsal.ledger import GpuMemory
+from mmcalib.child.rehearsal.ledger import Ledger
 from mmcalib.errors import UsageError
 from mmcalib.models.gpus import find_gpu
 from mmcalib.text import MIB
@@ -245,16 +245,16 @@ def test_the_newer_variable_wins() -> None:
     assert settings_from_environment({}) == AllocatorSettings()
 
 
-def test_a_machine_keeps_what_its_process_was_started_with() -> None:
-    machine = GpuMemory(find_gpu("H100-80G"), AllocatorSettings(512 * MIB, expandable=True))
-    machine.set(parse_settings("max_split_size_mb:20"))
-    assert isinstance(machine.allocator, ExpandingAllocator)
-    assert machine.allocator.max_split_bytes == 20 * MIB
+def test_a_ledger_keeps_what_its_process_was_started_with() -> None:
+    ledger = Ledger(find_gpu("H100-80G"), AllocatorSettings(512 * MIB, expandable=True))
+    ledger.set(parse_settings("max_split_size_mb:20"))
+    assert isinstance(ledger.allocator, ExpandingAllocator)
+    assert ledger.allocator.max_split_bytes == 20 * MIB
     with pytest.raises(UsageError, match="expandable_segments:False"):
-        machine.set(parse_settings("expandable_segments:False"))
-    machine.clear()
-    assert isinstance(machine.allocator, ExpandingAllocator)
-    assert machine.allocator.max_split_bytes == 512 * MIB
+        ledger.set(parse_settings("expandable_segments:False"))
+    ledger.clear()
+    assert isinstance(ledger.allocator, ExpandingAllocator)
+    assert ledger.allocator.max_split_bytes == 512 * MIB
 
 
 SIZES = st.one_of(

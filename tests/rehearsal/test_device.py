@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 torch = pytest.importorskip("torch", reason="needs torch, which comes with vLLM: make setup")
 
 from mmcalib.child.rehearsal.device import LARGE_HOST_BYTES, ImaginaryGpu, NoFakeImplementation  # noqa: E402
-from mmcalib.child.rehearsal.ledger import GpuMemory, Ledger, Workspaces  # noqa: E402
+from mmcalib.child.rehearsal.ledger import Ledger, Workspaces  # noqa: E402
 from mmcalib.child.rehearsal.patches.flashinfer import cutlass_fused_moe, trtllm_moe  # noqa: E402
 from mmcalib.child.rehearsal.patches.kernels import key_splits, pack_first_expert  # noqa: E402
 
@@ -34,12 +34,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[ImaginaryGpu]:
     """An empty imaginary GPU, entered."""
     # A build without CUDA refuses its name before anything is dispatched.
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
-    with torch.inference_mode(), ImaginaryGpu(Ledger(GpuMemory(find_gpu("H100-80G")))) as gpu:
+    with torch.inference_mode(), ImaginaryGpu(Ledger(find_gpu("H100-80G"))) as gpu:
         yield gpu
-
-
-def machine(gpu: ImaginaryGpu) -> GpuMemory:
-    return gpu.ledger._gpu_memory
 
 
 def held(gpu: ImaginaryGpu) -> int:
@@ -68,9 +64,9 @@ def test_a_tensor_is_booked_while_it_lives(gpu: ImaginaryGpu) -> None:
     x = activation(1000, 1000)
     assert (x.device, x.shape) == (torch.device(CUDA), (1000, 1000))
     assert held(gpu) == 2_000_000
-    assert machine(gpu).allocator.allocated_bytes == 2_000_384
+    assert gpu.ledger.allocator.allocated_bytes == 2_000_384
     del x
-    assert held(gpu) == machine(gpu).allocator.allocated_bytes == 0
+    assert held(gpu) == gpu.ledger.allocator.allocated_bytes == 0
     x = activation(512, 1024)
     row = x[:1]
     del x
@@ -339,8 +335,8 @@ def test_a_kernel_s_scratch_raises_the_peak_and_is_gone(gpu: ImaginaryGpu) -> No
 
 
 def test_the_first_product_brings_a_workspace_that_stays(gpu: ImaginaryGpu) -> None:
-    allocator = machine(gpu).allocator
-    gpu.clear(on_aten=Workspaces(allocator, (9, 0), (2, 13)).use)
+    allocator = gpu.ledger.allocator
+    gpu.clear(on_aten=Workspaces(allocator, (9, 0), (2, 13), {}).use)
     x = activation(512, 512)
     before = allocator.allocated_bytes
     x.add(1)
@@ -353,10 +349,10 @@ def test_the_first_product_brings_a_workspace_that_stays(gpu: ImaginaryGpu) -> N
 
 
 def test_memory_outside_torch_is_not_free() -> None:
-    books = GpuMemory(find_gpu("H100-80G"))
+    books = Ledger(find_gpu("H100-80G"))
     books.other_bytes, books.local_bytes = 3 * MIB, 5 * MIB
     assert books.memory_info() == (books.gpu.total_bytes - 8 * MIB, books.gpu.total_bytes)
-    assert Ledger(books).free_bytes == books.gpu.free_at_start - 8 * MIB
+    assert books.free_bytes == books.gpu.free_at_start - 8 * MIB
 
 
 def test_a_phase_has_its_start_its_peak_and_its_end(gpu: ImaginaryGpu) -> None:
@@ -434,35 +430,34 @@ def test_everything_freed_is_nothing_held(gpu: ImaginaryGpu) -> None:
     assert held(gpu) > 0
     del layer, out, parts
     gc.collect()
-    assert held(gpu) == machine(gpu).allocator.allocated_bytes == 0
-    machine(gpu).allocator.empty_cache()
-    assert machine(gpu).allocator.reserved_bytes == 0
+    assert held(gpu) == gpu.ledger.allocator.allocated_bytes == 0
+    gpu.ledger.allocator.empty_cache()
+    assert gpu.ledger.allocator.reserved_bytes == 0
 
 
 def test_a_storage_that_grows_is_booked_at_its_new_size(gpu: ImaginaryGpu) -> None:
     x = activation(0)
-    assert machine(gpu).allocator.allocated_bytes == 0
+    assert gpu.ledger.allocator.allocated_bytes == 0
     torch.add(activation(MIB), 1, out=x.resize_(MIB))
     assert held(gpu) == 2 * MIB
 
 
 def test_what_dies_after_a_clear_frees_nothing_of_the_new_era(gpu: ImaginaryGpu) -> None:
     old = activation(4 * MIB)
-    machine(gpu).clear()
     gpu.ledger.clear()
-    assert held(gpu) == machine(gpu).allocator.allocated_bytes == 0
+    assert held(gpu) == gpu.ledger.allocator.allocated_bytes == 0
     new = activation(MIB)
     del old
-    assert held(gpu) == machine(gpu).allocator.allocated_bytes == new.nbytes
+    assert held(gpu) == gpu.ledger.allocator.allocated_bytes == new.nbytes
 
 
 def test_lent_host_memory_takes_nothing(gpu: ImaginaryGpu) -> None:
     view = activation(MIB)
     gpu.ledger.exempt(view)
-    assert machine(gpu).allocator.allocated_bytes == 0
+    assert gpu.ledger.allocator.allocated_bytes == 0
     same = view[1:]
     del view, same
-    assert machine(gpu).allocator.allocated_bytes == 0
+    assert gpu.ledger.allocator.allocated_bytes == 0
 
 
 def test_an_operation_that_nobody_described_is_named_with_its_module(gpu: ImaginaryGpu) -> None:
@@ -556,5 +551,5 @@ def test_one_packed_expert_leaves_what_all_would(gpu: ImaginaryGpu, is_first_onl
     packed, nothing = ways[is_first_only](weights, num_experts=8)
     assert packed is not None
     assert (packed.shape, nothing) == ((8, 3072, 1024), None)
-    allocator = machine(gpu).allocator
+    allocator = gpu.ledger.allocator
     assert (allocator.allocated_bytes, allocator.reserved_bytes) == (96 * MIB, 156 * MIB)

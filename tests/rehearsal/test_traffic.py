@@ -1,12 +1,17 @@
 """Requests through vLLM's engine core on an imaginary GPU, and through the real CPU engine."""
 
 import json
+import os
 import random
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from PIL import Image
@@ -14,6 +19,7 @@ from PIL import Image
 from mmcalib.decision.texts import Texts
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.domain.traffic import Arrivals, Traffic, TrafficItem, TrafficRequest, TrafficStep
+from mmcalib.engine.environment import child_environment
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import OpenModel, ServeTraffic
 from mmcalib.models.cut import cut_checkpoint
@@ -22,7 +28,6 @@ from mmcalib.progress import Silent
 from mmcalib.releases.release import VLLM_0_30
 from mmcalib.workflows.corpus import read_corpus
 from mmcalib.workflows.traffic.requests import make_trace
-from tests.builders import some
 from tests.programs import answer_of
 from tests.rehearsal.conftest import Theatre
 from tests.upstream import before
@@ -46,6 +51,8 @@ SMALL_TILES: dict[str, Any] = {"mm_processor_kwargs": {"max_dynamic_patch": 1}}
 SMALL_PIXELS: dict[str, Any] = {
     "mm_processor_kwargs": {"size": {"shortest_edge": 784, "longest_edge": 313_600}}
 }
+ROOMY: dict[str, Any] = {"num_gpu_blocks_override": 2000, **SMALL_PIXELS}
+AT_ONCE = Arrivals()
 
 
 def traffic(requests: int, seed: int = 7) -> tuple[TrafficRequest, ...]:
@@ -66,22 +73,32 @@ def traffic(requests: int, seed: int = 7) -> tuple[TrafficRequest, ...]:
     return tuple(made)
 
 
+def request_of(
+    folder: Path, requests: tuple[TrafficRequest, ...], arrivals: Arrivals, **args: Any
+) -> ServeTraffic:
+    return ServeTraffic({**ARGS, **args, "model": str(folder)}, requests, arrivals, find_gpu("L4"))
+
+
 def served(
     host: EngineHost,
     folder: Path,
     requests: tuple[TrafficRequest, ...],
-    gpu: str | None,
-    arrivals: Arrivals | None = None,
+    arrivals: Arrivals = AT_ONCE,
     **args: Any,
 ) -> Traffic:
-    where = None if gpu is None else find_gpu(gpu)
-    if where is None:
-        # Of this machine's memory, without a share of which the CPU's engine does not start.
-        args |= {"kv_cache_memory_bytes": 1 << 29}
-    request = ServeTraffic(
-        {**ARGS, **args, "model": str(folder)}, requests, arrivals or Arrivals(), where
-    )
-    return host.ask(request, "serving")
+    return host.ask(request_of(folder, requests, arrivals, **args), "serving")
+
+
+def serve_really(request: ServeTraffic) -> Traffic:
+    """Serve on this machine's engine, in a process with the shim; nothing tells its memory."""
+    from mmcalib.child.rehearsal.traffic import serve_by
+
+    cores, memory = list[Any](), dict.fromkeys(("reserved_bytes", "peak_bytes", "held_bytes"), 0)
+    books: Any = SimpleNamespace(on_started=cores.append, largest=(), **memory)
+    books.profile, books.run = lambda worker, method: method(), lambda decided, work: work()
+    traffic = serve_by(books, request, print)
+    cores[0].core.shutdown()
+    return traffic
 
 
 def served_on_both(
@@ -89,9 +106,13 @@ def served_on_both(
 ) -> tuple[Traffic, Traffic]:
     """On an imaginary L4, and on this machine's engine: both decide alike, and refuse none."""
     with EngineHost(log=logs / "imaginary.log") as host:
-        imagined = served(host, folder, requests, "L4", **args)
-    with EngineHost(log=logs / "real.log") as host:
-        real = served(host, folder, requests, None, **args)
+        imagined = served(host, folder, requests, **args)
+    # Of this machine's memory, without a share of which the CPU's engine does not start.
+    args |= {"kv_cache_memory_bytes": 1 << 29}
+    apart = ProcessPoolExecutor(1, get_context("spawn"))
+    with patch.dict(os.environ, child_environment(os.environ)), apart:
+        asked = request_of(folder, requests, AT_ONCE, **args)
+        real = apart.submit(serve_really, asked).result()
     assert imagined.refused == real.refused == ()
     assert decisions(imagined) == decisions(real)
     return imagined, real
@@ -99,7 +120,7 @@ def served_on_both(
 
 def decisions(traffic: Traffic) -> list[TrafficStep]:
     """The scheduler's decision at each step, and the cache after it, on any device."""
-    return [replace(step, peak_bytes=None, held_bytes=None) for step in traffic.steps]
+    return [replace(step, peak_bytes=0, held_bytes=0) for step in traffic.steps]
 
 
 _CPU = before(VLLM_0_30, "Qwen3-VL does not start on a CPU")
@@ -127,13 +148,14 @@ def test_the_scheduler_decides_as_on_the_real_engine(cut, first_runner, tmp_path
     model, folder = cut
     knobs = SMALL_TILES if model == INTERNVL else SMALL_PIXELS
     requests = traffic(50)
-    args: dict[str, Any] = {"num_gpu_blocks_override": 200, **knobs}
-    imagined, real = served_on_both(folder, requests, tmp_path, **args)
+    imagined, real = served_on_both(
+        folder, requests, tmp_path, num_gpu_blocks_override=200, **knobs
+    )
     assert sum(step.finished for step in real.steps) == len(requests)
     assert imagined.reused_items == real.reused_items > 0
     assert any(step.waiting for step in real.steps)
     assert any(step.evicted for step in real.steps)
-    assert all(step.peak_bytes is None for step in real.steps)
+    assert not any(step.peak_bytes for step in real.steps)
     assert all(step.peak_bytes for step in imagined.steps if step.tokens)
 
 
@@ -183,7 +205,7 @@ def test_prefixes_are_cached_as_on_the_real_engine(cut, first_runner: None, tmp_
         host.ask(OpenModel(str(folder), 4096), "opening")
         asked = make_trace(corpus, Texts(host).split)
     with EngineHost(log=tmp_path / "imaginary.log") as host:
-        found = served(host, folder, asked.requests, "L4", **args)
+        found = served(host, folder, asked.requests, **args)
     assert found.refused == ()
     names = [name for name in real[0] if name != "cached"]
     ours = [{name: getattr(step, name) for name in names} for step in found.steps]
@@ -203,18 +225,16 @@ Serve = Callable[..., Traffic]
 @pytest.fixture(scope="module")
 def serve(imaginary: EngineHost, h100: Theatre, engine_cache: Path) -> Serve:
     """Serve requests to a cut model with blocks for all of them."""
-    how = {"gpu": "L4", "num_gpu_blocks_override": 2000, **SMALL_PIXELS}
-    return partial(served, imaginary, cut_model(h100, engine_cache, QWEN), **how)
+    return partial(served, imaginary, cut_model(h100, engine_cache, QWEN), **ROOMY)
 
 
 def test_peaks_do_not_depend_on_the_depth(imaginary, serve: Serve, h100: Theatre) -> None:
     """Above the loaded model: 36 layers and 32 take what 2 and 2 take."""
     requests = traffic(6)
-    args: dict[str, Any] = {"num_gpu_blocks_override": 2000, **SMALL_PIXELS}
     shallow = serve(requests)
-    deep = served(imaginary, h100.folder(QWEN), requests, "L4", **args)
+    deep = served(imaginary, h100.folder(QWEN), requests, **ROOMY)
     assert decisions(shallow) == decisions(deep)
-    peaks = [some(step.peak_bytes) for step in deep.steps]
+    peaks = [step.peak_bytes for step in deep.steps]
     assert [step.peak_bytes for step in shallow.steps] == pytest.approx(peaks, rel=0.01)
     assert shallow.reserved_bytes == pytest.approx(deep.reserved_bytes, rel=0.01)
 
@@ -320,7 +340,7 @@ def test_views_pin_the_batches_that_they_came_with(serve: Serve) -> None:
     assert len(alive) == rounds
     assert [alive[0], alive[3], alive[9]] == pytest.approx([7.4, 29.6, 74.1], rel=0.05)
     assert max(step.logical_bytes for step in found.steps) <= 2400 * 4096
-    assert max(step.peak_bytes or 0 for step in found.steps) > some(found.reserved_bytes)
+    assert max(step.peak_bytes for step in found.steps) > found.reserved_bytes
 
 
 def test_short_clips_take_more_than_startup_reserves(imaginary, h100, tmp_path: Path) -> None:
@@ -336,9 +356,9 @@ def test_short_clips_take_more_than_startup_reserves(imaginary, h100, tmp_path: 
         "limit_mm_per_prompt": {"audio": 1},
         "num_gpu_blocks_override": 2000,
     }
-    found = served(imaginary, cut, clips, "L4", **args)
+    found = served(imaginary, cut, clips, **args)
     assert max(step.encoded for step in found.steps) == len(clips)
-    assert max(step.peak_bytes or 0 for step in found.steps) > 2 * some(found.reserved_bytes)
+    assert max(step.peak_bytes for step in found.steps) > 2 * found.reserved_bytes
 
 
 def test_an_encoder_decoder_decides_as_the_real_engine(
@@ -356,12 +376,8 @@ def test_an_encoder_decoder_decides_as_the_real_engine(
         )
         for number in range(20)
     )
-    args: dict[str, Any] = {
-        "max_model_len": 448,
-        "limit_mm_per_prompt": {"audio": 1},
-        "num_gpu_blocks_override": 500,
-        "max_num_batched_tokens": 3200,
-    }
+    args: dict[str, Any] = {"max_model_len": 448, "limit_mm_per_prompt": {"audio": 1}}
+    args |= {"num_gpu_blocks_override": 500, "max_num_batched_tokens": 3200}
     imagined, _ = served_on_both(folder, requests, tmp_path, **args)
     assert sum(step.finished for step in imagined.steps) == len(requests)
     assert max(step.encoded for step in imagined.steps) == 2

@@ -72,7 +72,7 @@ def test_libraries_have_a_workspace_each_until_torch_2_12(
     torch_version: tuple[int, int], operations: str, expected: int
 ) -> None:
     allocator = CachingAllocator()
-    workspaces = Workspaces(allocator, (9, 0), torch_version)
+    workspaces = Workspaces(allocator, (9, 0), torch_version, {})
     for operation in operations.split():
         workspaces.use(operation)
     assert allocator.allocated_bytes == expected

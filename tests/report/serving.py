@@ -27,11 +27,11 @@ STEPS = (
 
 def figures(peak_bytes: int = 700 * MIB, outside_bytes: int = GIB) -> TrafficFigures:
     tensor = LiveTensor(300 * MIB, "aten.addmm.default", (2048, 6840), "bfloat16", "visual.merger")
-    highest = HighestStep(0, ("r.jsonl:1", "r.jsonl:2"), ("r.jsonl:2",), (tensor,))
+    highest = HighestStep(0, ("r.jsonl:1", "r.jsonl:2"), ("r.jsonl:2",), (tensor,), peak_bytes)
     items = (TrafficItem(ImageShape(8, 8), "a"),)
     requests = tuple(TrafficRequest(f"r.jsonl:{n}", 9, 9, items) for n in range(1, 4))
     steps = (replace(STEPS[0], peak_bytes=peak_bytes), STEPS[1])
-    found = Traffic(steps, highest, (("r.jsonl:3", "too long"),), 99, 4096, 5, 64, None, 2.0)
+    found = Traffic(steps, highest, (("r.jsonl:3", "too long"),), 99, 4096, 5, 64, GIB, 2.0)
     started = rehearsed(
         activation_peak_bytes=GIB, total_bytes=22 * GIB, requested_bytes=22 * GIB - outside_bytes
     )

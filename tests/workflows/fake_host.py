@@ -83,18 +83,18 @@ class FakeHost:
         return budget(self._model, request.engine_args, build_dummy=request.build_dummy)
 
     def measure(self, request: Measure, doing: str) -> Iterator[Measured]:
-        for index, subject in enumerate(request.subjects):
+        for subject in request.subjects:
             shape = self._shape(subject)
             if shape is None:
-                yield Measured(index, None, "cannot identify image file")
+                yield Measured(None, "cannot identify image file")
             elif isinstance(shape, ImageShape) and slenderness(shape) > 200:
-                yield Measured(index, None, "absolute aspect ratio must be smaller than 200")
+                yield Measured(None, "absolute aspect ratio must be smaller than 200")
             elif _lone_edge(request.setting.mm_processor_kwargs, shape.modality):
-                yield Measured(index, None, "`size` dict must contain both edges")
+                yield Measured(None, "`size` dict must contain both edges")
             else:
                 video = request.setting.media_io_kwargs.get("video", {})
                 kept = _thinned(shape, video.get("num_frames", FRAMES))
-                yield Measured(index, self.cost(kept, request.setting.mm_processor_kwargs))
+                yield Measured(self.cost(kept, request.setting.mm_processor_kwargs))
 
     def count_texts(self, request: CountTexts) -> tuple[int, ...]:
         self.texts += len(request.requests)

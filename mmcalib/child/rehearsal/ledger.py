@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -23,44 +23,6 @@ from mmcalib.text import KIB, MIB
 
 # GPUs of a typical server; vLLM refuses more ranks than GPUs.
 GPUS = 8
-
-
-@dataclass(slots=True)
-class GpuMemory:
-    """One GPU; `other_bytes` are outside torch (context, kernels), `settings` are torch's."""
-
-    gpu: Gpu
-    settings: AllocatorSettings = field(default_factory=AllocatorSettings)
-    other_bytes: int = field(default=0, init=False)
-    # What CUDA's local memory has grown by, and the kernel whose stack needs it.
-    local_bytes: int = field(default=0, init=False)
-    local_source: str = field(default="", init=False)
-    allocator: CachingAllocator = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.clear()
-
-    @property
-    def outside_bytes(self) -> int:
-        """Bytes outside torch."""
-        return self.other_bytes + self.local_bytes
-
-    def memory_info(self) -> tuple[int, int]:
-        """Return (free, total) bytes like cudaMemGetInfo, but free may be negative."""
-        total = self.gpu.total_bytes
-        return total - self.allocator.reserved_bytes - self.outside_bytes, total
-
-    def clear(self) -> None:
-        """Empty the GPU."""
-        kind = ExpandingAllocator if self.settings.expandable else CachingAllocator
-        self.allocator = kind(self.settings.max_split_bytes)
-        self.other_bytes, self.local_bytes, self.local_source = 0, 0, ""
-
-    def set(self, given: AllocatorSettings) -> None:
-        """Apply new settings. Raises UsageError if they change `expandable_segments`."""
-        if given.expandable not in (None, bool(self.settings.expandable)):
-            raise unsupported_setting(f"expandable_segments:{given.expandable}")
-        self.allocator.max_split_bytes = given.max_split_bytes
 
 
 # The list of a peak's tensors leaves out smaller ones, which do not explain it.
@@ -94,22 +56,50 @@ class LedgerPhase:
 
 
 class Ledger:
-    """Allocates the storages of fake tensors when they appear, and frees them when they die."""
+    """Memory of the imaginary GPU. Storages of fake tensors are allocated when they appear, and
+    freed when they die.
 
-    def __init__(self, gpu_memory: GpuMemory) -> None:
-        self._gpu_memory = gpu_memory
+    `other_bytes` are outside torch (context, kernels), and so are `local_bytes`: what CUDA's local
+    memory has grown by, for the stack of the kernel `local_source`. `settings` are torch's.
+    """
+
+    def __init__(self, gpu: Gpu, settings: AllocatorSettings | None = None) -> None:
+        self.gpu, self._settings = gpu, settings or AllocatorSettings()
         self._era = 0
-        self.live: dict[int, LiveTensor] = {}
+        self._phases: list[LedgerPhase] = []
+        self.clear()
+
+    def clear(self) -> None:
+        """Empty the GPU; finalizers of older tensors then do nothing (`_era`)."""
+        self._era += 1
+        kind = ExpandingAllocator if self._settings.expandable else CachingAllocator
+        self.allocator: CachingAllocator = kind(self._settings.max_split_bytes)
+        self.other_bytes, self.local_bytes, self.local_source = 0, 0, ""
         self.module = ""
+        self.live: dict[int, LiveTensor] = {}
         # Addresses of their blocks; 0 is no block.
         self._blocks: dict[int, int] = {}
-        self._phases: list[LedgerPhase] = []
+
+    def set(self, given: AllocatorSettings) -> None:
+        """Apply new settings. Raises UsageError if they change `expandable_segments`."""
+        if given.expandable not in (None, bool(self._settings.expandable)):
+            raise unsupported_setting(f"expandable_segments:{given.expandable}")
+        self.allocator.max_split_bytes = given.max_split_bytes
+
+    @property
+    def outside_bytes(self) -> int:
+        """Bytes outside torch."""
+        return self.other_bytes + self.local_bytes
+
+    def memory_info(self) -> tuple[int, int]:
+        """Return (free, total) bytes like cudaMemGetInfo, but free may be negative."""
+        total = self.gpu.total_bytes
+        return total - self.allocator.reserved_bytes - self.outside_bytes, total
 
     @property
     def free_bytes(self) -> int:
         """Bytes that neither tensors nor other processes use; may be negative."""
-        memory = self._gpu_memory
-        return memory.gpu.free_at_start - memory.allocator.allocated_bytes - memory.outside_bytes
+        return self.gpu.free_at_start - self.allocator.allocated_bytes - self.outside_bytes
 
     def book(self, tensor: torch.Tensor, operation: str) -> None:
         """Allocate the tensor's storage once, even if several tensors view it; follow resizing."""
@@ -123,7 +113,7 @@ class Ledger:
             self._release(key, self._era)
         else:
             weakref.finalize(storage, self._release, key, self._era).atexit = False
-        self._blocks[key] = self._gpu_memory.allocator.allocate(nbytes)
+        self._blocks[key] = self.allocator.allocate(nbytes)
         shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
         self.live[key] = LiveTensor(nbytes, operation, shape, dtype, self.module)
         self._raise_peaks(0, "")
@@ -143,23 +133,21 @@ class Ledger:
         """Allocate and free the bytes that a kernel uses while it runs."""
         if not nbytes:
             return
-        block = self._gpu_memory.allocator.allocate(nbytes)
+        block = self.allocator.allocate(nbytes)
         self._raise_peaks(nbytes, operation)
-        self._gpu_memory.allocator.free(block)
+        self.allocator.free(block)
 
     def join(self, part: torch.Tensor, count: int) -> torch.Tensor:
         """Return a tensor of `count` such parts, which all exist until then: their blocks stay."""
-        allocator = self._gpu_memory.allocator
-        blocks = [allocator.allocate(part.nbytes) for _ in range(1, count)]
+        blocks = [self.allocator.allocate(part.nbytes) for _ in range(1, count)]
         whole = part.new_empty((count, *part.shape[1:]))
         for block in blocks:
-            allocator.free(block)
+            self.allocator.free(block)
         return whole
 
     def booked_bytes(self, tensors: Iterable[torch.Tensor]) -> int:
         blocks = (self._blocks.get(key) for key in storage_sizes(tensors))
-        size_of = self._gpu_memory.allocator.size_of
-        return sum(size_of(block) for block in blocks if block)
+        return sum(self.allocator.size_of(block) for block in blocks if block)
 
     def new_bytes_since(self, part: LedgerPhase) -> int:
         """Return live bytes that were not there before `part` or, if it has `since`, at its end."""
@@ -169,13 +157,6 @@ class Ledger:
             if part._before.get(key) is not live and part._left.get(key) is not live
         )
 
-    def clear(self) -> None:
-        """Forget everything; finalizers of older tensors then do nothing (`_era`)."""
-        self._era += 1
-        self.live.clear()
-        self._blocks.clear()
-        self.module = ""
-
     def _release(self, key: int, era: int) -> None:
         if era != self._era:
             return
@@ -183,10 +164,10 @@ class Ledger:
             if phase._grown:
                 phase._at_peak, phase._grown = dict(self.live), False
         if self.live.pop(key, None) is not None:
-            self._gpu_memory.allocator.free(self._blocks.pop(key))
+            self.allocator.free(self._blocks.pop(key))
 
     def _raise_peaks(self, scratch_bytes: int, operation: str) -> None:
-        allocated = self._gpu_memory.allocator.allocated_bytes
+        allocated = self.allocator.allocated_bytes
         for phase in self._phases:
             if allocated > phase.peak_bytes:
                 phase.peak_bytes, phase._grown = allocated, True
@@ -197,7 +178,7 @@ class Ledger:
         self, name: str, *, since: LedgerPhase | None = None, largest: int = LARGEST_TENSORS
     ) -> Iterator[LedgerPhase]:
         """Record a phase's peak and `largest` tensors, from the start of `since`; may nest."""
-        now = self._gpu_memory.allocator.allocated_bytes
+        now = self.allocator.allocated_bytes
         before = since._before if since else dict(self.live)
         phase = LedgerPhase(name, since.start_bytes if since else now, now, _before=before)
         phase._grown = since is not None
@@ -206,7 +187,7 @@ class Ledger:
             yield phase
         finally:
             self._phases.remove(phase)
-            phase.end_bytes = self._gpu_memory.allocator.allocated_bytes
+            phase.end_bytes = self.allocator.allocated_bytes
             if since is not None:
                 phase._left = dict(self.live)
             at_peak = self.live if phase._grown or phase._at_peak is None else phase._at_peak
@@ -270,11 +251,10 @@ class Workspaces:
         allocator: CachingAllocator,
         capability: Capability,
         torch_version: Version,
-        *,
-        config: str | None = None,
-        lt_size_config: str | None = None,
+        environment: Mapping[str, str],
     ) -> None:
-        """`config` and `lt_size_config` are environment variables; None if unset."""
+        config = environment.get("CUBLAS_WORKSPACE_CONFIG")
+        lt_size_config = environment.get("CUBLASLT_WORKSPACE_SIZE")
         self._allocator = allocator
         self._missing_bytes = {
             "cublas": cublas_workspace_bytes(capability, torch_version, config),

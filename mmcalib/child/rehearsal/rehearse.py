@@ -304,7 +304,7 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
         steps = tuple(encode_steps(started, request.steps))
         after_pool, unknown = allocations_after_pool(started, graphs)
         kept_bytes = requested - available - graphs.nbytes - started.non_torch_bytes - activation
-        free, spare = machine.machine.gpu.free_at_start, 0
+        free, spare = machine.ledger.gpu.free_at_start, 0
         refusal = runner.refuse_start(started.worker, free)
         nccl = machine.gpu.free_at_start - free
         if division.is_extensible:
@@ -322,7 +322,7 @@ def rehearse(machine: ImaginaryMachine, request: Rehearse) -> memory.RehearsedMe
         kv = plan_kv_cache(started, available, mode, problem)
         if set_bytes is not None:
             # vLLM uses the user's size regardless of other memory.
-            loaded = machine.machine.allocator.allocated_bytes + machine.machine.local_bytes
+            loaded = machine.ledger.allocator.allocated_bytes + machine.ledger.local_bytes
             kept_bytes, spare = loaded, max(0, kept_bytes - loaded)
         context = config.model_config.max_model_len  # vLLM may have fitted it to the KV cache.
         return memory.RehearsedMemory(
@@ -435,8 +435,8 @@ def _assumptions(
         measured = f"{least:.1f} to {most:.1f} GiB on unified memory"
     allowance = started.non_torch_bytes - machine.beside_bytes
     yield f"allowance for non-torch memory: {gib(allowance)} (measured: {measured})"
-    if nbytes := machine.machine.local_bytes:
-        largest = f"{machine.machine.local_source}, by Triton {version_of('triton')}"
+    if nbytes := machine.ledger.local_bytes:
+        largest = f"{machine.ledger.local_source}, by Triton {version_of('triton')}"
         yield f"CUDA keeps {gib(nbytes)} for kernels' stacks, the largest of {largest} (computed)"
     if graphs.count:
         assumed = gib(graphs.nbytes - graphs.attention_bytes)

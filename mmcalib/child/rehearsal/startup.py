@@ -15,7 +15,7 @@ from torch.nn.modules import module as hooks
 
 from mmcalib.child.rehearsal.allocator import settings_from_environment
 from mmcalib.child.rehearsal.device import ImaginaryGpu
-from mmcalib.child.rehearsal.ledger import GpuMemory, Ledger, LedgerPhase, Workspaces
+from mmcalib.child.rehearsal.ledger import Ledger, LedgerPhase, Workspaces
 from mmcalib.child.rehearsal.patches import cuda, flashinfer, kernels, loading
 from mmcalib.child.tensors import storage_sizes
 from mmcalib.models.gpus import Gpu
@@ -25,12 +25,11 @@ from mmcalib.text import MIB
 
 
 class ImaginaryMachine:
-    """The imaginary GPU of one process: its machine, ledger and dispatch mode."""
+    """The imaginary GPU of one process: its ledger and dispatch mode."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu, self.beside_bytes = gpu, 0
-        self.machine = GpuMemory(gpu, settings_from_environment(os.environ))
-        self.ledger = Ledger(self.machine)
+        self.ledger = Ledger(gpu, settings_from_environment(os.environ))
         self.device = ImaginaryGpu(self.ledger)
         self.products = flashinfer.Products()
         self.is_frozen = False
@@ -38,16 +37,11 @@ class ImaginaryMachine:
 
     def clear(self) -> None:
         """Empty the GPU for the next rehearsal; live tensors no longer count."""
-        self.machine.clear()
-        self.machine.gpu = self.gpu
         self.ledger.clear()
-        major, minor = torch.__version__.split(".")[:2]
+        self.ledger.gpu = self.gpu
+        major, minor = map(int, torch.__version__.split(".")[:2])
         workspaces = Workspaces(
-            self.machine.allocator,
-            self.gpu.capability,
-            (int(major), int(minor)),
-            config=os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
-            lt_size_config=os.environ.get("CUBLASLT_WORKSPACE_SIZE"),
+            self.ledger.allocator, self.gpu.capability, (major, minor), os.environ
         )
         loads_more = not self.gpu.unified and platform.uses_more_non_torch(self.gpu.capability)
         # cuDNN's part, from the first convolution: the most of 8 to 222 MiB on an H100.
@@ -57,7 +51,7 @@ class ImaginaryMachine:
             nonlocal cudnn_bytes
             workspaces.use(name)
             if name == "convolution":
-                self.machine.other_bytes += cudnn_bytes
+                self.ledger.other_bytes += cudnn_bytes
                 cudnn_bytes = 0
 
         self.device.clear(on_aten=count_libraries)
@@ -128,13 +122,13 @@ def start_worker(machine: ImaginaryMachine, config: Any) -> Iterator[StartedWork
     ledger = machine.ledger
     with use_gpu(machine), models.use_config(config):
         if config.parallel_config.tensor_parallel_size > 1:
-            machine.machine.gpu = machine.gpu.with_nccl()
+            ledger.gpu = machine.gpu.with_nccl()
         worker = gpu_worker(config)
         worker.init_device()
         worker.load_model()
         platform.fit_block_size(config)
         # Allocated between vLLM's first and last memory snapshot.
-        machine.machine.other_bytes += non_torch_allowance(machine.gpu) + machine.beside_bytes
+        ledger.other_bytes += non_torch_allowance(machine.gpu) + machine.beside_bytes
         runner = worker.model_runner
         with (
             ledger.phase("profile") as profile,
@@ -147,7 +141,7 @@ def start_worker(machine: ImaginaryMachine, config: Any) -> Iterator[StartedWork
         weights = int(runner.model_memory_usage)
         yield StartedWorker(
             *(config, ledger, worker, weights, profile, tuple(phases), available),
-            *(machine.machine.other_bytes, kept, machine.machine.local_bytes),
+            *(ledger.other_bytes, kept, ledger.local_bytes),
         )
 
 

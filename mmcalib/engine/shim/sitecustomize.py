@@ -63,7 +63,7 @@ def _replace_torchaudio_extension() -> None:
 
 sys.meta_path.insert(0, _Ours())
 
-from mmcalib.engine.wheels import is_mismatched  # noqa: E402 - the finder above must come first
+from mmcalib.version import is_mismatched  # noqa: E402 - the finder above must come first
 
 if is_mismatched("torchvision"):
     sys.meta_path.insert(0, _Before("torchvision", _declare_torchvision_ops))

@@ -142,7 +142,7 @@ def traffic_figures(served: Traffic, trace: Trace, rehearsed: RehearsedMemory) -
     reserved_bytes = rehearsed.activation_peak_bytes + rehearsed.spare_bytes
     if highest is not None:
         origins, encoding = highest.origins[:_LISTED], highest.encoding[:_LISTED]
-        highest = replace(highest, origins=origins, encoding=encoding, peak_bytes=peak_bytes)
+        highest = replace(highest, origins=origins, encoding=encoding)
     return TrafficFigures.from_value(
         served,
         rehearsed,
@@ -161,18 +161,13 @@ def traffic_figures(served: Traffic, trace: Trace, rehearsed: RehearsedMemory) -
         cache_logical_bytes=_most(step.logical_bytes for step in steps),
         cache_alive_bytes=_most(step.alive_bytes for step in steps),
         highest=highest,
-        timeline=[
-            TimelineStep.from_value(
-                one, step=n, peak_bytes=one.peak_bytes or 0, held_bytes=one.held_bytes or 0
-            )
-            for n, one in thin_steps(steps, _POINTS)
-        ],
+        timeline=[TimelineStep.from_value(one, step=n) for n, one in thin_steps(steps, _POINTS)],
         seconds=round(served.seconds, 2),
     )
 
 
-def _most(figures: Iterable[int | None]) -> int:
-    return max((figure or 0 for figure in figures), default=0)
+def _most(figures: Iterable[int]) -> int:
+    return max(figures, default=0)
 
 
 # A run waits for the traffic, so mmcalib samples a larger corpus.

@@ -58,10 +58,10 @@ class FillingHost(FakeHost):
     """A host that fills in a missing edge, as vLLM 0.32 does for Qwen3-VL."""
 
     def measure(self, request: Measure, doing: str) -> Iterator[Measured]:
-        for index, subject in enumerate(request.subjects):
+        for subject in request.subjects:
             shape = self._shape(subject)
             assert shape is not None
-            yield Measured(index, self.cost(shape, request.setting.mm_processor_kwargs))
+            yield Measured(self.cost(shape, request.setting.mm_processor_kwargs))
 
 
 def test_what_stands_beside_a_cap_stays_where_it_could_be_missed() -> None:

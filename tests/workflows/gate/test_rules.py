@@ -37,7 +37,7 @@ class Refusing(FakeHost):
     def measure(self, request: Measure, doing: str) -> Iterator[Measured]:
         for answer, subject in zip(super().measure(request, doing), request.subjects, strict=True):
             words = self.refusal(subject.shape) if isinstance(subject, Blank) else ""
-            yield Measured(answer.index, None, words) if words else answer
+            yield Measured(None, words) if words else answer
 
 
 class Resizing(Refusing):

@@ -23,7 +23,7 @@ SMALL = ImageShape(280, 280)  # 100 tokens
 def chosen(requests: list[list[ImageShape]], step: int, affordable: float = 1e9) -> replay.Burst:
     read = corpus([], requests)
     decision = decide(read)
-    return replay.choose_heaviest(read.prompts, decision.table, decision.counts, step, affordable)
+    return replay.choose_heaviest(read.prompts, decision, step, affordable)
 
 
 def checked(burst: replay.Burst, replayed: BurstResult) -> Check:
@@ -36,7 +36,7 @@ def test_the_heaviest_fill_a_step_and_every_other_kind_is_taken_in() -> None:
     assert [prompt.item_tokens for prompt in found.admit] == [(100, 100), (100,)]
     assert found.fills_step
     decision = decide(read := corpus(many_images(20)))
-    own = replay.choose_heaviest(read.prompts, decision.table, decision.counts, 1, 1e9)
+    own = replay.choose_heaviest(read.prompts, decision, 1, 1e9)
     assert (len(own.prompts), len(own.admit), own.unseen) == (1, 1, 18)
 
 
@@ -86,9 +86,9 @@ def test_a_model_that_cannot_chat_is_asked_nothing_and_only_a_limit_is_to_be_rai
 def test_a_corpus_too_small_to_fill_a_step_is_filled_with_blanks_of_its_shapes(tmp_path) -> None:
     read = corpus([], [[LARGE], [SMALL]])
     decision = decide(read)
-    own = replay.choose_heaviest(read.prompts, decision.table, decision.counts, 16_250, 1e9)
+    own = replay.choose_heaviest(read.prompts, decision, 16_250, 1e9)
     assert (own.encoder_tokens, own.fills_step) == (8100, False)
-    found = replay.pad_burst(own, decision.table, decision.counts, 16_250, 1e9, tmp_path)
+    found = replay.pad_burst(own, decision, 16_250, 1e9, tmp_path)
     assert found.made_up == 2
     assert [prompt.item_tokens for prompt in found.prompts] == [(8000,), (100,), (8000,), (100,)]
     assert (found.encoder_tokens, found.fills_step) == (16_200, True)
@@ -98,12 +98,12 @@ def test_a_corpus_too_small_to_fill_a_step_is_filled_with_blanks_of_its_shapes(t
 def test_what_cannot_be_read_is_made_up(tmp_path) -> None:
     read = corpus([], [[LARGE], [SMALL]])
     decision = decide(read)
-    own = replay.choose_heaviest(read.prompts, decision.table, decision.counts, 8_000, 1e9)
+    own = replay.choose_heaviest(read.prompts, decision, 8_000, 1e9)
     asked = ChatRequest.of_user([url_part("image_url", url_of(path_of(LARGE)))])
     own = replace(own, prompts=tuple(replace(p, request=asked) for p in own.prompts))
     left = replay.attach_files(
         own, lambda media: [Skipped(p, "gone", out_of_reach=True) for _, p in media]
     )
     assert (left.prompts, left.encoder_tokens, left.unreadable) == ((), 0, 1)
-    found = replay.pad_burst(left, decision.table, decision.counts, 8_000, 1e9, tmp_path)
+    found = replay.pad_burst(left, decision, 8_000, 1e9, tmp_path)
     assert (found.made_up, found.encoder_tokens, found.fills_step) == (1, 8_000, True)

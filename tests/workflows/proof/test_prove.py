@@ -80,13 +80,13 @@ def test_the_machine_that_serves_fails_where_its_memory_ends(tmp_path: Path) -> 
 def test_a_prompt_that_memory_ends_under_is_left_out_and_not_rejected() -> None:
     read = corpus([], [[LARGE], [SMALL]])
     decision = decide(read)
-    chosen = choose_heaviest(read.prompts, decision.table, decision.counts, 8000, 1e9)
+    chosen = choose_heaviest(read.prompts, decision, 8000, 1e9)
     (large,), (small,) = chosen.prompts, chosen.admit
     exhausted = PromptOutcome(large.origin, "MemoryError", (), out_of_memory=True)
     admitted = PromptOutcome(small.origin, "", (100,))
     replayed = BurstResult((exhausted,), 1.0, 0, (admitted,))
     assert replay_check(chosen, replayed, (), 8000).status == "fail"
     chosen, replayed = leave_out_exhausting(chosen, replayed)
-    assert (chosen.prompts, chosen.embeds, chosen.admit) == ((), (), (small,))
+    assert (chosen.prompts, chosen.encoder_tokens, chosen.admit) == ((), 0, (small,))
     assert (chosen.too_heavy, replayed.answers) == (1, ())
     assert replay_check(chosen, replayed, (), 8000).status == "skip"

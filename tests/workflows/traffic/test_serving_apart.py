@@ -15,7 +15,7 @@ from mmcalib.workflows.traffic.rehearse import BackgroundTraffic, traffic_figure
 from tests.workflows.rehearsals import rehearsed
 
 SOON_S = 60
-TRACE, SERVED = Trace((), ()), Traffic((), None, (), 500, 4096, 0, 0, None, 2.0)
+TRACE, SERVED = Trace((), ()), Traffic((), None, (), 500, 4096, 0, 0, 0, 2.0)
 
 
 class Startup:

@@ -19,7 +19,8 @@ import torch.distributed as dist
 from torch.utils._device import _device_constructors
 
 from mmcalib.child.rehearsal.allocator import parse_settings
-from mmcalib.child.rehearsal.ledger import GPUS, GpuMemory, Ledger
+from mmcalib.child.rehearsal.ledger import GPUS, Ledger
+from mmcalib.models.gpus import Gpu
 from mmcalib.releases import models, targets
 from mmcalib.releases.targets import replace
 
@@ -80,16 +81,16 @@ class _Device(nullcontext[None]):
         super().__init__()
 
 
-def properties(gpu_memory: GpuMemory) -> SimpleNamespace:
-    major, minor = gpu_memory.gpu.capability
+def properties(gpu: Gpu) -> SimpleNamespace:
+    major, minor = gpu.capability
     shared = _SHARED_KIB.get((major, minor)) or _SHARED_KIB_NEWER.get(major, 99)
     return SimpleNamespace(
-        name=gpu_memory.gpu.torch_name,
-        total_memory=gpu_memory.gpu.total_bytes,
+        name=gpu.torch_name,
+        total_memory=gpu.total_bytes,
         major=major,
         minor=minor,
-        multi_processor_count=gpu_memory.gpu.sm_count or _TYPICAL_SM_COUNT,
-        is_integrated=gpu_memory.gpu.unified,
+        multi_processor_count=gpu.sm_count or _TYPICAL_SM_COUNT,
+        is_integrated=gpu.unified,
         warp_size=_WARP_SIZE,
         max_threads_per_multi_processor=_SM_THREADS.get((major, minor), 1536),
         regs_per_multiprocessor=_REGISTERS_PER_SM,
@@ -101,15 +102,15 @@ def properties(gpu_memory: GpuMemory) -> SimpleNamespace:
 
 
 def install_cuda(machine: ImaginaryMachine) -> None:
-    gpu_memory = machine.machine
-    about = properties(gpu_memory)
+    gpu, ledger = machine.gpu, machine.ledger
+    about = properties(gpu)
     stream = Stream()
     both: dict[str, Any] = {
         "synchronize": lambda device=None: None,
         "device_count": lambda: GPUS,
         "current_stream": lambda device=None: stream,
         "is_available": lambda: True,
-        **_memory(gpu_memory),
+        **_memory(ledger),
     }
     cuda: dict[str, Any] = {
         "_lazy_init": lambda: None,
@@ -119,10 +120,10 @@ def install_cuda(machine: ImaginaryMachine) -> None:
         # `set_stream` ends in it. vLLM replaces `set_stream` itself to track the stream.
         "_set_stream_by_id": lambda **stream: None,
         "device": _Device,
-        "get_device_capability": lambda device=None: gpu_memory.gpu.capability,
-        "get_device_name": lambda device=None: gpu_memory.gpu.torch_name,
+        "get_device_capability": lambda device=None: gpu.capability,
+        "get_device_name": lambda device=None: gpu.torch_name,
         "get_device_properties": lambda device=None: about,
-        "mem_get_info": lambda device=None: gpu_memory.memory_info(),
+        "mem_get_info": lambda device=None: ledger.memory_info(),
         "manual_seed_all": lambda seed: None,
         "manual_seed": lambda seed: None,
         "is_current_stream_capturing": lambda: False,
@@ -131,7 +132,7 @@ def install_cuda(machine: ImaginaryMachine) -> None:
         "stream": lambda stream: nullcontext(),
         "Stream": Stream,
         "Event": Stream,
-        "is_bf16_supported": lambda including_emulation=True: gpu_memory.gpu.capability >= (8, 0),
+        "is_bf16_supported": lambda including_emulation=True: gpu.capability >= (8, 0),
         "memory.get_allocator_backend": lambda: "native",
     }
     accelerator: dict[str, Any] = {
@@ -139,7 +140,7 @@ def install_cuda(machine: ImaginaryMachine) -> None:
         "current_device_index": lambda: 0,
         "set_device_index": lambda device: None,
         "device_index": _Device,
-        "get_memory_info": lambda device=None: gpu_memory.memory_info(),
+        "get_memory_info": lambda device=None: ledger.memory_info(),
     }
     for name, value in {**both, **cuda}.items():
         replace(f"torch.cuda.{name}", value)
@@ -162,7 +163,7 @@ def install_cuda(machine: ImaginaryMachine) -> None:
     tensor = torch.tensor
     # It pins its result without dispatch, which needs a driver.
     replace("torch.tensor", lambda *args, pin_memory=False, **kwargs: tensor(*args, **kwargs))
-    _follow_settings(gpu_memory)
+    _follow_settings(ledger)
 
 
 def _accept_index(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -185,28 +186,28 @@ _FIGURES = (
 )
 
 
-def _memory(gpu_memory: GpuMemory) -> dict[str, Any]:
+def _memory(ledger: Ledger) -> dict[str, Any]:
     return {
         **{
-            function: lambda device=None, figure=figure: getattr(gpu_memory.allocator, figure)
+            function: lambda device=None, figure=figure: getattr(ledger.allocator, figure)
             for function, _, figure in _FIGURES
         },
         "memory_stats": lambda device=None: {
-            **{name: getattr(gpu_memory.allocator, figure) for _, name, figure in _FIGURES},
+            **{name: getattr(ledger.allocator, figure) for _, name, figure in _FIGURES},
             "num_alloc_retries": 0,
         },
-        "reset_peak_memory_stats": lambda device=None: gpu_memory.allocator.reset_peak(),
-        "empty_cache": lambda: gpu_memory.allocator.empty_cache(),
+        "reset_peak_memory_stats": lambda device=None: ledger.allocator.reset_peak(),
+        "empty_cache": lambda: ledger.allocator.empty_cache(),
     }
 
 
-def _follow_settings(gpu_memory: GpuMemory) -> None:
+def _follow_settings(ledger: Ledger) -> None:
     """Pass vLLM's allocator settings on; it limits splitting while it loads and profiles."""
     current = [""]
 
     def apply(text: str) -> None:
         current[0] = text
-        gpu_memory.set(parse_settings(text))
+        ledger.set(parse_settings(text))
 
     torch._C._accelerator_getAllocatorSettings = lambda: current[0]
     torch._C._accelerator_setAllocatorSettings = apply
@@ -231,7 +232,7 @@ def install_triton(machine: ImaginaryMachine) -> None:
     import triton
     from triton.backends.compiler import GPUTarget
 
-    about = properties(machine.machine)
+    about = properties(machine.gpu)
     device_properties = {
         "max_shared_mem": about.shared_memory_per_block_optin,
         "multiprocessor_count": about.multi_processor_count,
@@ -270,7 +271,7 @@ def _autotune(machine: ImaginaryMachine, threads: int, compile_kernel: Any) -> C
     """
     from triton.runtime import JITFunction, MockTensor
 
-    gpu_memory = machine.machine
+    ledger = machine.ledger
     stacks: dict[Any, int | None] = {}
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -286,9 +287,9 @@ def _autotune(machine: ImaginaryMachine, threads: int, compile_kernel: Any) -> C
         name, stack = getattr(self.fn, "__name__", ""), stacks.get(key, 0)
         if stack is None:
             machine.device.guesses[f"stack of {name}"] += 1
-        elif (grown := (stack - _CONTEXT_STACK_BYTES) * threads) > gpu_memory.local_bytes:
-            gpu_memory.local_bytes = grown
-            gpu_memory.local_source = f"{name}: {stack:,} bytes for each of {threads:,} threads"
+        elif (grown := (stack - _CONTEXT_STACK_BYTES) * threads) > ledger.local_bytes:
+            ledger.local_bytes = grown
+            ledger.local_source = f"{name}: {stack:,} bytes for each of {threads:,} threads"
         return _LaunchedKernel()
 
     return run

@@ -165,12 +165,12 @@ def hide_cpu_build() -> None:
 
 def install_platform(machine: ImaginaryMachine) -> None:
     """Set vLLM's platform; call it before anything of vLLM reads the platform."""
-    gpu_memory, base = machine.machine, platform.cuda_base()
+    gpu, base = machine.gpu, platform.cuda_base()
     answers = {
-        "get_device_capability": platform.capability(*gpu_memory.gpu.capability),
-        "get_device_name": gpu_memory.gpu.torch_name,
+        "get_device_capability": platform.capability(*gpu.capability),
+        "get_device_name": gpu.torch_name,
         "get_device_uuid": "imaginary",
-        "get_device_total_memory": gpu_memory.gpu.total_bytes,
+        "get_device_total_memory": gpu.total_bytes,
         "is_fully_connected": True,
         "is_pin_memory_available": True,
         "device_count": GPUS,
@@ -185,11 +185,11 @@ def install_platform(machine: ImaginaryMachine) -> None:
     }
     replace(targets.PLATFORM, type("ImaginaryCudaPlatform", (base,), methods)())
     assert platform.current().is_cuda()
-    if gpu_memory.gpu.unified:
+    if gpu.unified:
 
         def virtual_memory() -> SimpleNamespace:
             """On an integrated GPU vLLM uses the system's available memory as free memory."""
-            free, total = gpu_memory.memory_info()
+            free, total = machine.ledger.memory_info()
             return SimpleNamespace(available=free, total=total)
 
         replace(targets.SYSTEM_MEMORY, SimpleNamespace(virtual_memory=virtual_memory))
