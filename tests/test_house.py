@@ -54,11 +54,11 @@ MAX_LINES, MIN_LINES = 600, 60
 SHORT = {"__main__", "version", "child.__main__", "child.serve", "media.blank"}
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
-    "modules": 228,
-    "product lines": 47_154,
+    "modules": 225,
+    "product lines": 47_083,
     "test files": 183,
-    "test lines": 38_181,
-    "benchmark lines": 7_164,
+    "test lines": 37_020,
+    "benchmark lines": 7_160,
     "words of docs": 19_473,
     "words of CHANGELOG": 300,
     "lines of README": 120,
