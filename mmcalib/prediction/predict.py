@@ -55,9 +55,10 @@ def reject_too_small(
     args = {**prediction.base, **least, "skip_mm_profiling": True}
     try:
         best = prediction.rehearsals.rehearse(args)
-        if read_problem(best).most_sequences:
-            # A start needs a block of recurrent state for each sequence.
-            few = {"max_num_seqs": 1, "max_num_batched_tokens": SMALL_GPU_BATCHED_TOKENS}
+        if best.kv_cache_tokens is None and not best.refusal:
+            # Remedies may set these; a start needs a block of recurrent state for each sequence.
+            sequences = 1 if read_problem(best).most_sequences else SEQUENCES[0]
+            few = {"max_num_seqs": sequences, "max_num_batched_tokens": SMALL_GPU_BATCHED_TOKENS}
             best = prediction.rehearsals.rehearse(args := {**args, **few, **least})
         if best.kv_cache_tokens is None and UTILIZATION not in least and not best.refusal:
             args[UTILIZATION] = best.proposed_utilization
@@ -90,7 +91,10 @@ def reject_too_small(
     ranks = best.tensor_parallel_size << max(1, math.ceil(math.log2(card / best.total_bytes)))
     what = f"{model} does not fit on {gpu.name}: its weights, {weights}, leave {rest}"
     hint = f"--max-model-len {longest} or less, " if longest else ""
-    hint += f"a GPU with about {gib(card)}, -- {flag('tensor_parallel_size')} {ranks}, or a fix "
+    larger = f"a GPU with about {gib(card)}"
+    if card <= best.total_bytes:
+        larger = f"-- {flag(UTILIZATION)} {best.proposed_utilization:g}"
+    hint += f"{larger}, -- {flag('tensor_parallel_size')} {ranks}, or a fix "
     raise VerdictError(what, hint=f"{hint}from mmcalib plan --model {model} {gpu.flags}")
 
 

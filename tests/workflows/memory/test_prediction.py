@@ -135,6 +135,16 @@ def test_one_that_does_not_says_what_fits() -> None:
     assert caught.value.hint == said + "or a fix from mmcalib plan --model a/b --gpu L4"
 
 
+def test_a_share_that_is_too_small_for_its_card_is_named() -> None:
+    class OnLargerCard(Pretended):
+        def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
+            return replace(super().rehearse(engine_args, steps), total_bytes=80 * GIB)
+
+    with pytest.raises(VerdictError) as caught:
+        judged(OnLargerCard(2.5))
+    assert "or less, -- --gpu-memory-utilization 0.9" in caught.value.hint
+
+
 def test_memory_outside_the_default_share_is_tried_before_a_model_is_refused() -> None:
     class Roomier(Pretended):
         def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
@@ -197,7 +207,8 @@ def test_the_default_is_judged_by_the_corpus_own_items_too() -> None:
 def test_an_encoder_that_need_not_be_loaded_is_not_held_against_it() -> None:
     gpu = Pretended(2.5, image=3.5, audio=4.5, video=1.0)
     judged(gpu)
-    limits = [args["limit_mm_per_prompt"] for args in gpu.asked[1:]]
+    assert (gpu.asked[1]["max_num_seqs"], gpu.asked[1]["max_num_batched_tokens"]) == (64, 2048)
+    limits = [args["limit_mm_per_prompt"] for args in gpu.asked[2:]]
     assert limits == [{"image": 1, "audio": 0, "video": 0}, {"image": 0, "audio": 1, "video": 0}]
     with pytest.raises(VerdictError) as caught:
         judged(Pretended(2.5, image=3.5, audio=1.0))
