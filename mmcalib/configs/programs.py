@@ -173,26 +173,29 @@ class _Inlining(ast.NodeTransformer):
         joined.sort(key=lambda o: isinstance(o, ast.List) and ast.Starred not in map(type, o.elts))
         servers, read = list[Command](), set[int]()
         for node in joined:
-            notes = list[str]()
+            unread = list[ast.stmt]()
             with suppress(RecursionError):
-                parts = [] if id(node) in read else self._words_of(node, notes, read)
+                parts = [] if id(node) in read else self._words_of(node, unread, read)
                 words = [Span(self.read_text(one), line=one.lineno) for one in parts]
+                notes = [f"line {one.lineno}: {ast.unparse(one)} is not read" for one in unread]
+                inner = (part for one in unread for part in ast.walk(one))
+                named = {part.value for part in inner if isinstance(part, ast.Constant)}
                 for at, word in enumerate(words):
                     # A change that is not read may be of the option that it names.
-                    if word.text[:2] == "--" and any(repr(word.text) in note for note in notes):
+                    if word.text[:2] == "--" and word.text in named:
                         words[at] = replace(word, text=word.text + mark_unknown("it", "is changed"))
                 servers += Command(words, notes, node.lineno).find_server()
         return servers
 
-    def _words_of(self, node: ast.expr, notes: list[str], read: set[int]) -> list[ast.expr]:
+    def _words_of(self, node: ast.expr, unread: list[ast.stmt], read: set[int]) -> list[ast.expr]:
         self.left -= 1
         if self.left < 0:
             raise RecursionError
         match node:
             case ast.Starred(value):
-                return self._words_of(value, notes, read)
+                return self._words_of(value, unread, read)
             case ast.Name(id=name) if isinstance(self.values.get(name), ast.List | ast.BinOp):
-                return self._words_of(self.values[name], notes, read)
+                return self._words_of(self.values[name], unread, read)
             case ast.BinOp(left, ast.Add(), right):
                 parts: list[ast.expr] = [ast.Starred(left), ast.Starred(right)]
             case ast.List(elements):
@@ -203,10 +206,10 @@ class _Inlining(ast.NodeTransformer):
         for is_certain, change, more in self.added[node]:
             parts += more if is_certain else ()
             if not is_certain:
-                notes.append(f"line {change.lineno}: {ast.unparse(change)} is not read")
+                unread.append(change)
         words = list[ast.expr]()
         for part in parts:
-            words += self._words_of(part, notes, read) if isinstance(part, ast.Starred) else [part]
+            words += self._words_of(part, unread, read) if isinstance(part, ast.Starred) else [part]
         return words
 
     def read_text(self, node: ast.expr) -> str:
@@ -291,7 +294,6 @@ def _read_change(
     unknown has the statement's text. None for others; the `changers` are functions that may change
     what they get.
     """
-    unknown = ast.Name(ast.unparse(one))
     match one:
         case ast.Assign([ast.Name(id=name)], ast.BinOp(ast.Name(id=same), ast.Add(), own)) if (
             name == same
@@ -312,13 +314,13 @@ def _read_change(
             | ast.AugAssign(ast.Subscript(ast.Name(id=name), key))
             | ast.Delete([ast.Subscript(ast.Name(id=name), key)])
         ):
-            return name, [], ast.Dict([key], [unknown])
+            return name, [], ast.Dict([key], [ast.Name(ast.unparse(one))])
         case ast.Expr(ast.Call(ast.Attribute(ast.Name(id=name)))):
-            return name, [], ast.Dict([None], [unknown])
+            return name, [], ast.Dict([None], [ast.Name(ast.unparse(one))])
         case ast.Expr(ast.Call(ast.Name(id=function), [ast.Name(id=name), *_])) if (
             function in changers
         ):
-            return name, [], ast.Dict([None], [unknown])
+            return name, [], ast.Dict([None], [ast.Name(ast.unparse(one))])
     return None
 
 
