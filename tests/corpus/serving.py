@@ -36,12 +36,15 @@ class Served:
             connection.answer(f"{404 if data is None else self.status} No", "Content-Length: 0")
             return
         says = [f"Accept-Ranges: {'bytes' if self.ranges else 'none'}"] * self.says_ranges
+        # Counted before it is sent: who asked may look at the count as soon as the bytes arrive.
         if connection.range and self.ranges:
-            self.sent_bytes += connection.answer_range(data, *says)
+            start, last = connection.range
+            self.sent_bytes += len(data[start : last + 1])
+            connection.answer_range(data, *says)
             return
         body = b"" if connection.method == "HEAD" else data
-        connection.answer("200 OK", f"Content-Length: {len(data)}", *says, body=body)
         self.sent_bytes += len(body)
+        connection.answer("200 OK", f"Content-Length: {len(data)}", *says, body=body)
 
 
 @contextmanager

@@ -46,14 +46,13 @@ class Connection:
         lines = (f"HTTP/1.1 {status}", *headers, "Connection: close", "", "")
         return self.send("\r\n".join(lines).encode() + body)
 
-    def answer_range(self, data: bytes, *headers: str) -> int:
-        """Answer as a good server would, and return the bytes of the body."""
+    def answer_range(self, data: bytes, *headers: str) -> None:
+        """Answer as a good server would."""
         start, last = self.range or (0, len(data) - 1)
         body = data[start : last + 1]
         said = f"Content-Range: bytes {start}-{start + len(body) - 1}/{len(data)}"
         length = f"Content-Length: {len(body)}"
         self.answer("206 Partial Content", said, length, *headers, body=body)
-        return len(body)
 
 
 @dataclass
