@@ -58,7 +58,7 @@ CEILINGS = {
     "product lines": 47_090,
     "test files": 183,
     "test lines": 37_020,
-    "benchmark lines": 7_160,
+    "benchmark lines": 6_960,
     "words of docs": 19_473,
     "words of CHANGELOG": 300,
     "lines of README": 120,
