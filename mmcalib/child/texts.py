@@ -380,12 +380,15 @@ def _find_bound(
 
     base = max(0, weight(ONE) - of_prompt.per_byte * ONE.measure_context().text_bytes)
     bound = TextBound(base_tokens=base, tokens_per_byte=of_prompt.per_byte)
-    tried = [ONE]
+    tried, refuses_orders = [ONE], False
     for request in conversations():
         try:
             text_bytes = request.measure_context().text_bytes
             more = weight(request) - base - of_prompt.per_byte * text_bytes
-        except Exception:  # noqa: BLE001, S112 - templates reject some orders of turns
+        except Exception:  # noqa: BLE001 - templates reject some orders of turns
+            if request.alternates:
+                return TextBound()
+            refuses_orders = True
             continue
         tried.append(request)
         each = -(-more // max(1, len(request.messages) - 1))
@@ -413,7 +416,7 @@ def _find_bound(
         # The template repeats some words, or the tokenizer makes more tokens than there are bytes.
         if weight(request) > most - gain or texts.count(request) > most:
             return TextBound()
-    return replace(bound, compared=len(tried))
+    return replace(bound, compared=len(tried), refuses_orders=refuses_orders)
 
 
 def _with_tools(bound: TextBound, weight: Callable[[ChatRequest], int]) -> TextBound:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import unicodedata
 from collections import Counter
@@ -138,7 +139,16 @@ class ChatRequest:
             answer_tokens=self.answer_tokens,
             plain=self.is_plain,
             least_answer_tokens=_tokens(self.fields.get(_LEAST_FIELD)) or 0,
+            alternates=self.alternates,
         )
+
+    @property
+    def alternates(self) -> bool:
+        """True if users and assistants take turns, after at most one system message."""
+        roles = [message.get("role") for message in self.messages]
+        turns = roles[roles[:1] == ["system"] :]
+        expected = itertools.cycle(("user", "assistant"))
+        return all(role == next_ for role, next_ in zip(turns, expected, strict=False))
 
     @property
     def answer_tokens(self) -> int | None:

@@ -29,7 +29,8 @@ class RequestText:
     counted after normalisation if that makes it longer; `tool_bytes` is the JSON of its tools.
     `answer_tokens` is the answer length that it requests, None if it sets none; vLLM must grant
     at least `least_answer_tokens`. Not `plain`: it also passes the template input of any length.
-    `given`: only the length of the text is known, `text_tokens` of it in tokens.
+    `given`: only the length of the text is known, `text_tokens` of it in tokens. It `alternates` if
+    users and assistants take turns, after at most one system message.
     """
 
     messages: int = 1
@@ -40,6 +41,7 @@ class RequestText:
     least_answer_tokens: int = 0
     given: bool = False
     text_tokens: int = 0
+    alternates: bool = True
 
     @property
     def is_countable(self) -> bool:
@@ -47,10 +49,10 @@ class RequestText:
         return not self.given or not (self.text_bytes or self.tool_bytes)
 
     @property
-    def sort_key(self) -> tuple[int, int, int, int, bool, int, bool, int]:
+    def sort_key(self) -> tuple[int, int, int, int, bool, int, bool, int, bool]:
         answer = -1 if self.answer_tokens is None else self.answer_tokens
-        words = self.messages, self.text_bytes, self.tool_bytes
-        return *words, answer, self.plain, self.least_answer_tokens, self.given, self.text_tokens
+        words = self.messages, self.text_bytes, self.tool_bytes, answer, self.plain
+        return *words, self.least_answer_tokens, self.given, self.text_tokens, self.alternates
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ class TextBound:
     message, per item and for tools besides their JSON (None if unbounded).
 
     It was at least what vLLM's renderer returned for each of `compared` requests; 0: no bound.
+    With `refuses_orders` the template refuses some conversations that do not alternate.
     """
 
     base_tokens: int = 0
@@ -122,10 +125,15 @@ class TextBound:
     tools_tokens: int | None = None
     tokens_per_byte: int = 1
     compared: int = 0
+    refuses_orders: bool = False
+
+    def may_refuse(self, request: RequestText) -> bool:
+        return self.refuses_orders and not request.alternates
 
     def max_tokens(self, request: RequestText, items: Mapping[Modality, int]) -> int | None:
-        """Tokens of a request without its items' placeholders; None if unbounded."""
-        if not request.plain or (request.tool_bytes and self.tools_tokens is None):
+        """Tokens of a request without its items' placeholders; None if unbounded or refused."""
+        is_modelled = request.plain and not self.may_refuse(request)
+        if not is_modelled or (request.tool_bytes and self.tools_tokens is None):
             return None
         total = self.base_tokens + self.message_tokens * request.messages
         total += self.tokens_per_byte * (request.text_bytes + request.tool_bytes)

@@ -68,6 +68,8 @@ def add_prompt_remedy(
             return add_remedy(gate, shape, alone)
     parts = count_prompts(gate, shapes, request, text)
     remedies = [f"split into {parts} prompts"] if parts else ["shorten the text"]
+    if text is None and gate.text.may_refuse(request):
+        remedies = ["let user and assistant alternate: the chat template refuses some orders"]
     if parts is None and text is None and not gate.text.compared:
         remedies = ["this model's text has no known limit: --allow-unknown accepts it"]
         if gate.encoder_decoder:

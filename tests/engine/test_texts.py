@@ -247,3 +247,16 @@ def test_an_added_token_of_one_letter_leaves_a_bound(lab, host: Any, tmp_path: P
     for request, tokens in zip(asked, counted, strict=True):
         most = some(bound.max_tokens(request.measure_context(), request.items()))
         assert expect(int, tokens) <= most
+
+
+@pytest.mark.parametrize("name", [QWEN, GEMMA])
+def test_orders_of_turns_that_the_template_refuses_have_no_bound(lab, name: str) -> None:
+    model = lab(name)
+    bound = model.host.ask(BoundTexts(("image",)), "bounding")
+    roles = ["user", "user"], ["assistant", "user"], ["system", "user", "assistant", "user"]
+    asked = [ChatRequest([{"role": role, "content": "a"} for role in turns]) for turns in roles]
+    counted = model.host.ask(CountTexts(tuple(asked)), "counting")
+    most = [bound.max_tokens(request.measure_context(), {}) for request in asked]
+    assert [isinstance(tokens, str) for tokens in counted] == [name == GEMMA] * 2 + [False]
+    assert [tokens is None for tokens in most] == [name == GEMMA] * 2 + [False]
+    assert expect(int, counted[2]) <= some(most[2])

@@ -138,6 +138,13 @@ def test_what_nothing_bounds_is_unknown() -> None:
     bound = TextBound(compared=1)
     assert admit_prompt(replace(GATE, text=bound), [], tooled).answer == "unknown"
     assert admit_prompt(replace(GATE, text=bound), [], odd).answer == "unknown"
+    gate, asked = replace(GATE, text=replace(bound, refuses_orders=True)), RequestText()
+    assert admit_prompt(gate, [], asked).answer == "fits"
+    asked = replace(asked, alternates=False)
+    found = admit_prompt(gate, [], asked)
+    assert add_prompt_remedy(gate, [], asked, found).remedy.startswith("let user and assistant ")
+    assert found.answer == "unknown"
+    assert admit_prompt(gate, [], asked, TokenRange.exactly(9)).answer == "fits"
     found = prompt(replace(GATE, text=TextBound()), [PAGE])
     assert found.answer == "unknown"
     assert found.remedy.startswith("this model's text has no known limit:")
