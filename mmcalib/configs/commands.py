@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 
@@ -132,17 +132,33 @@ def argument_of(option: str) -> str:
     return option.lstrip("-").partition("=")[0].partition(".")[0].replace("-", "_")
 
 
+class Unread(NamedTuple):
+    """What is not used of the text, and its line; `setting` is left out, its value is unknown."""
+
+    line: int
+    text: str
+    setting: str = ""
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.text}"
+
+
+def leave_out(line: int, what: str, why: str) -> Unread:
+    setting = what.removeprefix("the ")
+    return Unread(line, f"{what} is left out: {why}", "" if " " in setting else setting)
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """The words of a command in a container, script or program, and what is around them.
 
-    `unread` notes say what of it is not used. `name` is its container's, `model` what that names;
+    `unread` is what of it is not used. `name` is its container's, `model` what that names;
     a guess is that the container is vLLM's. `call` is the line that calls its function, if any.
     `extent` is the text around it that may name vLLM's release.
     """
 
     words: Sequence[Span]
-    unread: Sequence[str]
+    unread: Sequence[Unread]
     line: int
     environment: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
@@ -165,7 +181,7 @@ class Command:
             return []
         given, kept, unread = self.find_environment(place.start), *keep_known(self.words[place])
         files = [w for w in self.words[: place.start] if w.text.partition("=")[0] == "--env-file"]
-        unread = [*self.unread, *(f"line {w.line}: --env-file is not read" for w in files), *unread]
+        unread = [*self.unread, *(Unread(w.line, "--env-file is not read") for w in files), *unread]
         return [replace(self, words=kept, unread=unread, environment=given)]
 
     def find_environment(self, end: int) -> dict[str, str]:
@@ -230,12 +246,12 @@ def without_marks(text: str, unknown: str = "") -> str:
     return _REASON.sub(unknown, text)
 
 
-def keep_known(words: Sequence[Span]) -> tuple[list[Span], list[str]]:
+def keep_known(words: Sequence[Span]) -> tuple[list[Span], list[Unread]]:
     """Separate words that are known from notes about the others.
 
     An option whose value is unknown is left out with it.
     """
-    kept, notes, is_left_out = list[Span](), list[str](), False
+    kept, notes, is_left_out = list[Span](), list[Unread](), False
     for word in words:
         is_option = word.text.startswith("-")
         unknown, others = _REASON.findall(word.text), _TEMPLATE.findall(without_marks(word.text))
@@ -245,7 +261,7 @@ def keep_known(words: Sequence[Span]) -> tuple[list[Span], list[str]]:
             what = kept.pop().text if is_left_out else without_marks(word.text).partition("=")[0]
             what = what if is_left_out or is_option else "another word" if kept else "the model"
             why = one_line(", ".join(unknown).translate(_SHOWN))
-            notes.append(f"line {word.line}: {what} is left out: {why}")
+            notes.append(leave_out(word.line, what, why))
             is_left_out = is_left_out or (is_option and "=" not in without_marks(word.text))
         elif is_option or not is_left_out:
             is_left_out = False

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 import yaml
 
-from mmcalib.configs.commands import OTHERS, Command, Span, argument_of, mark_unknown
+from mmcalib.configs.commands import OTHERS, Command, Span, Unread, argument_of, mark_unknown
 from mmcalib.configs.shell import ORPHANS, Script
 from mmcalib.options.run import DERIVED_ARGUMENTS, KEPT_ARGUMENTS
 from mmcalib.text import one_line, serve_option
@@ -191,7 +191,7 @@ class _Container:
         if more := self.environment.get("VLLM_ADDITIONAL_ARGS"):
             script = Script(more, {}, None, _line(self.path[-1]))
             own += [word for command in script.commands for word in command.words]
-        unread = [f"line {_line(node)}: {what} is not read" for what, node in self._find_unread()]
+        unread = [Unread(_line(node), f"{what} is not read") for what, node in self._find_unread()]
         found = self._find_servers(own)
         # Several commands of one container's script are told apart by their lines.
         name = (_scalar(self.fields.get("name")) or name) if len(found) == 1 else ""
@@ -212,7 +212,7 @@ class _Container:
 
     def _find_servers(self, words: list[Span]) -> list[Command]:
         """Find them in the command line after these words, or in the script that a shell runs."""
-        notes = list[str]()
+        notes = list[Unread]()
         if self.form is _SCRIPTS:
             # Llama-swap runs no shell.
             is_swap = fields_of(self.path[-2]).get("cmd") is self.path[-1]
@@ -227,8 +227,8 @@ class _Container:
             if is_script and words[0].text.endswith("sh") and value is not None:
                 rest = [self._expand(_scalar(more) or "") for _, more in items[at:]]
                 if rest and not re.search(r"\$\{?[@*\d]", value):
-                    own = f"line {_line(items[at][1])}: the script uses none of the words after it"
-                    notes.append(own)
+                    own = "the script uses none of the words after it"
+                    notes.append(Unread(_line(items[at][1]), own))
                 servers = self._read_script(one, positional=rest[1:]).find_servers()
                 return [replace(server, unread=[*server.unread, *notes]) for server in servers]
             if one is node and value is not None:
@@ -236,14 +236,14 @@ class _Container:
                 if len(script.commands) > 1:
                     return self._read_script(one).find_servers()
                 words += [word for command in script.commands for word in command.words]
-                notes += [note for note in script.notes if not note.endswith(ORPHANS)]
+                notes += [note for note in script.notes if note.text != ORPHANS]
             else:
                 shown = self.text[one.start_mark.index : end_of(one)]
                 is_text = value is not None and one.tag not in _NO_TEXT
                 text = self._expand(value or "") if is_text else mark_unknown(shown, "is no text")
                 words.append(_span(text, one, "list" if is_flow(node) else "item"))
                 if re.match(r"(--[\w.-]+|\S*vllm) +[\w-]", text):
-                    notes.append(f"line {_line(one)}: {one_line(text)} is one word, not several")
+                    notes.append(Unread(_line(one), f"{one_line(text)} is one word, not several"))
         image = _scalar(self.fields.get("image") or self.fields.get("repository")) or ""
         # The router of production-stack has arguments and an image of its own too.
         has_own = not _SERVERS.isdisjoint(self.fields) or (not image and "extraArgs" in self.fields)

@@ -15,7 +15,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
-from mmcalib.configs.commands import Command, Span, mark_unknown
+from mmcalib.configs.commands import Command, Span, Unread, leave_out, mark_unknown
 from mmcalib.text import serve_option
 
 _CALLS: Final = ("LLM", "EngineArgs", "AsyncEngineArgs")
@@ -102,7 +102,7 @@ def evaluate_arithmetic(text: str) -> int | None:
 def _read_call(node: ast.Call, name: str, inlining: _Inlining, later: dict[str, int]) -> Command:
     if len(node.keywords) > _MOST_ARGUMENTS:
         raise OverflowError
-    words, notes, model = dict[str, list[str]](), list[str](), None
+    words, notes, model = dict[str, list[str]](), list[Unread](), None
     inlining.line = node.lineno
     given = [("model" if at == 0 else "", one) for at, one in enumerate(node.args)]
     for key, value in (*given, *((one.arg or "", one.value) for one in node.keywords)):
@@ -113,14 +113,14 @@ def _read_call(node: ast.Call, name: str, inlining: _Inlining, later: dict[str, 
                 model = str(found) if argument == "model" else model
             except _UNKNOWN:
                 words.pop(argument, None)
-                what = f"{argument} is left out: {ast.unparse(own)} is known only when it runs"
-                notes.append(f"line {value.lineno}: {what}")
+                why = f"{ast.unparse(own)} is known only when it runs"
+                notes.append(leave_out(value.lineno, argument, why))
     for argument, line in later.items():
         words.pop(argument, None)
-        notes.append(f"line {line}: {argument} is left out: it is set again here")
+        notes.append(leave_out(line, argument, "it is set again here"))
     words.pop("model", None)
     if name == "LLM" and _BATCH not in words:
-        notes.append(f"line {node.lineno}: {_BATCH} is read as vllm serve's default, not LLM's")
+        notes.append(Unread(node.lineno, f"{_BATCH} is read as vllm serve's default, not LLM's"))
     spans = [Span(word, line=node.lineno) for option in words.values() for word in option]
     return Command(spans, notes, node.lineno, model=model)
 
@@ -177,7 +177,7 @@ class _Inlining(ast.NodeTransformer):
             with suppress(RecursionError):
                 parts = [] if id(node) in read else self._words_of(node, unread, read)
                 words = [Span(self.read_text(one), line=one.lineno) for one in parts]
-                notes = [f"line {one.lineno}: {ast.unparse(one)} is not read" for one in unread]
+                notes = [Unread(one.lineno, f"{ast.unparse(one)} is not read") for one in unread]
                 inner = (part for one in unread for part in ast.walk(one))
                 named = {part.value for part in inner if isinstance(part, ast.Constant)}
                 for at, word in enumerate(words):

@@ -20,7 +20,7 @@ from typing import Any, Final
 import yaml
 
 from mmcalib.configs import commands, manifests
-from mmcalib.configs.commands import Command, Span, argument_of, split_choice, split_model
+from mmcalib.configs.commands import Command, Span, Unread, argument_of, split_choice, split_model
 from mmcalib.configs.programs import read_program
 from mmcalib.configs.shell import ORPHANS, Script
 from mmcalib.engine.messages import ParseServeConfig
@@ -90,7 +90,7 @@ class WrittenConfiguration:
     spans: tuple[Span, ...] = ()
     environment: tuple[str, ...] = ()
     releases: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
+    unread: tuple[Unread, ...] = ()
     repeated_keys: tuple[str, ...] = ()
     broken: str = ""
 
@@ -113,16 +113,16 @@ class WrittenConfiguration:
 
     def no_model_error(self, where: str = "") -> UsageError:
         """Return the error for no model, with why the file's is left out, if that is known."""
-        reasons = [note for note in self.unread if "model is left out: " in note] or self.unread
-        said = ": ".join([f"no model given{where}", *filter(None, ["; ".join(reasons[:3])])])
+        reasons = [note for note in self.unread if note.setting.endswith("model")] or self.unread
+        why = "; ".join(map(str, reasons[:3]))
+        said = f"no model given{where}{': ' if why else ''}{why}"
         return UsageError(said, hint="--model MODEL, or --config FILE with one")
 
     @property
     def left_out(self) -> list[str]:
         """The notes about settings whose value is unknown, and that no flag of the user's sets."""
-        found = ((re.search(r": ([\w-]+) is left out: ", note), note) for note in self.unread)
-        given = {argument_of(flag) for flag in self.flags}
-        return [note for name, note in found if name and argument_of(name[1]) not in given]
+        given = {"", *map(argument_of, self.flags), *(["model"] if self.model else [])}
+        return [str(note) for note in self.unread if argument_of(note.setting) not in given]
 
     @property
     def every_flag(self) -> tuple[str, ...]:
@@ -320,7 +320,7 @@ def _read_script(text: str, offset: int | None) -> list[Command]:
     if not is_first or others or any(one.environment for one in script.commands):
         return script.find_servers()
     variables = {} if plain == text else dict.fromkeys(re.findall(r"(?m)^(\w+)=", text), "")
-    notes = [note for note in script.notes if not note.endswith(ORPHANS)]
+    notes = [note for note in script.notes if note.text != ORPHANS]
     return Command(words, notes, script.commands[0].line, variables).find_server(starts=True)
 
 
@@ -357,11 +357,12 @@ def _from_command(written: WrittenConfiguration, command: Command) -> WrittenCon
     is_unit = re.search(r"(?m)^(ExecStart=|\[program:)", written.text) is not None
     options = [(w.text.partition("=")[0], w) for w in command.words if w.text[:2] == "--"]
     again, last = "is given again, and only the last is read", dict(options)
-    unread += (f"line {w.line}: {name} {again}" for name, w in options if last[name] is not w)
+    unread += (Unread(w.line, f"{name} {again}") for name, w in options if last[name] is not w)
     found = map(_SOURCE.match, written.text.splitlines() if is_unit else ())
-    unread += (f"line {at}: {one[1]} is not read" for at, one in enumerate(found, 1) if one)
+    unread += (Unread(at, f"{one[1]} is not read") for at, one in enumerate(found, 1) if one)
     if own_model and command.model and own_model != command.model:
-        unread.append(f"line {command.line}: {command.model} is not read, but --model {own_model}")
+        which = f"{command.model} is not read, but --model {own_model}"
+        unread.append(Unread(command.line, which))
     has_places = all(word.start >= 0 for word in command.words)
     around = written.text[slice(*command.extent)]
     releases = {*_RELEASE.findall(re.sub(r"(?m)^\s*#.*", "", around))}
@@ -436,16 +437,16 @@ def _reject_foreign(written: WrittenConfiguration, documents: Sequence[Any]) -> 
         raise UsageError(said, hint=_HINT)
 
 
-def _read(path: Path) -> tuple[str, list[yaml.Node], list[str]]:
+def _read(path: Path) -> tuple[str, list[yaml.Node], list[Unread]]:
     """Return the file's text, its YAML documents and notes about these. Raises UsageError."""
     if not path.is_file():
         hint = "pass the file that vllm serve reads"
         raise UsageError(f"--config {path}: no such file", hint=hint)
-    documents, notes = list[yaml.Node](), list[str]()
+    documents, notes = list[yaml.Node](), list[Unread]()
     try:
         data = read_document(path, _MAX_BYTES)
         if data[:2] == b"#!" and b"\r\n" in data:
-            notes.append("line 1: no shell starts a script with Windows' line endings")
+            notes.append(Unread(1, "no shell starts a script with Windows' line endings"))
         text = data.decode(encoding_of(data)).replace("\r\n", "\n")
         # Compose without tags, so that YAML constructs no objects yet.
         for root in yaml.compose_all("" if path.suffix == ".md" else text, yaml.SafeLoader):
@@ -455,7 +456,7 @@ def _read(path: Path) -> tuple[str, list[yaml.Node], list[str]]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         if mark and any(isinstance(root, yaml.MappingNode) for root in documents):
-            notes.append(f"line {1 + mark.line}: YAML ends here; read in part")
+            notes.append(Unread(1 + mark.line, "YAML ends here; read in part"))
     except OSError as error:
         raise UsageError(f"--config {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -463,7 +464,7 @@ def _read(path: Path) -> tuple[str, list[yaml.Node], list[str]]:
     return text, documents, notes
 
 
-def _expanded_size(node: yaml.Node, depth: int, sizes: dict[int, int], notes: list[str]) -> int:
+def _expanded_size(node: yaml.Node, depth: int, sizes: dict[int, int], notes: list[Unread]) -> int:
     """Count the values after aliases are expanded, and note keys that are repeated.
 
     Raises OverflowError for too many values.
@@ -473,7 +474,9 @@ def _expanded_size(node: yaml.Node, depth: int, sizes: dict[int, int], notes: li
         keys = parts[::2] if isinstance(node, yaml.MappingNode) else []
         last = {str(key.value): key for key in keys}
         notes += (
-            f"line {key.start_mark.line + 1}: {key.value} is given again, and only the last is read"
+            Unread(
+                key.start_mark.line + 1, f"{key.value} is given again, and only the last is read"
+            )
             for key in keys
             if last[str(key.value)] is not key and key.value != "<<"
         )

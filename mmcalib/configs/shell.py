@@ -15,7 +15,15 @@ from typing import Final
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
-from mmcalib.configs.commands import HIDDEN, OTHERS, Command, Span, mark_unknown, without_marks
+from mmcalib.configs.commands import (
+    HIDDEN,
+    OTHERS,
+    Command,
+    Span,
+    Unread,
+    mark_unknown,
+    without_marks,
+)
 from mmcalib.configs.programs import evaluate_arithmetic
 from mmcalib.text import one_line
 
@@ -89,7 +97,7 @@ class Script:
         # The line of the outermost call of a function, while that runs.
         self.call: int = outer.call if outer else 0
         self.commands: list[Command] = outer.commands if outer else []
-        self.notes: list[str] = outer.notes if outer else []
+        self.notes: list[Unread] = outer.notes if outer else []
         # What may still be expanded.
         self.left: list[int] = outer.left if outer else [_MAX_STEPS]
         node = Parser(_BASH).parse(self.source).root_node
@@ -97,7 +105,7 @@ class Script:
         while node.has_error and not (node.is_error or node.is_missing):
             node = next(child for child in node.children if child.has_error)
         if node.has_error:
-            self.notes.append(f"line {self._line(node)}: bash's grammar ends here; read in part")
+            self.notes.append(Unread(self._line(node), "bash's grammar ends here; read in part"))
 
     def find_servers(self) -> list[Command]:
         """Return the servers that it starts; each has the notes of the whole script."""
@@ -184,7 +192,7 @@ class Script:
             raise OverflowError
 
     def _note(self, node: Node, *, may_set_any: bool = False) -> None:
-        self.notes.append(f"line {self._line(node)}: {one_line(self._source(node))} is not read")
+        self.notes.append(Unread(self._line(node), f"{one_line(self._source(node))} is not read"))
         if may_set_any:
             self.variables[OTHERS] = [f"may be set by line {self._line(node)}, which is not read"]
 
@@ -277,11 +285,11 @@ class Script:
                 self.positional, self.functions[name], self.call = before, body, call
             case [name, *_] if name.startswith("--"):
                 self.commands.append(command)
-                self.notes.append(f"line {command.line}: {ORPHANS}")
+                self.notes.append(Unread(command.line, ORPHANS))
             case [*texts] if _TALKERS.isdisjoint(PurePath(text).name for text in texts[:2]):
                 self.commands.append(command)
                 if texts[0] == "xargs":
-                    self.notes.append(f"line {command.line}: what xargs adds is not read")
+                    self.notes.append(Unread(command.line, "what xargs adds is not read"))
                 for at, word in enumerate(words[1:], 3):
                     if _QUOTED.search(word.text):
                         script = re.sub(r"\A--?[\w-]+=", "", word.text)

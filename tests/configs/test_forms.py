@@ -27,7 +27,7 @@ def heard(folder: Path, name: str, text: str, choice: str = "") -> tuple[str, li
     """The flags of a server of `MODEL`, and the notes on what is not read."""
     found = read(folder, name, text, choice)
     assert found.model == MODEL
-    return " ".join(found.file_flags), list(found.unread)
+    return " ".join(found.file_flags), [*map(str, found.unread)]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -281,13 +281,13 @@ def test_yaml_of_another_program_is_no_configuration(tmp_path: Path, text: str) 
 
 def test_windows_line_endings_of_a_script_are_named(tmp_path: Path) -> None:
     found = read(tmp_path, "a.sh", f"#!/bin/sh\r\nvllm serve \\\r\n  {MODEL}\r\n")
-    assert found.unread == ("line 1: no shell starts a script with Windows' line endings",)
+    assert found.unread == ((1, "no shell starts a script with Windows' line endings", ""),)
 
 
 def test_an_item_of_several_words_is_named(tmp_path: Path) -> None:
     text = f"image: vllm/vllm-openai\nargs: [--model, {MODEL}, --max-num-seqs 8]\n"
     found = read(tmp_path, "a.yaml", f"kind: Pod\n{text}")
-    assert found.unread == ("line 3: --max-num-seqs 8 is one word, not several",)
+    assert found.unread == ((3, "--max-num-seqs 8 is one word, not several", ""),)
 
 
 @pytest.mark.parametrize(("name", "said"), [("a.ipynb", "is a notebook"), ("a.hcl", "has no form")])

@@ -84,7 +84,7 @@ def every_form(host: EngineHost, made: Calibration, folder: Path) -> dict[str, d
 def read_back(host: EngineHost, file: Path) -> dict[str, Any]:
     """Let mmcalib read its own form, and return what vLLM reads in that."""
     written = read_configuration(file)
-    assert [note for note in written.unread if "not LLM's" not in note] == []
+    assert [note for note in written.unread if "not LLM's" not in note.text] == []
     return dict(host.ask(written.parse_request, "parsing").engine_args)
 
 
