@@ -18,7 +18,7 @@ from mmcalib.corpus.chat import ChatRequest, Prompt
 from mmcalib.corpus.grammar import Grammar
 from mmcalib.corpus.lines import NOT_MODELLED, OFFLINE, BadRequest
 from mmcalib.corpus.requests import Reading, RequestLines
-from mmcalib.corpus.urls import REMOTE
+from mmcalib.corpus.urls import OUTSIDE, REMOTE
 from mmcalib.domain.items import ByteSource, Item, Skipped, TextCounting
 from mmcalib.domain.model import BODY_BYTES
 from mmcalib.domain.shapes import (
@@ -284,7 +284,7 @@ def admit_item(
     counting: TextCounter | None = None,
     grammar: Grammar | None = None,
 ) -> Admission:
-    """Decide whether an item fits. Raises TypeError for other types, UsageError outside `root`."""
+    """Decide whether an item fits. Raises TypeError for other types."""
     if isinstance(item, Mapping) and not is_cell(item):
         if OFFLINE in item:
             return _admit_offline(gate, item)
@@ -377,6 +377,8 @@ def answer_unusable(reason: str) -> Admission:
         return _undecided_elsewhere(reason)
     if reason.endswith(NOT_MODELLED):
         return leave_unknown(reason, _ASK)
+    if reason.startswith(OUTSIDE):
+        return leave_unknown(reason, "name its folder: --allowed-local-media-path DIR")
     remedy = "correct the request, or leave it out"
     return reject(reason, remedy, basis="none", unread=reason_kind(reason))
 

@@ -49,10 +49,9 @@ class Calibration(CalibrationDocument):
 
         `item` is a path, URL, bytes or binary file (mmcalib reads only the header), a `PIL.Image`,
         pixels, a clip as its frames, audio as `(array, rate_hz)`, a shape, or a chat request with
-        files in `allowed_local_media_path` (default: the working folder). An unreadable item does
-        not fit. A remote one is unknown, unless its host is in `allowed_media_domains`.
-
-        Raises TypeError for other types, UsageError as `gate` does or for files outside that one.
+        files in `allowed_local_media_path` (default: the working folder; others are unknown). An
+        unreadable item does not fit. A remote one is unknown, unless its host is in
+        `allowed_media_domains`. Raises TypeError for other types, UsageError as `gate` does.
         """
         counting = self.counting if isinstance(item, Mapping) else None
         with allow_hosts(allowed_media_domains):

@@ -40,8 +40,9 @@ def check(
     """Yield one answer per item and prompt: of `data` (as for `resolve`), `requests`, then `lines`,
     each a path, a URL or a chat request. Files without media or a media file's name are `Skipped`.
 
-    Raises CorpusError for a missing source, UsageError if the calibration has no costs or a request
-    leaves the allowed root (default: its file's folder; for `lines`, the working folder).
+    A request that leaves the allowed root (default: its file's folder; for `lines`, the working
+    folder) is unknown. Raises CorpusError for a missing source, UsageError for a calibration
+    without costs.
     """
     with Scratch() as scratch:
         gate = _Gate(calibration.gate, scratch.path, calibration.counting)

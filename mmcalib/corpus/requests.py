@@ -66,7 +66,9 @@ class RequestLines:
         self._remember = lru_cache(_MAX_NAMES)(self._find) if how.at_rest else self._find
 
     def prompt(self, origin: str, line: bytes) -> Prompt | Skipped:
-        """Parse a line; `Skipped` if unusable. Raises UsageError for files outside the root."""
+        """Parse a line; `Skipped` if unusable. For files outside the root raises UsageError, but
+        with `as_sent` only that request is unusable.
+        """
         grammar = self._how.grammar
         try:
             request, _ = parse_line(line, origin, as_sent=self._how.as_sent)
@@ -123,10 +125,11 @@ class RequestLines:
             # Inline data are too large to remember.
             return (self._find if urls.is_inline(medium[1]) else self._remember)(*medium, paths)
         except urls.OutsideRoot as error:
-            raise UsageError(
-                f"{origin}: {one_line(str(error))} is outside the allowed folder {self._root}",
-                hint="--allowed-local-media-path DIR",
-            ) from error
+            path = one_line(str(error))
+            if self._how.as_sent:
+                raise BadRequest(f"{urls.OUTSIDE} {self._root}: {path}") from error
+            said = f"{origin}: {path} is {urls.OUTSIDE} {self._root}"
+            raise UsageError(said, hint="--allowed-local-media-path DIR") from error
 
     def _find(self, part_type: UrlType, url: str, paths: bool) -> Item:
         if urls.is_inline(url):

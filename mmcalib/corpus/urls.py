@@ -21,6 +21,7 @@ from mmcalib.storage.location import MEMBER_MARK, NOT_ALLOWED
 from mmcalib.text import decode_base64
 
 REMOTE = f"remote URL: {NOT_ALLOWED}"
+OUTSIDE = "outside the allowed folder"
 
 # Schemes for `--data`. fsspec's other schemes may lead back to the local disk.
 _REMOTE_SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "hf")
@@ -33,7 +34,7 @@ _UNSERVED = "vLLM does not load {}:// URLs, only http, https, file and data"
 _BARE_BASE64 = re.compile(r"[A-Za-z0-9+/]{300,}={0,2}")
 
 
-class OutsideRoot(ValueError):  # noqa: N818 - a value in flight, turned into UsageError
+class OutsideRoot(ValueError):  # noqa: N818 - a value in flight
     """The file is outside the allowed root; the message is its path."""
 
 

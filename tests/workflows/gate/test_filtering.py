@@ -1,6 +1,7 @@
 """`mmcalib.filter`: of a dataset those samples that fit, and nothing decoded."""
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from PIL import Image
 
 import mmcalib
-from mmcalib.errors import CorpusError, UsageError
+from mmcalib.errors import CorpusError
 from mmcalib.gate.admission import Admission
 from tests.corpus.media import asking, png
 from tests.programs import run_python
@@ -187,8 +188,12 @@ def test_requests_name_files_below_a_folder(tmp_path: Path) -> None:
         requests.append(asking(path.as_uri()))
     kept = mmcalib.filter(requests, calibration(), allowed_local_media_path=tmp_path)
     assert kept == requests[:1]
-    with pytest.raises(UsageError, match="outside the allowed folder"):
-        mmcalib.filter(requests, calibration())
+    assert mmcalib.filter(requests, calibration()) == []
+    answer = calibration().admits(requests[0])
+    folder = os.path.realpath(".")
+    assert answer.reason == f"outside the allowed folder {folder}: {tmp_path}/{FITS}.png"
+    assert answer.remedy == "name its folder: --allowed-local-media-path DIR"
+    assert answer.answer == "unknown"
 
 
 def test_what_is_dropped_is_told(caplog: pytest.LogCaptureFixture) -> None:
