@@ -64,7 +64,11 @@ def summary(
     # Remedies first, because they have a price.
     settings = sorted(_settings(calibration) if passes else (), key=lambda row: row[-1] != "r")
     if len(settings) > (most := room - _LEAST_NOTES):
-        settings[most - 1 :] = [(f"and {len(settings) - most + 1} more", "", "", "")]
+        # Then what makes items smaller.
+        settings.sort(key=lambda row: (row[-1] != "r", "…" not in row[0]))
+        others = settings[most - 1 :]
+        named = ", ".join(f"{name.strip()} {value}" for name, value, *_ in others)
+        settings[most - 1 :] = [(f"and {len(others)} more", "", named, "")]
     notes = list(_notes(calibration, room - len(settings), width))
     if len(notes) < room - len(settings):
         notes.append(Text())

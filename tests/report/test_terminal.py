@@ -112,7 +112,10 @@ def test_a_remedy_is_shown_where_not_all_settings_are() -> None:
     evidence = [*found.evidence, found.evidence[0].model_copy(update=lower)]
     page = shown(found.model_copy(update={"evidence": evidence}))
     assert re.search(r"^gpu_memory_utilization +0\.913 .*r$", page, re.MULTILINE)
-    assert re.search(r"^and \d+ more", page, re.MULTILINE)
+    # The cap of an item goes before the limits of a request.
+    assert re.search(
+        r"^videos…longest_edge .*\nlimit_mm_per_prompt .*\nand 4 more +max_", page, re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
