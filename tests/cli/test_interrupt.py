@@ -30,7 +30,7 @@ def test_an_interrupt_ends_it_and_keeps_earlier_results(sign, code: int, media, 
     ):
         wait_until(lambda: mark.exists() or process.poll() is not None, 30)
         process.send_signal(sign)
-        _, err = process.communicate(timeout=10)
+        _, err = process.communicate(timeout=30)
     assert process.returncode == code, err
     assert "Traceback" not in err
     assert ("interrupted" in err) == (sign == signal.SIGINT)

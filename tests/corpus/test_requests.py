@@ -711,7 +711,7 @@ def test_long_lines_take_little_memory(pictures: Path) -> None:
                 file.write(b"A" * MIB)
             file.write(end + b"\n")
         file.write(GOOD + b"\n" + b"[" * 100 * MIB)
-    done = run_python("-c", READ, path, timeout=20, check=True)
+    done = run_python("-c", READ, path, timeout=60, check=True)
     read, items, rss_mib = json.loads(done.stdout)
     long = "line is longer than 48 MiB"
     assert read == ["good", long, "good", "good", "good", long]

@@ -111,7 +111,7 @@ def test_closing_ends_what_the_child_started(tmp_path: Path) -> None:
     with EngineHost(log=tmp_path / "log", python=parent):
         wait_until(lambda: worker.is_file() and worker.read_text().strip())
         assert is_alive(int(worker.read_text()))
-    wait_until(lambda: not is_alive(int(worker.read_text())), 5)
+    wait_until(lambda: not is_alive(int(worker.read_text())))
 
 
 def test_the_child_sees_the_gpus_that_the_user_chose() -> None:

@@ -123,7 +123,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     folder = tmp_path_factory.mktemp("hostile")
     for name, write in FILES.items():
         write(folder / name)
-    done = run_python("-c", READ, folder, timeout=20)
+    done = run_python("-c", READ, folder, timeout=60)
     assert done.returncode == 0, done.stderr
     return Outcome(**json.loads(done.stdout.splitlines()[-1]))
 

@@ -74,11 +74,11 @@ def test_a_scan_with_stopped_workers_ends_at_once_and_leaves_none(sign, code, tm
         for pid in workers:
             os.kill(pid, signal.SIGSTOP)
         process.send_signal(sign)
-        _, err = process.communicate(timeout=15)
+        _, err = process.communicate(timeout=30)
         server.hang.set()
     assert process.returncode == code
     assert "Traceback" not in err
-    wait_until(lambda: not any(map(is_alive, workers)), 5)
+    wait_until(lambda: not any(map(is_alive, workers)))
     assert started_with(f"HOME={tmp_path}\0") == []
 
 
@@ -186,7 +186,7 @@ def test_a_stopped_engine_does_not_outlive_a_parent_that_is_killed(tmp_path: Pat
     parent.kill()
     parent.communicate()
     try:
-        wait_until(lambda: not is_alive(child), 10)
+        wait_until(lambda: not is_alive(child))
     finally:
         if is_alive(child):
             os.kill(child, signal.SIGKILL)
@@ -227,7 +227,7 @@ def holder(tmpdir: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_an_end_leaves_nothing(holder: subprocess.Popen[str], tmpdir: Path, tmp_path: Path) -> None:
     (folder,) = tmpdir.iterdir()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    holder.communicate(timeout=20)
+    holder.communicate(timeout=30)
     assert os.listdir(tmpdir) == []
     assert (tmp_path / "elsewhere" / "mine").read_text() == "mine"
 
