@@ -45,7 +45,8 @@ class SampleFilter:
             item = self.key(sample) if self.key else sample
             answer = self.admits(item)
         except TypeError as error:
-            error.add_note(f"sample {self._asked}")
+            more = "" if self.key else "; key=... names the item of each sample"
+            error.add_note(f"sample {self._asked}{more}")
             raise
         self._asked += 1
         if answer.fits or (self.allow_unknown and answer.answer == "unknown"):

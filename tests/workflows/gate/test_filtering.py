@@ -177,7 +177,7 @@ def test_key_says_what_of_a_sample_is_asked_about() -> None:
         mmcalib.filter(samples, calibration())
     with pytest.raises(TypeError) as caught:
         mmcalib.filter([*pictures(), 7], calibration())
-    assert caught.value.__notes__ == ["sample 4"]
+    assert caught.value.__notes__ == ["sample 4; key=... names the item of each sample"]
 
 
 def test_requests_name_files_below_a_folder(tmp_path: Path) -> None:
