@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import fnmatch
 import os
@@ -237,7 +238,7 @@ class PathsSource(Files[str]):
                 start = one_line(os.fsdecode(line[:_MAX_LINE_BYTES]))
                 yield Skipped(start, f"line is longer than {_MAX_LINE_BYTES >> 10} KiB")
             elif line.strip():
-                path = os.fsdecode(line.rstrip(b"\r\n"))
+                path = os.fsdecode(line.rstrip(b"\r\n").removeprefix(codecs.BOM_UTF8))
                 if self._tag and is_size(path):
                     path = with_tag(path, f"{self._tag}{number}")
                 yield os.path.abspath(path) if Location.of(path).is_file else path

@@ -16,6 +16,7 @@ from mmcalib.corpus.tables import HfDatasetSource
 from mmcalib.domain.shapes import is_size
 from mmcalib.errors import UsageError
 from mmcalib.storage.location import NOT_ALLOWED, Location, is_allowed, is_http
+from mmcalib.storage.tables import is_saved
 from mmcalib.text import one_line
 
 STDIN = "-"
@@ -47,6 +48,8 @@ def find_sources(data: str | Path, *, given_as: str = "--data DIR") -> Iterator[
 
 
 def _resolve_name(data: str, given_as: str) -> Source:
+    if is_saved(data):
+        data = f"{HfDatasetSource.scheme}://{os.path.abspath(data)}"
     location = Location.of(data)
     if data in _EMPTY:
         raise UsageError(f"--data {data!r} is empty", hint="--data . reads the working folder")

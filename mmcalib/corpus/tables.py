@@ -18,8 +18,20 @@ from mmcalib.storage.location import MEMBER_MARK, Location, member_path, url_of
 from mmcalib.storage.tables import Cell, Query, batch_rows, open_dataset, open_table
 from mmcalib.text import MISSING, NO_FILE, one_line
 
-# A table with a string column of one of these names is a table of prompts.
-TEXT_COLUMNS = ("prompt", "question", "text", "caption", "query", "instruction")
+# A table with a column of one of these names, of strings or of turns, is a table of prompts.
+TEXT_COLUMNS = (
+    *("prompt", "question", "text", "caption", "query", "instruction"),
+    *("messages", "conversations", "conversation", "texts"),
+)
+# Strings in columns of these names are paths.
+PATH_COLUMNS = tuple(
+    f"{name}{ending}"
+    for name in ("file", "image", "video", "audio")
+    for ending in ("", "s", "_path", "_name", "_filepath")
+)
+
+# Names of columns in an error.
+_MOST_NAMES = 8
 
 # Items do not carry the bytes of larger media: they are read again when needed.
 MOST_SENT_BYTES = 1 << 24
@@ -31,15 +43,16 @@ Row = Mapping[str, object]
 # One medium of a row: the item to count, and the modality of its content part.
 _Medium = tuple[Item | Skipped, Modality]
 
-# A row's number, the row, and the names of its text columns.
-_TableRow = tuple[int, Row, Sequence[str]]
+# A row's number, the row, and the names of its text columns; None if rows are no requests.
+_TableRow = tuple[int, Row, Sequence[str] | None]
 
 
 class _TableSource:
     """The rows of the table at `path` as items and prompts; `scheme` opens its cells.
 
-    Media are cells of `{bytes, path}` as `datasets` writes them, lists of such cells, and plain
-    binary columns whose first value starts like a media file.
+    Media are cells of `{bytes, path}` as `datasets` writes them, paths in `PATH_COLUMNS`, lists of
+    both, and plain binary columns whose first value starts like a media file. Each row is a request
+    if the table has a text column or lists of media.
     """
 
     scheme: str
@@ -65,11 +78,15 @@ class _TableSource:
     def prompts(self) -> Iterator[Prompt | Skipped]:
         for entry in self._rows(prompts_only=True):
             if not isinstance(entry, Skipped):
-                yield self._prompt(*entry)
-                del entry
+                number, row, texts = entry
+                prompt = self._prompt(number, row, texts or ())
+                # An empty list and no text is no request.
+                if texts or isinstance(prompt, Skipped) or prompt.items:
+                    yield prompt
+                del entry, row
 
     def _rows(self, *, prompts_only: bool = False) -> Iterator[_TableRow | Skipped]:
-        """Yield all rows; with `prompts_only`, none if the table has no text column."""
+        """Yield all rows; with `prompts_only`, none if they are no requests."""
         raise NotImplementedError
 
     def _resolve_path(self, path: str) -> Item | Skipped:
@@ -85,17 +102,22 @@ class _TableSource:
                 return Skipped(origin, one_line(f"{item.path}: {item.reason}"))
             items.append(drop_data(item))
             parts.append(url_part(PART_OF[modality], url_of(item.path)))
-        words = (row[column] for column in texts)
-        parts += [text_part(text) for text in words if isinstance(text, str)]
+        parts += [text_part(text) for column in texts for text in _texts(row[column])]
         return Prompt(origin, tuple(items), ChatRequest.of_user(parts))
 
-    def _items(self, number: int, row: Row, texts: Sequence[str]) -> Iterator[Item | Skipped]:
+    def _items(
+        self, number: int, row: Row, texts: Sequence[str] | None
+    ) -> Iterator[Item | Skipped]:
         """Yield the media of a row, without bytes if `prompts` uses them too."""
-        item = None
+        item, is_request = None, texts is not None
         for item, _ in self._media(number, row):
-            yield drop_data(item) if texts and isinstance(item, Item) else item
-        known = [] if texts or item else [row[name] for name in self.columns]
-        if known and all(value in _EMPTY for value in known):
+            yield drop_data(item) if is_request and isinstance(item, Item) else item
+        known = [] if item else [row[name] for name in self.columns]
+        if any(value not in (*_EMPTY, []) for value in known):
+            yield Skipped(
+                f"{self.path}:{number}", "no cell of its row has bytes or a path of media"
+            )
+        elif known and not is_request:
             yield Skipped(f"{self.path}:{number}", MISSING)
 
     def _media(self, number: int, row: Row) -> Iterator[_Medium]:
@@ -110,6 +132,8 @@ class _TableSource:
         match value:
             case {"bytes": bytes() as data, **rest}:
                 yield self._cell_medium(location, data, str(rest.get("path") or ""))
+            case str() if cell.column.lower() in PATH_COLUMNS:
+                yield from self._medium(cell, {"path": value})
             case {"path": str() as path} if is_size(path):
                 item = Item(with_tag(path, f"{self.path}:{cell.member}"))
                 try:
@@ -127,6 +151,19 @@ class _TableSource:
         return Item(location, byte_source=source), guess_modality(data, extension_of(path))
 
 
+def _texts(value: object, name: str = "") -> Iterator[str]:
+    """Yield the texts of a cell, or of the turns in it."""
+    match value:
+        case str() if name not in ("role", "from", "type"):
+            yield value
+        case dict():
+            for key, one in value.items():
+                yield from _texts(one, key)
+        case list():
+            for one in value:
+                yield from _texts(one, name)
+
+
 def guess_modality(data: bytes, ending: str) -> Modality:
     """Guess the modality from first bytes and extension; the probe decides later."""
     kind = sniff(data[:HEAD_BYTES])
@@ -139,8 +176,8 @@ def guess_modality(data: bytes, ending: str) -> Modality:
 class ParquetSource(_TableSource):
     """The media of the table at `path`, a file or URL, row by row.
 
-    Rows are prompts too if a string column has a name in `TEXT_COLUMNS`. A cell without bytes names
-    a file in the table's folder. Unreadable rows are `Skipped`. Raises UsageError without pyarrow.
+    A cell without bytes names a file in the table's folder. Unreadable rows are `Skipped`. Raises
+    UsageError without pyarrow.
     """
 
     scheme = "parquet"
@@ -149,14 +186,17 @@ class ParquetSource(_TableSource):
         try:
             with open_table(self.path) as (self.version, opened):
                 self.columns, texts = _columns(opened.schema_arrow)
-                if prompts_only and not texts:
+                if prompts_only and texts is None:
                     return
                 if not self.columns:
-                    yield Skipped(self.path, "the table has no media column")
+                    names = ", ".join(opened.schema_arrow.names[:_MOST_NAMES])
+                    yield Skipped(
+                        self.path, f"the table has no media column, only {one_line(names)}"
+                    )
                     return
                 number = 0
                 rows = batch_rows(opened.metadata)
-                for batch in opened.iter_batches(rows, columns=[*self.columns, *texts]):
+                for batch in opened.iter_batches(rows, columns=[*self.columns, *(texts or ())]):
                     waiting = deque(_rows_of(batch))
                     del batch
                     while waiting:
@@ -191,12 +231,15 @@ def _rows_of(batch: Any) -> list[Row | None]:
     return rows
 
 
-def _columns(schema: Any) -> tuple[list[str], list[str]]:
+def _columns(schema: Any) -> tuple[list[str], list[str] | None]:
     """Return the columns that may contain media (bytes or paths), and the text columns."""
     kinds = {one.name: str(getattr(one.type, "storage_type", one.type)) for one in schema}
+    words = [name for name, kind in kinds.items() if "string" in kind]
     media = [name for name, kind in kinds.items() if "binary" in kind or "path: " in kind]
-    words = [name for name, kind in kinds.items() if kind in ("string", "large_string")]
-    return media, [name for name in words if name.lower() in TEXT_COLUMNS]
+    media += [name for name in words if name.lower() in PATH_COLUMNS and name not in media]
+    texts = [name for name in words if name.lower() in TEXT_COLUMNS and name not in media]
+    has_lists = any(kinds[name].partition("<")[0].endswith("list") for name in media)
+    return media, texts if texts or has_lists else None
 
 
 class HfDatasetSource(_TableSource):
@@ -214,7 +257,7 @@ class HfDatasetSource(_TableSource):
 
     def _rows(self, *, prompts_only: bool = False) -> Iterator[_TableRow | Skipped]:
         """Raises CorpusError if the data set cannot be opened or has no rows."""
-        texts: list[str] | None = None
+        texts, number = None, -1
         try:
             rows = open_dataset(self._query)
         except (OSError, ValueError) as error:
@@ -224,16 +267,18 @@ class HfDatasetSource(_TableSource):
             ) from error
         try:
             for number, row in enumerate(rows):
-                if texts is None:
-                    words = (name for name in row if isinstance(row[name], str))
-                    texts = [name for name in words if name.lower() in TEXT_COLUMNS]
-                    if prompts_only and not texts:
-                        return
+                if not number:
+                    words = (name for name in row if name.lower() in TEXT_COLUMNS)
+                    texts = [name for name in words if any(_texts(row[name]))]
+                    lists = {name: one for name, one in row.items() if isinstance(one, list)}
+                    texts = texts if texts or any(self._media(number, lists)) else None
+                if prompts_only and texts is None:
+                    return
                 yield number, row, texts
         except (OSError, ValueError) as error:
             yield Skipped(self.path, error_reason(error))
             return
-        if texts is None and not prompts_only:
+        if number < 0 and not prompts_only:
             raise CorpusError(
                 f"{one_line(self.path)} has no rows", hint="hf-dataset://NAME?split=SPLIT"
             )

@@ -199,6 +199,13 @@ class Query:
         return tuple(f"{one.scheme}://{one.netloc}/" for one in urls if one.netloc)
 
 
+def is_saved(folder: str) -> bool:
+    """True if `save_to_disk` wrote the folder: a data set, or one for each split."""
+    one = ("state.json", "dataset_info.json")
+    names = [os.path.join(folder, name) for name in ("dataset_dict.json", *one)]
+    return os.path.isfile(names[0]) or all(map(os.path.isfile, names[1:]))
+
+
 def open_dataset(query: Query, start: int = 0) -> Iterator[Mapping[str, object]]:
     """Yield the data set's rows from `start` on, with media as bytes or paths.
 
@@ -209,7 +216,13 @@ def open_dataset(query: Query, start: int = 0) -> Iterator[Mapping[str, object]]
         datasets.disable_progress_bars()
         # Its log repeats the error for each attempt.
         import_optional("huggingface_hub.utils", "hf").logging.set_verbosity_error()
-        rows = datasets.load_dataset(query.path, streaming=True, **query.options)
+        if is_saved(query.path):
+            saved, split = datasets.load_from_disk(query.path), query.options["split"]
+            if isinstance(saved, dict) and split not in saved:
+                raise ValueError(f"no split {split}, only {', '.join(saved)}")
+            rows = (saved[split] if isinstance(saved, dict) else saved).to_iterable_dataset()
+        else:
+            rows = datasets.load_dataset(query.path, streaming=True, **query.options)
         rows = rows.decode(False)
         return _plain(iter(rows.skip(start) if start else rows))
 

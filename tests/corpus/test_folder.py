@@ -151,7 +151,8 @@ def test_a_url_on_a_line_stays_one() -> None:
 
 
 def test_a_file_of_paths_is_read_at_each_call(tmp_path: Path) -> None:
-    (tmp_path / "list.txt").write_bytes(b"/a.png\n/b.png")
+    # As Windows marks UTF-8.
+    (tmp_path / "list.txt").write_bytes(b"\xef\xbb\xbf/a.png\n/b.png")
     source = PathsSource(ListFile(str(tmp_path / "list.txt")))
     assert list(source.items()) == list(source.items()) == [Item("/a.png"), Item("/b.png")]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from mmcalib.census.counter import count_corpus
+from mmcalib.corpus.resolve import find_sources
 from mmcalib.corpus.tables import HfDatasetSource
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import ImageShape
@@ -57,6 +58,23 @@ def test_a_table_streams_its_bytes(tmp_path: Path) -> None:
     assert found[1].path.startswith("hf-dataset://1/image::hf-dataset://parquet?")
     assert [width(item) for item in found] == [40, 41, 42]
     assert probe(Item(local_copy(found[2].path, tmp_path / "copies"))) == ImageShape(42, 24)
+
+
+def test_a_saved_dataset_is_read_from_its_folder(tmp_path: Path) -> None:
+    images = [[{"bytes": png(40 + n, 24), "path": None}] * n for n in (1, 2)]
+    features = datasets.Features({"images": datasets.Sequence(datasets.Image())})
+    made = datasets.Dataset.from_dict({"images": images}, features=features)
+    made.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict({"train": made, "test": made}).save_to_disk(tmp_path / "splits")
+    for data in (
+        *(str(tmp_path / name) for name in ("one", "splits")),
+        f"hf-dataset://{tmp_path}/splits?split=test",
+    ):
+        (source,) = find_sources(data)
+        prompts = prompts_of(source)
+        assert [[*map(width, prompt.items)] for prompt in prompts] == [[41], [42, 42]]
+    with pytest.raises(CorpusError, match="no split dev, only train, test"):
+        list(HfDatasetSource(f"hf-dataset://{tmp_path}/splits?split=dev").items())
 
 
 def test_a_dataset_that_is_not_there_is_an_error(tmp_path: Path) -> None:

@@ -45,6 +45,46 @@ def test_a_list_of_cells_is_an_item_each(tmp_path: Path) -> None:
     places = [item.path.removeprefix("parquet://").partition("::")[0] for item in found]
     assert places == ["0/images/0", "0/images/1", "3/images/0"]
     assert [width(Item(item.path)) for item in found] == [40, 41, 42]
+    prompts = prompts_of(ParquetSource(path))
+    assert [[*map(width, prompt.items)] for prompt in prompts] == [[40, 41], [42]]
+    assert {prompt.request.text() for prompt in prompts} == {""}
+
+
+@pytest.mark.parametrize(
+    ("name", "turns"),
+    [
+        ("messages", [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Oh"}]),
+        ("conversations", [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Oh"}]),
+        ("texts", [{"user": "Hi", "assistant": "Oh"}]),
+        ("Messages", [{"role": "user", "content": [{"type": "text", "text": "HiOh"}]}]),
+    ],
+)
+def test_turns_are_the_text_of_their_row(tmp_path: Path, name: str, turns: list[Any]) -> None:
+    path = table(tmp_path, {"images": [[cell(40), cell(41)], None], name: [turns, turns]})
+    prompts = prompts_of(ParquetSource(path))
+    assert [len(prompt.items) for prompt in prompts] == [2, 0]
+    assert ["".join(prompt.request.text().split()) for prompt in prompts] == ["HiOh"] * 2
+
+
+def test_strings_of_some_names_are_paths(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png(40, 24))
+    names = ["a.png", "size:64x32", "none.png", "/etc/passwd"]
+    (first,) = prompts_of(ParquetSource(table(tmp_path, {"images": [names[:2]]})))
+    assert [*map(probe, first.items)] == [ImageShape(40, 24), ImageShape(64, 32)]
+    path = table(tmp_path, {"Image_path": names, "id": ["a.png"] * 4})
+    image, size, *others = ParquetSource(path).items()
+    assert [*map(width, (expect(Item, image), expect(Item, size)))] == [40, 64]
+    whose = f"outside the table's folder: named in {path}"
+    assert [*map(reason, others)] == ["no such file", whose]
+
+
+def test_cells_of_neither_bytes_nor_path_are_named(tmp_path: Path) -> None:
+    sound = {"array": [0.5, 0.25], "path": None, "sampling_rate": 16_000}
+    path = table(tmp_path, {"audio": [sound, None]})
+    assert [*map(reason, ParquetSource(path).items())] == [
+        "no cell of its row has bytes or a path of media",
+        "missing: no image, video or audio",
+    ]
 
 
 def test_a_binary_column_counts_when_its_first_value_is_media(tmp_path: Path) -> None:
@@ -151,7 +191,9 @@ def test_damaged_pages_cost_the_rest_of_the_table(tmp_path: Path) -> None:
 
 def test_a_table_without_media_is_skipped(tmp_path: Path) -> None:
     path = table(tmp_path, {"text": ["a"], "n": [1]})
-    assert list(ParquetSource(path).items()) == [Skipped(path, "the table has no media column")]
+    assert list(ParquetSource(path).items()) == [
+        Skipped(path, "the table has no media column, only text, n")
+    ]
 
 
 def test_a_text_that_is_none_costs_its_row(tmp_path: Path) -> None:
