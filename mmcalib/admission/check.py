@@ -73,8 +73,18 @@ class _Gate:
         self._turns: dict[int, tuple[str, int]] = {}
 
     def source(self, source: Source, *, named: str) -> Iterator[CheckedItem | Skipped]:
-        """Check a source's items; skip non-media, except `named`, cells, and media names."""
+        """Check a source's requests (rows of tables, samples of tar archives), then other items;
+        skip non-media, except `named`, cells, and media names.
+        """
+        answered = set[int]()
+        for prompt in source.prompts():
+            # Of others, the items say what is wrong.
+            if isinstance(prompt, Prompt):
+                answered |= {hash(item.path) for item in prompt.items}
+                yield self.prompt(prompt)
         for item in source.items():
+            if hash(item.path) in answered:
+                continue
             seen = self._examine(item)
             by_name = extension_of(item.path) in _SAY_MEDIA or names_cell(item.path)
             says_media = item.path == named or by_name

@@ -3,7 +3,7 @@
 Accepts `{"messages": [...]}`, also in the envelope of a batch file, a proxy or a log; bodies of
 /v1/responses and /v1/messages; rows of training sets with messages and media columns; and lines of
 AIPerf, `{"text": ..., "images": [...]}`, and of vLLM's custom benchmarks and offline prompts,
-`{"prompt": ..., "image_files": [...]}`; and lines of sizes, see `given`.
+`{"prompt": ..., "image_files": [...]}`, of ShareGPT; and lines of sizes, see `given`.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def parse_line(line: bytes, origin: str = "", *, as_sent: bool = False) -> Parse
         body, endpoint = _chat_of_responses(body), "/v1/responses"
     messages = _messages_of(body, as_sent=as_sent)
     row = messages is not body.get("messages")
-    columns = (*_COLUMNS, OFFLINE, *_PROMPTS, *_AIPERF)
+    columns = (*_COLUMNS, OFFLINE, *_PROMPTS, *_AIPERF, _SHAREGPT)
     body = {name: value for name, value in body.items() if name not in columns}
     for name in ("output_length", "output_tokens"):  # in traces, and in vLLM's benchmarks
         if name in body:
@@ -236,6 +236,14 @@ def _messages_of(body: Mapping[str, Any], *, as_sent: bool = False) -> list[Mess
     elif _is_list_of_objects(turns := body.get("turns")):
         # The last of a session's requests repeats the turns before it, with answers.
         return [message for turn in turns for message in (*_messages_of(turn), _NO_ANSWER)][:-1]
+    elif _is_list_of_objects(turns := body.get(_SHAREGPT)):
+        said = [
+            {"role": _SPEAKERS.get(str(t.get("from"))), "content": t.get("value")} for t in turns
+        ]
+        # The last answers are what a server is asked for.
+        messages = said[
+            : 1 + max((n for n, one in enumerate(said) if one["role"] == "user"), default=0)
+        ]
     elif text := body.get("text") or body.get("texts"):
         messages = ChatRequest.of_user([text_part(str(one)) for one in _cells(text)]).messages
     elif isinstance(body.get("content"), list):
@@ -259,6 +267,9 @@ def _messages_of(body: Mapping[str, Any], *, as_sent: bool = False) -> list[Mess
     return _insert_columns(messages, columns, is_prompt=is_prompt) if columns else messages
 
 
+# The turns of a line of ShareGPT or LLaVA, and their speakers.
+_SHAREGPT = "conversations"
+_SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "system": "system"}
 _NO_ANSWER: Message = {"role": "assistant", "content": ""}
 
 

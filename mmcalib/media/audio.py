@@ -75,6 +75,7 @@ _FFMPEG_ERRORS = frozenset((0, 1, 3, 4))
 # `SoundFile.read` seeks, which fails in this format although libsndfile reports that it works.
 _UNSEEKABLE = "DWVW"
 
+_AAC_FRAME_SAMPLES = 1024
 # Raw streams without an index: FFmpeg guesses their duration from the bit rate.
 _BIT_RATE_GUESSED = frozenset(("aac", "ac3", "eac3", "amr", "loas", "mp3"))
 
@@ -186,7 +187,11 @@ def _read_by_ffmpeg(medium: Medium, refusal: str, *, trust_header: bool = True) 
         # Every codec needs at least a byte per second.
         if seconds is None or not trust_header or not 0 < seconds <= (container.size or 0):
             seconds = _count_s(container)
-        shape = _shape(round(seconds * rate_hz), rate_hz)
+        samples, frame = round(seconds * rate_hz), codec.frame_size or _AAC_FRAME_SAMPLES
+        if codec.name == "aac" and seconds == claimed_s and "mp4" in container.format.name:
+            # Whatever the header ends in it, the last frame is decoded whole.
+            samples = -(-samples // frame) * frame
+        shape = _shape(samples, rate_hz)
         # A negative length passes vLLM's limit (`load_audio_pyav`, the same file).
         claimed = min(round((claimed_s or 0) * rate_hz), OPEN_LENGTH_SAMPLES)
         encoding = Encoding(

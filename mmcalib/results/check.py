@@ -12,7 +12,7 @@ from mmcalib.domain.shapes import Shape
 from mmcalib.gate.admission import Admission, Answer, Basis
 from mmcalib.results.part import DocumentPart
 
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_NUMBER = re.compile(r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
 _EXAMPLES = 3
 
 
@@ -70,8 +70,8 @@ class ReasonCount:
         if example and len(self.examples) < _EXAMPLES:
             self.examples.append(example)
         both = [*zip(self.least or numbers, self.most or numbers, numbers, strict=True)]
-        self.least = [min(numbers, key=float) for numbers in both]
-        self.most = [max(numbers, key=float) for numbers in both]
+        self.least = [min(numbers, key=_value) for numbers in both]
+        self.most = [max(numbers, key=_value) for numbers in both]
 
     @property
     def reason(self) -> str:
@@ -83,6 +83,10 @@ class ReasonCount:
             return least if least == most else f"{least} to {most}"
 
         return _NUMBER.sub(format_range, self.pattern)
+
+
+def _value(number: str) -> float:
+    return float(number.replace(",", ""))
 
 
 class ReasonCounts:

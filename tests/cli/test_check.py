@@ -97,11 +97,29 @@ def test_scan_check_and_filter_agree_on_the_rows_of_a_table(cli, kept, tmp_path,
     bad = range(1, 5) if column == "label" else range(2, 5)
     for number in bad:
         assert f"{tmp_path}/images.parquet:{number}: " in ended.err
-    assert f"2 of {2 + len(bad)} fit, {len(bad)} do not\n" in ended.err
+    assert f"{6 - len(bad)} of 6 fit, {len(bad)} do not\n" in ended.err
     scanned = json.loads(cli("scan", "--data", tmp_path / "images.parquet", "--json").out)
     assert (scanned["corpus"]["items"], len(scanned["skipped"])) == (2, len(bad))
     found = Calibration.load(kept)
     assert len(mmcalib.filter(rows, found, key=lambda row: row["image"])) == 2
+
+
+def test_rows_and_samples_are_checked_as_the_requests_that_they_are(cli, kept, tmp_path) -> None:
+    two = [{"bytes": png(64, 64 + n), "path": None} for n in range(2)]
+    rows = [{"images": two[:1], "question": "x"}, {"images": two * 3, "question": "x"}]
+    parquet.write_table(arrow.Table.from_pylist(rows), tmp_path / "t.parquet")
+    many = ((f"a.{n}.png", png(64, 64 + n)) for n in range(5))
+    tar(tmp_path / "t.tar", *many, ("b.png", png(64, 64)), ("b.txt", b"x"))
+    ended = cli(
+        "check", "--calibration", kept, "--json", tmp_path / "t.parquet", tmp_path / "t.tar"
+    )
+    *bad, summary = objects(ended.out)
+    assert [one["origin"] for one in bad] == [f"{tmp_path}/t.parquet:1", f"{tmp_path}/t.tar:a"]
+    assert [str(one["reason"]).partition(" items, limit")[0] for one in bad] == [
+        "6 image",
+        "5 image",
+    ]
+    assert (summary["checked"], summary["no"]) == (4, 2)
 
 
 def test_sizes_stand_wherever_files_do(cli, kept: Path, tmp_path: Path) -> None:

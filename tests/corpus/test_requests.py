@@ -462,6 +462,19 @@ def test_columns_of_media_stand_at_their_marks(folder: Path) -> None:
     assert prompt.request.text() == " and \n: what differs?\na"
 
 
+def test_conversations_end_with_what_is_asked_for(folder: Path) -> None:
+    """ShareGPT and LLaVA: the last answer is what a server makes."""
+    said = ("system", "Be brief."), ("human", "<image> A?"), ("gpt", "B"), ("human", "C?")
+    turns = [{"from": name, "value": words} for name, words in (*said, ("gpt", "D"))]
+    prompt = one(folder, {"id": 7, "image": "a.png", "conversations": turns})
+    roles = [message["role"] for message in prompt.request.messages]
+    assert roles == ["system", "user", "assistant", "user"]
+    assert (names_of(prompt), prompt.request.text()) == (["a.png"], "Be brief.\n A?\nB\nC?")
+    unknown = {"conversations": [{"from": "tool", "value": "x"}]}
+    _, skipped = source(folder, user("words"), unknown).prompts()
+    assert "must have a role" in reason(skipped)
+
+
 def test_offline_prompts_have_their_media(folder: Path) -> None:
     data = {"image": ["a.png", "b.png"], "audio": "c.wav"}
     prompt = one(folder, {"prompt": "What?", "multi_modal_data": data})

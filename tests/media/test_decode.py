@@ -334,6 +334,6 @@ def test_a_recording_is_its_sound_to_a_model_of_sound(tmp_path: Path) -> None:
     path = str(meeting(tmp_path / "a.mp4"))
     assert isinstance(probe(Item(path)), VideoShape)
     for seen in (examine(Item(path), sound=True), examine_whole(Item(path), sound=True)):
-        shape = expect(AudioShape, expect(EncodedItem, seen).shape)
-        assert shape.duration_s == pytest.approx(4, rel=0.02)
+        # Whole frames of AAC, the encoder's delay included.
+        assert expect(EncodedItem, seen).shape == AudioShape(64 * 1024, 16_000)
     assert isinstance(examine(Item(path, "video"), sound=True), EncodedItem)

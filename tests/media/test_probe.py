@@ -157,6 +157,14 @@ def test_audio_that_only_ffmpeg_reads(tmp_path: Path, name: str) -> None:
     assert shape.duration_s == pytest.approx(4, abs=0.15)
 
 
+@pytest.mark.parametrize("samples", [16_384, 33_920, 64_001])
+def test_the_last_frame_of_aac_in_mp4_counts_whole(tmp_path: Path, samples: int) -> None:
+    path = write_aac(tmp_path / "a.m4a", np.zeros(samples))
+    with av.open(path) as container:
+        decoded = sum(frame.samples for frame in container.decode(audio=0))
+    assert probe(Item(path)) == AudioShape(decoded, 16_000)
+
+
 def test_cover_art_is_not_video(make_image, tmp_path: Path) -> None:
     tone = np.sin(np.arange(16000) / 5)
     path = write_aac(tmp_path / "a.m4a", tone, cover=make_image("c.jpg", 40, 24))

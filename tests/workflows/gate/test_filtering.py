@@ -11,7 +11,8 @@ from PIL import Image
 
 import mmcalib
 from mmcalib.errors import CorpusError
-from mmcalib.gate.admission import Admission
+from mmcalib.gate.admission import Admission, reject
+from mmcalib.results.check import ReasonCounts
 from tests.corpus.media import asking, png
 from tests.programs import run_python
 from tests.report.example import calibration
@@ -204,6 +205,14 @@ def test_what_is_dropped_is_told(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="mmcalib.filter"):
         mmcalib.filter(pictures(), calibration())
     assert [record.message[:9] for record in caplog.records[:-1]] == ["dropped: "] * 2
+
+
+def test_the_numbers_of_one_reason_are_a_range() -> None:
+    counts = ReasonCounts()
+    for rate in ("8,001", "21,739", "900.5"):
+        counts.add("item", reject(f"audio at {rate} Hz takes 3 GiB"))
+    (one,) = counts.largest_first()
+    assert one.reason == "audio at 900.5 to 21,739 Hz takes 3 GiB"
 
 
 def test_unknown_is_dropped_unless_allowed() -> None:
