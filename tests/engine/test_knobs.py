@@ -84,6 +84,7 @@ def test_qwen_s_areas_move_their_own_modality_alone(qwen: Lab) -> None:
     assert [type(knob) for knob in knobs.values()] == [AreaCap, AreaCap, FrameSampling]
     for name in list(knobs)[:2]:
         assert not knobs[name].bleeds
+        assert expect(AreaCap, knobs[name]).token_px == 28 * 28
         assert moved(qwen, knobs[name], 256 * 784) == (True, True, False)
     item, _, spilled = moved(qwen, knobs["video.fps"], 1)
     assert (item, spilled) == (True, False)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
 
-import av
 import numpy as np
 import pytest
 import soundfile
@@ -19,7 +18,7 @@ from mmcalib.limits.costs import ResampledClip
 from mmcalib.limits.counting import PROBES
 from mmcalib.progress import Silent
 from tests.engine.conftest import Lab
-from tests.odd_media import sound_frame
+from tests.odd_media import heard
 
 pytestmark = pytest.mark.engine
 OMNI, QWEN_AUDIO = "Qwen/Qwen2.5-Omni-3B", "Qwen/Qwen2-Audio-7B-Instruct"
@@ -57,15 +56,8 @@ def test_librosa_finds_a_sound_as_long_as_vllm_does(lab, tmp_path: Path) -> None
         path = str(tmp_path / name)
         soundfile.write(path, np.zeros((samples, 2), np.float32), rate_hz)
         sample.append((AudioShape(samples, rate_hz), path))
-    coded = str(tmp_path / "c.aac")
-    with av.open(coded, "w") as container:
-        stream = container.add_stream("aac", rate=16_000, layout="mono")
-        for start in range(0, 16_384, 1024):
-            frame = sound_frame(np.zeros((1, 1024), np.float32), 16_000)
-            frame.pts = start
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
-    sample.append((AudioShape(16_384, 16_000), coded))
+    coded = heard(tmp_path / "c.aac", "aac", "adts", 16_384 / 16_000)
+    sample.append((AudioShape(16_384, 16_000), str(coded)))
     for shape, path in sample:
         census.add(shape, path)
     table, skipped = measure(lab(QWEN_AUDIO).host, census, DEFAULT, sample, Silent())

@@ -135,19 +135,18 @@ call = st.fixed_dictionaries(
         "function": st.fixed_dictionaries({"name": words, "arguments": arguments}),
     }
 )
+calls = st.lists(call, min_size=1, max_size=2)
+
+
+def of(*roles: str, **said: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({"role": st.sampled_from(roles), **said})
+
+
 turn = st.one_of(
-    st.fixed_dictionaries({"role": st.just("user"), "content": st.one_of(words, parts)}),
-    st.fixed_dictionaries({"role": st.sampled_from(["assistant", "system"]), "content": words}),
-    st.fixed_dictionaries(
-        {
-            "role": st.just("assistant"),
-            "content": st.none() | words,
-            "tool_calls": st.lists(call, min_size=1, max_size=2),
-        }
-    ),
-    st.fixed_dictionaries(
-        {"role": st.just("tool"), "content": words | st.lists(words), "tool_call_id": words}
-    ),
+    of("user", content=words | parts),
+    of("assistant", "system", content=words),
+    of("assistant", content=st.none() | words, tool_calls=calls),
+    of("tool", content=words | st.lists(words), tool_call_id=words),
 )
 tool = st.fixed_dictionaries(
     {"name": words.filter(bool)},
