@@ -26,12 +26,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from judging.calibrated import narrowed
 from judging.subject import subject
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.long,
-    pytest.mark.skipif(not (ROOT / "sample").exists(), reason="needs the sample corpus: make demo"),
-]
-
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 SAMPLE = (ROOT / "sample").resolve()
 REQUESTS = SAMPLE / "requests.jsonl"
 SUBJECT = subject("qwen2.5-vl")
@@ -70,11 +65,11 @@ def python() -> Path:
 
 
 @pytest.fixture(scope="module")
-def out(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def out(python: Path, sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Calibrate for the sample, and write the page's snippet beside the results."""
     made = tmp_path_factory.mktemp("ray") / "out"
     words = ["run", "--model", SUBJECT.model, "--requests", str(REQUESTS), "--out", str(made)]
-    words += ["--validate", "budget", "--quiet", "--", "--allowed-local-media-path", str(SAMPLE)]
+    words += ["--validate", "budget", "--quiet", "--", "--allowed-local-media-path", str(sample)]
     done = run(python, "-m", "mmcalib", *words)
     assert (made / "engine.yaml").exists(), done.stderr[-4000:]
     (snippet,) = SNIPPET.findall((ROOT / "docs/how-to/deploy.md").read_text("utf-8"))

@@ -64,9 +64,7 @@ def test_what_vllm_refuses_is_its_own_words(engine_cache, flags, code: int, says
     assert "Traceback" not in ended.stderr
 
 
-def test_run_shows_calibrated_and_measured_beside_default_and_predicted(
-    engine_cache: Path, tmp_path: Path
-) -> None:
+def test_run_shows_calibrated_and_measured_beside_default_and_predicted(engine_cache, tmp_path):
     media, out = photo(tmp_path / "media/a.jpg", 640, 480).parent, tmp_path / "out"
     words = ("--gpu", "L4", "--max-model-len", "8192", "--validate", "startup")
     ended = mmcalib(engine_cache, "run", "--model", QWEN, "--data", media, "--out", out, *words)
