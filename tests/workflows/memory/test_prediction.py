@@ -78,11 +78,17 @@ SHORT = (
 )
 
 
-class Pretended:
-    """Leaves so many GiB for the KV cache where a modality is served alone, and `left` with all."""
+def refused(found: RehearsedMemory, problem: str) -> RehearsedMemory:
+    return replace(found, kv_cache_tokens=None, max_concurrency=None, problem=problem)
 
-    def __init__(self, left: float, **alone: float) -> None:
-        self.left, self.alone = left, alone
+
+class Pretended:
+    """Leaves so many GiB for the KV cache where a modality is served alone, and `left` with all;
+    `then` makes of that and the arguments what is answered.
+    """
+
+    def __init__(self, left: float, then: Any = lambda found, _: found, **alone: float) -> None:
+        self.left, self.then, self.alone = left, then, alone
         self.asked: list[dict[str, Any]] = []
 
     def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
@@ -94,10 +100,9 @@ class Pretended:
             kv_cache_bytes=int(left * GIB),
             budget=replace(BUDGET, max_items_per_prompt=dict.fromkeys(taken, 2)),
         )
-        if left >= 4.5:
-            return found
-        problem = SHORT.format(left=left, longest=int(left * 1000))
-        return replace(found, kv_cache_tokens=None, max_concurrency=None, problem=problem)
+        if left < 4.5:
+            found = refused(found, SHORT.format(left=left, longest=int(left * 1000)))
+        return self.then(found, engine_args)
 
 
 CONTEXT = {"max_model_len": 32_768}
@@ -134,12 +139,8 @@ def test_one_that_does_not_says_what_fits() -> None:
 
 
 def test_a_share_that_is_too_small_for_its_card_is_named() -> None:
-    class OnLargerCard(Pretended):
-        def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
-            return replace(super().rehearse(engine_args, steps), total_bytes=80 * GIB)
-
     with pytest.raises(VerdictError) as caught:
-        judged(OnLargerCard(2.5))
+        judged(Pretended(2.5, lambda found, _: replace(found, total_bytes=80 * GIB)))
     assert "or less, -- --gpu-memory-utilization 0.9" in caught.value.hint
 
 
@@ -156,16 +157,13 @@ def test_memory_outside_the_default_share_is_tried_before_a_model_is_refused() -
 
 
 def test_recurrent_layers_are_judged_with_a_block_for_one_sequence() -> None:
-    class Recurrent(Pretended):
-        def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
-            found = super().rehearse(engine_args, steps)
-            why = "max_num_seqs (256) exceeds available Mamba cache blocks (14)"
-            short = replace(found, kv_cache_tokens=None, max_concurrency=None, problem=why)
-            return found if engine_args.get("max_num_seqs") == 1 else short
+    def recurrent(found: RehearsedMemory, args: Mapping[str, Any]) -> RehearsedMemory:
+        why = "max_num_seqs (256) exceeds available Mamba cache blocks (14)"
+        return found if args.get("max_num_seqs") == 1 else refused(found, why)
 
-    judged(Recurrent(4.5))
+    judged(Pretended(4.5, recurrent))
     with pytest.raises(VerdictError, match=r"2\.50 GiB for the KV cache"):
-        judged(Recurrent(2.5))
+        judged(Pretended(2.5, recurrent))
 
 
 def test_remedies_that_are_not_enough_alone_are_tried_together() -> None:

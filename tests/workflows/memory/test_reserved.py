@@ -49,9 +49,7 @@ MIB = 1 << 20
 SECOND = AudioShape(16_000, 16_000)
 
 
-def config_of(
-    budget: Budget, table: CostTable | None = None, modality: Modality = "image"
-) -> JudgedConfig:
+def config_of(budget: Budget, table: CostTable | None = None, modality="image") -> JudgedConfig:
     counts = {modality: Count(1, "", "given")}
     table = table or table_of(DEFAULT, {})
     return JudgedConfig({}, counts, budget, budget, ProfileReserve(1, 1), table)
