@@ -4,12 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, which comes with vLLM: make setup")
 
-from mmcalib.child.rehearsal.scratch import (  # noqa: E402
-    index_put_scratch_bytes,
-    scratch_bytes,
-    sort_scratch_bytes,
-    topk_scratch_bytes,
-)
+from mmcalib.child.rehearsal import scratch  # noqa: E402
+from mmcalib.child.rehearsal.scratch import scratch_bytes, sort_scratch_bytes  # noqa: E402
 
 ROWS, VOCABULARY = 1024, 151_936
 LOGITS = ROWS * VOCABULARY
@@ -60,8 +56,8 @@ def test_topk_counts_digits() -> None:
 
 
 def test_topk_sorts_many_winners_and_nothing_of_short_rows() -> None:
-    assert topk_scratch_bytes(8 * 1000, 1000, 20, 4) == 0
-    nbytes = topk_scratch_bytes(LOGITS, VOCABULARY, 5000, 4)
+    assert scratch.topk_scratch_bytes(8 * 1000, 1000, 20, 4) == 0
+    nbytes = scratch.topk_scratch_bytes(LOGITS, VOCABULARY, 5000, 4)
     assert nbytes == ROWS * 5000 * 12 + sort_scratch_bytes(ROWS * 5000, 5000, 4)
 
 
@@ -87,7 +83,7 @@ def test_masked_scatter_of_embeddings_takes_nine_bytes_for_each() -> None:
 def test_index_put_sorts_only_to_accumulate() -> None:
     table, rows = tensor(1000, 64), tensor(512, dtype=LONG)
     values, expanding = tensor(512, 64), tensor(1, 64)
-    sorting = index_put_scratch_bytes(512)
+    sorting = scratch.index_put_scratch_bytes(512)
     assert scratch_bytes("index_put_", (table, [rows], values), {}) == 0
     assert scratch_bytes("index_put_", (table, [rows], values, True), {}) == sorting
     nbytes = scratch_bytes("index_put_", (table, [rows], expanding, True), {})
