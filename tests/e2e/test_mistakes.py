@@ -55,8 +55,7 @@ def test_a_request_longer_than_the_context_is_a_no(media, tmp_path, engine_cache
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_results_and_no_process(media, tmp_path, engine_cache, sign) -> None:
-    import psutil
-
+    psutil = pytest.importorskip("psutil", reason="comes with vLLM")
     (media / "broken.png").write_bytes(b"")
     out = tmp_path / "out"
     process = start(engine_cache, "run", "--model", QWEN, "--data", media, "--out", out)

@@ -32,7 +32,6 @@ REQUESTS = SAMPLE / "requests.jsonl"
 SUBJECT = subject("qwen2.5-vl")
 SNIPPET = re.compile(r"<!-- ray-data -->\n```python\n(.*?)```", re.S)
 PROGRAM = Path(__file__).with_name("ray_data_process.py")
-Row = dict[str, Any]
 
 
 def run(python: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -97,7 +96,7 @@ def asked() -> list[dict[str, Any]]:
     return found
 
 
-def processed(python: Path, module: Path, folder: Path, **engine_kwargs: Any) -> list[Row]:
+def processed(python: Path, module: Path, folder: Path, **engine_kwargs: Any) -> list[Any]:
     """Send the requests through the processor of `module`, with `engine_kwargs` over its own."""
     requests, answers = folder / "asked.jsonl", folder / "answers.jsonl"
     requests.write_text("".join(json.dumps(one) + "\n" for one in asked()), "utf-8")

@@ -2,29 +2,19 @@
 
 import json
 import resource
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mmcalib import Calibration, calibrate
 from tests.bfloat16 import NATIVE
 from tests.builders import some
-from tests.e2e.command import QWEN, calibrated, checks_of, mmcalib, start
+from tests.e2e.command import QWEN, Ran, calibrated, checks_of, mmcalib, run, start
 from tests.e2e.media import clip, photo, requests, sound
 from tests.processes import started_with, wait_until
 from tests.schemas import fits
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
-
-
-@dataclass(frozen=True)
-class Ran:
-    out: Path
-    calibration: Calibration
-    printed: Any
-    said: str
 
 
 @pytest.fixture(scope="module")
@@ -47,26 +37,21 @@ def images_only(tmp_path_factory: pytest.TempPathFactory, engine_cache: Path) ->
         [("image", "truncated.jpg")],
         [("image", "missing.jpg")],
     )
-    out = folder / "out"
-    done = mmcalib(
-        engine_cache,
-        *("run", "--model", QWEN, "--data", media, "--requests", asked, "--out", out, "--json"),
-    )
-    fits("calibration", done.stdout)
-    printed = json.loads(done.stdout)
-    return Ran(out, Calibration.load(out / "calibration.json"), printed, done.stderr)
+    words = ("--model", QWEN, "--data", media, "--requests", asked, "--json")
+    ran = run(engine_cache, folder / "out", *words)
+    fits("calibration", ran.stdout)
+    return ran
 
 
 def test_the_verdict_is_pass_and_everything_is_written(images_only: Ran) -> None:
     assert images_only.calibration.verdict == "pass"
     names = {path.name for path in images_only.out.iterdir()}
     assert names == {"engine.yaml", "calibration.json", "report.html", "report.md", "skipped.jsonl"}
-    assert images_only.printed == json.loads((images_only.out / "calibration.json").read_text())
+    assert json.loads(images_only.stdout) == images_only.document
 
 
 def test_what_cannot_be_used_is_listed_with_its_reason(images_only: Ran) -> None:
-    lines = (images_only.out / "skipped.jsonl").read_text().splitlines()
-    skipped = {Path(s["path"]).name: s["reason"] for s in map(json.loads, lines)}
+    skipped = images_only.skipped
     assert {"truncated.jpg", "words.png", "empty.webp", "missing.jpg"} <= set(skipped)
     assert all(skipped.values())
     assert {"requests.jsonl:4", "requests.jsonl:5"} <= set(skipped)

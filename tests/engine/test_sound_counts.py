@@ -24,7 +24,6 @@ pytestmark = pytest.mark.engine
 OMNI, QWEN_AUDIO = "Qwen/Qwen2.5-Omni-3B", "Qwen/Qwen2-Audio-7B-Instruct"
 FLAMINGO, WHISPER = "nvidia/audio-flamingo-3-hf", "openai/whisper-large-v3"
 GEMMA4, GEMMA3N = "google/gemma-4-E2B-it", "google/gemma-3n-E4B-it"
-RATES_HZ = (8_000, 11_025, 22_050, 24_000, 44_100, 48_000)
 # Samples at 16 kHz from one frame of features to the next.
 HOP = 160
 
@@ -38,7 +37,7 @@ def sounds(number: int, longest_s: int = 70) -> list[AudioShape]:
         for beside in (-1, 0, 1)
     )
     while len(found) < number:
-        rate_hz = chance.choice((16_000, *RATES_HZ))
+        rate_hz = chance.choice((16_000, 8_000, 11_025, 22_050, 24_000, 44_100, 48_000))
         found[AudioShape(chance.randint(rate_hz // 10, longest_s * rate_hz), rate_hz)] = None
     return list(found)
 
