@@ -30,6 +30,7 @@ from tests.programs import answer_of
 from tests.upstream import before
 
 pytestmark = pytest.mark.engine
+Request = list[tuple[str, int]]
 
 _TOO_LARGE = "an item that is larger than the whole cache is an error, and served uncached by 0.29"
 _BEFORE_0_31 = {
@@ -91,14 +92,11 @@ assert all(first == second for first, second in found)
 print(json.dumps([first for first, _ in found]))
 """
 
-Request = list[tuple[str, int]]
-
 
 def hits_in_vllm(requests: list[Request], capacities: list[int]) -> list[int]:
     """Hits of vLLM's caches of these capacities in bytes; -1 where it fails a request."""
     asked = {"requests": requests, "gib": [capacity / GIB for capacity in capacities]}
-    hits: list[int] = in_vllm(CACHES + SERVE, asked)
-    return hits
+    return list(in_vllm(CACHES + SERVE, asked))
 
 
 def in_vllm(script: str, asked: Any) -> Any:
@@ -108,7 +106,7 @@ def in_vllm(script: str, asked: Any) -> Any:
     return answer_of("-c", script, asked=asked)
 
 
-def traffic(seed: int, count: int) -> list[tuple[str, int]]:
+def traffic(seed: int, count: int) -> Request:
     """Accesses of which few keys make many; sizes up to 8 KiB, in steps that tensors can have."""
     chance = random.Random(seed)
     sizes = [chance.randrange(1, 8192) for _ in range(60)]

@@ -25,9 +25,7 @@ PROSE = (ROOT / "docs" / "explain" / "how-it-works.md").read_text().split()
 
 
 @pytest.fixture(scope="module")
-def speaks(
-    lab: Callable[[str], Lab], host: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., tuple[Lab, CountingResult]]:
+def speaks(lab, host, tmp_path_factory) -> Callable[..., tuple[Lab, CountingResult]]:
     """A bundled model with a vocabulary of words and a template, and what was found of it."""
 
     def find(name: str, template: str | None) -> tuple[Lab, CountingResult]:
