@@ -139,12 +139,7 @@ def _line(names: Sequence[str], pool: Pool) -> str:
 
 def _mmcalib(words: list[str]) -> str:
     """What it says on standard error."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "mmcalib", *words],
-        env=safe_environment(os.environ, sys.path),
-        capture_output=True,
-        text=True,
-        timeout=_MOST_S,
-        check=False,
-    )
-    return done.stderr
+    command = [sys.executable, "-P", "-m", "mmcalib", *words]
+    env = safe_environment(os.environ, sys.path)
+    how: dict[str, Any] = {"capture_output": True, "text": True, "timeout": _MOST_S, "check": False}
+    return str(subprocess.run(command, env=env, **how).stderr)

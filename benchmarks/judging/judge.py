@@ -15,7 +15,7 @@ from typing import Any
 from judging.calibrated import Calibrated
 from judging.pool import Pool
 from judging.request import Order, Request, body, lengthened
-from judging.server import Answer, Server, ServerDiedError
+from judging.server import Answer, Server, ServerDiedError, serve_narrowed
 from judging.subject import Subject
 from judging.verdict import Verdict
 from mmcalib.admission.check import check
@@ -160,7 +160,7 @@ class Judge:
         if self._starts > _MOST_STARTS:
             raise ServerDiedError(f"{self._subject.key}: the server has died {_MOST_STARTS} times")
         made = self._calibrated
-        return Server(made.engine_yaml, made.checkpoint, self.pool.folder, self._log)
+        return serve_narrowed(made.engine_yaml, str(made.checkpoint), self.pool.folder, self._log)
 
 
 class _Quiet(SimpleHTTPRequestHandler):

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,45 +48,31 @@ class ServerDiedError(MmcalibError):
 
 
 class Server:
-    """Started at once, with the engine.yaml and what a machine without weights and GPU needs.
+    """Started at once by a command, with what a machine without weights and GPU needs.
 
     Raises ServerDiedError where it does not come up. Its process leads a group of its own, so that
     `close` leaves no orphan.
     """
 
-    def __init__(self, engine_yaml: Path, checkpoint: Path, media: Path, log: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], model: str, media: Path, log: Path
+    ) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        self.model, self._log = str(checkpoint), log
+        self.url, self.model, self._log = f"http://127.0.0.1:{port}", model, log
         how: dict[str, Any] = {"timeout": ANSWER_S, "retries": False, "headers": _CLOSE}
         self._pool = urllib3.HTTPConnectionPool("127.0.0.1", port, **how)
-        # Every CPU computes in float32, in which media take twice the bytes that the file is for.
         command = [
-            *(sys.executable, "-P", str(_SERVE), "serve", self.model),
-            *("--config", str(engine_yaml), "--host", "127.0.0.1", "--port", str(port)),
-            *("--load-format", "dummy", "--enforce-eager", "--dtype", "float32"),
-            *_twice_the_cache(engine_yaml),
+            *(*command, "--host", "127.0.0.1", "--port", str(port), "--load-format", "dummy"),
             *("--kv-cache-memory-bytes", str(KV_CACHE_BYTES)),
             *("--allowed-local-media-path", str(media)),
         ]
-        env = child_environment(os.environ)
-        # The API server and the engine in two processes, as users have them.
-        del env["VLLM_ENABLE_V1_MULTIPROCESSING"]
-        # For `/reset_mm_cache`, which makes a failing order of requests repeatable.
-        env["VLLM_SERVER_DEV_MODE"] = "1"
-        # Threads that wait for each other by spinning cost more than they bring on a busy machine,
-        # and media are decoded beside them.
-        env |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
         log.parent.mkdir(parents=True, exist_ok=True)
         self._sink = log.open("ab")
-        self._process = subprocess.Popen(
-            command,
-            env=env,
-            stdin=subprocess.PIPE,
-            stdout=self._sink,
-            stderr=self._sink,
-            start_new_session=True,
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": self._sink}
+        self._process: subprocess.Popen[bytes] = subprocess.Popen(
+            command, env=env, stderr=self._sink, start_new_session=True, **pipes
         )
         try:
             self._await()
@@ -154,6 +140,23 @@ class Server:
             return Answer(0, f"TimeoutError: {error}")
         except urllib3.exceptions.HTTPError as error:
             return Answer(0, f"{type(error).__name__}: {error}")
+
+
+def serve_narrowed(engine_yaml: Path, model: str, media: Path, log: Path) -> Server:
+    # Every CPU computes in float32, in which media take twice the bytes that the file is for.
+    command = [
+        *(sys.executable, "-P", str(_SERVE), "serve", model, "--config", str(engine_yaml)),
+        *("--enforce-eager", "--dtype", "float32", *_twice_the_cache(engine_yaml)),
+    ]
+    env = child_environment(os.environ)
+    # The API server and the engine in two processes, as users have them.
+    del env["VLLM_ENABLE_V1_MULTIPROCESSING"]
+    # For `/reset_mm_cache`, which makes a failing order of requests repeatable.
+    env["VLLM_SERVER_DEV_MODE"] = "1"
+    # Threads that wait for each other by spinning cost more than they bring on a busy machine, and
+    # media are decoded beside them.
+    env |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+    return Server(command, env, model, media, log)
 
 
 def _twice_the_cache(engine_yaml: Path) -> list[str]:

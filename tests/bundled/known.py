@@ -16,6 +16,8 @@ SLICE = (
     "openai/whisper-large-v3",
     "zai-org/GLM-OCR",
 )
+# A modality and an item, a GPU, or nothing more than the model.
+Case = tuple[str, ...]
 
 
 class Line(Enum):
@@ -41,7 +43,7 @@ class Known:
     items: tuple[str, ...]
     reason: str
 
-    def of(self, geometry: Geometry, line: Line, case: tuple[str, ...]) -> bool:
+    def of(self, geometry: Geometry, line: Line, case: Case) -> bool:
         modality, item = (*case, "", "")[:2]
         return (
             self.line is line
@@ -71,10 +73,15 @@ _GEMMA4 = ("google/gemma-4",)
 _SMALL_DUMMY = "its dummy is of 224 pixels a side"
 _GLM46V = ("zai-org/GLM-4.6V",)
 _INTERNVL_HF = ("OpenGVLab/InternVL3_5-14B-HF",)
-_TILED = (
-    *("a line down", "a line across", "a till receipt", "48 megapixels", "1 megapixel, square"),
-    *("an A4 page at 300 dpi", "a phone's photo", "a screen", "a thumbnail", "odd sides"),
+_UNEVEN = (
+    "a till receipt",
+    "48 megapixels",
+    "an A4 page at 300 dpi",
+    "a phone's photo",
+    "odd sides",
 )
+_LARGE = (*_UNEVEN, "1 megapixel, square", "a screen")
+_TILED = (*_LARGE, "a line down", "a line across", "a thumbnail")
 
 KNOWN: tuple[Known, ...] = (
     Known((*_QWEN2, *_OMNI3), Line.TAKES, "video", ("1 frame",), _NO_FRAME),
@@ -99,23 +106,14 @@ KNOWN: tuple[Known, ...] = (
         ("deepseek-ai/DeepSeek-OCR",),
         Line.WITHIN,
         "image",
-        (
-            "a till receipt",
-            "48 megapixels",
-            "an A4 page at 300 dpi",
-            "a phone's photo",
-            "odd sides",
-        ),
+        _UNEVEN,
         "vLLM takes a square of 2 by 2 tiles for the largest; others are cut into 5 or 6",
     ),
     Known(
         ("LiquidAI/LFM2",),
         Line.WITHIN,
         "image",
-        (
-            *("a till receipt", "48 megapixels", "1 megapixel, square", "an A4 page at 300 dpi"),
-            *("a phone's photo", "a screen", "odd sides"),
-        ),
+        _LARGE,
         "vLLM takes an image of one tile for the largest; its processor cuts others into up to 10",
     ),
     Known(
@@ -154,24 +152,19 @@ REFUSED: tuple[Known, ...] = (
 )
 
 # Without a method of vLLM's that counts an image or a video by its size alone.
-UNCOUNTED: frozenset[tuple[str, Modality]] = frozenset(
-    {
-        ("Gemma4ForConditionalGeneration", "image"),
-        ("Gemma4ForConditionalGeneration", "video"),
-        ("Gemma4UnifiedForConditionalGeneration", "image"),
-        ("Gemma4UnifiedForConditionalGeneration", "video"),
-        ("Gemma3nForConditionalGeneration", "image"),
-        ("Glm4vForConditionalGeneration", "video"),
-        ("Glm4vMoeForConditionalGeneration", "video"),
-        ("InternVLChatModel", "video"),
-        ("InternVLForConditionalGeneration", "video"),
-        ("Lfm2VlForConditionalGeneration", "image"),
-        ("MiniCPMV4_6ForConditionalGeneration", "image"),
-        ("MiniCPMV4_6ForConditionalGeneration", "video"),
-        ("Ovis", "image"),
-        ("Llama4ForConditionalGeneration", "image"),
-    }
-)
+UNCOUNTED: dict[str, tuple[Modality, ...]] = {
+    "Gemma4ForConditionalGeneration": ("image", "video"),
+    "Gemma4UnifiedForConditionalGeneration": ("image", "video"),
+    "Gemma3nForConditionalGeneration": ("image",),
+    "Glm4vForConditionalGeneration": ("video",),
+    "Glm4vMoeForConditionalGeneration": ("video",),
+    "InternVLChatModel": ("video",),
+    "InternVLForConditionalGeneration": ("video",),
+    "Lfm2VlForConditionalGeneration": ("image",),
+    "MiniCPMV4_6ForConditionalGeneration": ("image", "video"),
+    "Ovis": ("image",),
+    "Llama4ForConditionalGeneration": ("image",),
+}
 
 
 def rule(geometry: Geometry, modality: Modality, item: str) -> str:
@@ -181,19 +174,17 @@ def rule(geometry: Geometry, modality: Modality, item: str) -> str:
 
 
 def counts(geometry: Geometry, modality: Modality) -> bool:
-    return (geometry.architecture, modality) not in UNCOUNTED
+    return modality not in UNCOUNTED.get(geometry.architecture, ())
 
 
-def failing(
-    geometry: Geometry, line: Line, case: tuple[str, ...]
-) -> Iterator[pytest.MarkDecorator]:
+def failing(geometry: Geometry, line: Line, case: Case) -> Iterator[pytest.MarkDecorator]:
     """That it fails here, and must."""
     for one in KNOWN:
         if one.of(geometry, line, case):
             yield pytest.mark.xfail(strict=True, reason=one.reason)
 
 
-def marks(geometry: Geometry, line: Line, case: tuple[str, ...]) -> Sequence[pytest.MarkDecorator]:
+def marks(geometry: Geometry, line: Line, case: Case) -> Sequence[pytest.MarkDecorator]:
     """`failing`, the group of workers that share the model, and whether every run has the test."""
     found = [pytest.mark.xdist_group(geometry.id), *failing(geometry, line, case)]
     return found if geometry.id in SLICE else [*found, pytest.mark.models]

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
@@ -35,10 +34,6 @@ class Subject:
         self.geometry, self.lab = geometry, lab
         self.opened = lab.opened
         self._costs: dict[Modality, dict[str, Cost | str]] = {}
-
-    @property
-    def folder(self) -> Path:
-        return self.lab.folder
 
     @property
     def modalities(self) -> list[Modality]:

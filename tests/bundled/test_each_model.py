@@ -25,7 +25,7 @@ from mmcalib.workflows.corpus import read_corpus
 from mmcalib.workflows.run.document import build_calibration
 from mmcalib.workflows.run.session import Job, Session
 from mmcalib.workflows.run.stages import Review, derive, open_to_calibrate, prepare, prove_decision
-from tests.bundled.known import Line, counts, marks, rule
+from tests.bundled.known import Case, Line, counts, marks, rule
 from tests.bundled.shapes import CORPUS, SHAPES
 from tests.bundled.subject import Subject
 
@@ -33,7 +33,6 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 # In which the largest videos, that dummies are, have some frames and not hundreds.
 _SHORT_CONTEXT = 4096
-Case = tuple[str, ...]
 
 
 def modalities(geometry: Geometry) -> Iterable[Case]:
@@ -177,7 +176,7 @@ def test_its_configuration_is_read_back(subject: Subject, tmp_path: Path) -> Non
     (tmp_path / "media").mkdir()
     write_blank(CORPUS[subject.modalities[0]], 0, tmp_path / "media")
     options = RunOptions(
-        model=str(subject.folder),
+        model=str(subject.lab.folder),
         data=[tmp_path / "media"],
         max_model_len=min(_SHORT_CONTEXT, subject.opened.max_model_len),
         validate="budget",

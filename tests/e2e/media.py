@@ -1,12 +1,16 @@
 """Small real media, made on the spot, so that these tests need no corpus."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import soundfile
 from PIL import Image
 
+from mmcalib.corpus.chat import PART_OF, text_part, url_part
+from mmcalib.domain.shapes import Modality
 from tests.odd_media import clips
 
 
@@ -24,17 +28,24 @@ def clip(path: Path, width: int, height: int, frames: int) -> Path:
     return clips(path, (width, height), frames=frames)
 
 
-def requests(path: Path, *prompts: list[tuple[str, str]]) -> Path:
-    """A JSONL file with one request per list of (modality, URL)."""
-    lines = []
-    for items in prompts:
-        content: list[dict[str, object]] = [{"type": "text", "text": "Describe."}]
-        for modality, url in items:
-            kind = f"{modality}_url"
-            content.append({"type": kind, kind: {"url": url}})
-        lines.append(json.dumps({"messages": [{"role": "user", "content": content}]}))
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+def part(modality: Modality, path: Path) -> dict[str, Any]:
+    return url_part(PART_OF[modality], path.as_uri())
+
+
+def body(*parts: dict[str, Any], text: str = "Describe.", **fields: Any) -> dict[str, Any]:
+    """A request of one user message of a text and these parts."""
+    return {"messages": [{"role": "user", "content": [text_part(text), *parts]}], **fields}
+
+
+def write_requests(path: Path, bodies: Iterable[dict[str, Any]]) -> Path:
+    path.write_text("".join(f"{json.dumps(one)}\n" for one in bodies), encoding="utf-8")
     return path
+
+
+def requests(path: Path, *prompts: list[tuple[Any, str]]) -> Path:
+    """A JSONL file with one request per list of (modality, URL)."""
+    parts = ([url_part(PART_OF[modality], url) for modality, url in items] for items in prompts)
+    return write_requests(path, (body(*one) for one in parts))
 
 
 def sound(path: Path, seconds: float, rate_hz: int) -> Path:

@@ -4,6 +4,7 @@ import importlib.abc
 import importlib.machinery
 import runpy
 import sys
+from functools import reduce
 from types import ModuleType
 from typing import Any
 
@@ -24,11 +25,8 @@ class Without(importlib.abc.MetaPathFinder):
 
         def load_without(module: ModuleType) -> None:
             load(module)
-            holder: Any = module
             *ways, last = name.split(".")
-            for way in ways:
-                holder = getattr(holder, way)
-            delattr(holder, last)
+            delattr(reduce(getattr, ways, module), last)
 
         spec.loader.exec_module = load_without  # type: ignore[method-assign]
         return spec

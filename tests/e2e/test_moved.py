@@ -1,7 +1,6 @@
 """A vLLM that is not as mmcalib knows it: one name less costs one capability, and no more."""
 
 import shlex
-import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +11,12 @@ from mmcalib import calibrate
 from mmcalib.engine.host import EngineHost
 from mmcalib.errors import MmcalibError, VllmMoved
 from mmcalib.workflows.traffic.rehearse import rehearse
+from tests.builders import some
 from tests.conftest import ROOT
 from tests.e2e import moved
 from tests.e2e.command import QWEN
 from tests.e2e.media import photo
+from tests.programs import executable
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -32,13 +33,9 @@ def without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Lacks:
     """Makes every child's vLLM lack a name."""
 
     def lacks(missing: str) -> None:
-        wrapper = tmp_path / "python"
         words = shlex.join([sys.executable, str(Path(moved.__file__)), missing])
-        wrapper.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
-        wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
-        defaults = EngineHost.__init__.__kwdefaults__
-        assert defaults is not None
-        monkeypatch.setitem(defaults, "python", str(wrapper))
+        wrapper = executable(tmp_path / "python", f'#!/bin/sh\nexec {words} "$@"\n')
+        monkeypatch.setitem(some(EngineHost.__init__.__kwdefaults__), "python", wrapper)
 
     return lacks
 

@@ -26,18 +26,12 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from judging.calibrated import narrowed
 from judging.subject import subject
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.long,
-    pytest.mark.skipif(not (ROOT / "sample").exists(), reason="needs the sample corpus: make demo"),
-]
-
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 SAMPLE = (ROOT / "sample").resolve()
 REQUESTS = SAMPLE / "requests.jsonl"
 SUBJECT = subject("qwen2.5-vl")
 SNIPPET = re.compile(r"<!-- ray-data -->\n```python\n(.*?)```", re.S)
 PROGRAM = Path(__file__).with_name("ray_data_process.py")
-Row = dict[str, Any]
 
 
 def run(python: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -70,11 +64,11 @@ def python() -> Path:
 
 
 @pytest.fixture(scope="module")
-def out(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def out(python: Path, sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Calibrate for the sample, and write the page's snippet beside the results."""
     made = tmp_path_factory.mktemp("ray") / "out"
     words = ["run", "--model", SUBJECT.model, "--requests", str(REQUESTS), "--out", str(made)]
-    words += ["--validate", "budget", "--quiet", "--", "--allowed-local-media-path", str(SAMPLE)]
+    words += ["--validate", "budget", "--quiet", "--", "--allowed-local-media-path", str(sample)]
     done = run(python, "-m", "mmcalib", *words)
     assert (made / "engine.yaml").exists(), done.stderr[-4000:]
     (snippet,) = SNIPPET.findall((ROOT / "docs/how-to/deploy.md").read_text("utf-8"))
@@ -102,7 +96,7 @@ def asked() -> list[dict[str, Any]]:
     return found
 
 
-def processed(python: Path, module: Path, folder: Path, **engine_kwargs: Any) -> list[Row]:
+def processed(python: Path, module: Path, folder: Path, **engine_kwargs: Any) -> list[Any]:
     """Send the requests through the processor of `module`, with `engine_kwargs` over its own."""
     requests, answers = folder / "asked.jsonl", folder / "answers.jsonl"
     requests.write_text("".join(json.dumps(one) + "\n" for one in asked()), "utf-8")

@@ -12,8 +12,8 @@ import pytest
 
 from mmcalib.admission.calibration import Calibration
 from tests.e2e.command import QWEN, mmcalib
-from tests.e2e.media import clip, photo
-from tests.e2e.serving import Server, body, part, serving
+from tests.e2e.media import body, clip, part, photo, write_requests
+from tests.e2e.serving import Server, prompt_tokens, serving
 from tests.schemas import ROOT
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -29,9 +29,8 @@ def served(tmp_path_factory, engine_cache: Path) -> Iterator[tuple[Server, Calib
     small = part("image", photo(media / "small.jpg", 200, 300, 2))
     video = part("video", clip(media / "clip.mp4", 320, 240, frames=40))
     asked = [[], [wide], [wide, small], [video]]
-    lines = (json.dumps(body(*parts, max_tokens=8, tools=[TOOL])) for parts in asked)
-    requests = media / "requests.jsonl"
-    requests.write_text("\n".join(lines))
+    bodies = (body(*parts, max_tokens=8, tools=[TOOL]) for parts in asked)
+    requests = write_requests(media / "requests.jsonl", bodies)
     out = folder / "out"
     words = ("run", "--model", QWEN, "--data", media, "--requests", requests, "--out", out)
     parsed = ("--", "--enable-auto-tool-choice", "--tool-call-parser", "hermes")
@@ -43,17 +42,16 @@ def served(tmp_path_factory, engine_cache: Path) -> Iterator[tuple[Server, Calib
 
 def test_the_served_usage_is_what_was_measured(served: tuple[Server, Calibration, Path]) -> None:
     server, calibration, media = served
-    text_only = server.prompt_tokens()
+    text_only = prompt_tokens(server)
     corpus = calibration.corpus.modalities
     # The placeholder's begin and end stand around each item, in the prompt and not in the item.
     around = 2
-    wide = server.prompt_tokens(part("image", media / "wide.jpg"))
+    wide = prompt_tokens(server, part("image", media / "wide.jpg"))
     assert wide - text_only == corpus["image"].tokens["max"] + around
-    both = server.prompt_tokens(
-        part("image", media / "wide.jpg"), part("image", media / "small.jpg")
-    )
+    pair = part("image", media / "wide.jpg"), part("image", media / "small.jpg")
+    both = prompt_tokens(server, *pair)
     assert both - wide == corpus["image"].tokens["min"] + around
-    video = server.prompt_tokens(part("video", media / "clip.mp4"))
+    video = prompt_tokens(server, part("video", media / "clip.mp4"))
     assert video - text_only == corpus["video"].tokens["max"] + around
 
 
@@ -79,24 +77,26 @@ def test_requests_with_tools_are_served_by_the_emitted_command(served) -> None:
     for line in (media / "requests.jsonl").read_text().splitlines():
         admission = calibration.admits(json.loads(line), allowed_local_media_path=media)
         assert admission.fits, admission
-        status, answer = server.send(json.loads(line))
-        assert status == 200, answer
-    choice = body(tools=[TOOL], tool_choice={"type": "function", "function": {"name": "find"}})
+        answer = server.chat(json.loads(line))
+        assert answer.status == 200, answer
+    named = {"type": "function", "function": {"name": "find"}}
+    choice = body(tools=[TOOL], tool_choice=named, max_tokens=1)
     assert calibration.admits(choice).fits
-    assert server.send(choice)[0] == 200
+    assert server.chat(choice).status == 200
 
 
 def test_what_the_limits_exclude_is_rejected_and_the_server_lives_on(served) -> None:
     server, _, media = served
-    status, answer = server.ask(*[part("image", media / "small.jpg")] * 3)
-    assert status == 400
-    assert "At most 2 image" in json.dumps(answer)
-    assert server.prompt_tokens(part("image", media / "small.jpg")) > 0
+    small = part("image", media / "small.jpg")
+    answer = server.chat(body(small, small, small, max_tokens=1))
+    assert answer.status == 400
+    assert "At most 2 image" in answer.said
+    assert prompt_tokens(server, small) > 0
 
 
 def test_a_larger_image_than_the_corpus_held_is_shrunk_to_the_cap(served, tmp_path: Path) -> None:
     """The cap is real in the server too: nothing larger than what was reserved gets through."""
     server, calibration, media = served
     larger = photo(media / "larger.jpg", 3000, 2000, 3)
-    tokens = server.prompt_tokens(part("image", larger)) - server.prompt_tokens()
+    tokens = prompt_tokens(server, part("image", larger)) - prompt_tokens(server)
     assert tokens - 2 <= calibration.budget.calibrated.max_tokens_per_item["image"]

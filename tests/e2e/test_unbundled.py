@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.command import mmcalib
+from tests.e2e.command import calibrated, mmcalib
 from tests.e2e.media import clip, photo, sound
 from tests.e2e.unbundled import write
 
@@ -41,12 +41,11 @@ def test_every_command_works(name: str, media: Path, tmp_path: Path, engine_cach
     modality = {"llava_next_video": "video", "qwen2_audio": "audio"}.get(name, "image")
     folder, out, flags = write(name, tmp_path), tmp_path / "out", TRUSTED * (name == "internvl")
     data, gpu = media / modality, ("--gpu", "L4", "--quiet")
-    run = ("run", "--model", folder, "--data", data, "--out", out, "--validate", "budget", *gpu)
-    done = mmcalib(engine_cache, *run, "--max-model-len", "8192", *flags)
-    calibration = json.loads((out / "calibration.json").read_text())
-    assert calibration["model"]["source"] == "local"
-    assert calibration["memory"]["calibrated"]["label"] == "rehearsed"
-    assert calibration["memory"]["calibrated"]["kv_bytes_per_token"] == KV_BYTES[name]
+    words = ("--model", folder, "--data", data, "--validate", "budget", *gpu)
+    made = calibrated(engine_cache, out, *words, "--max-model-len", "8192", *flags)
+    assert made.model.source == "local"
+    assert made.memory.calibrated.label == "rehearsed"
+    assert made.memory.calibrated.kv_bytes_per_token == KV_BYTES[name]
 
     done = mmcalib(engine_cache, "rehearse", "--model", folder, *gpu, "--json", *flags)
     assert json.loads(done.stdout)["memory"]["kv_bytes_per_token"] == KV_BYTES[name]

@@ -1,12 +1,12 @@
 """`mmcalib run … -- VLLM FLAGS`: measured, rehearsed and written under them."""
 
-import json
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.e2e.command import QWEN, mmcalib
+from tests.builders import some
+from tests.e2e.command import QWEN, checks_of, mmcalib, run
 from tests.e2e.media import photo
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -18,9 +18,8 @@ def media(tmp_path: Path) -> Path:
 
 
 def test_they_are_rehearsed_and_written(media: Path, tmp_path: Path, engine_cache: Path) -> None:
-    done = mmcalib(
-        engine_cache,
-        *("run", "--model", QWEN, "--data", media, "--out", tmp_path / "out"),
+    ran = run(
+        *(engine_cache, tmp_path / "out", "--model", QWEN, "--data", media),
         *("--gpu-memory", "24GiB", "--capability", "8.9", "--validate", "startup"),
         *("--", "--tensor-parallel-size", "2", "--no-enable-prefix-caching"),
         *("--max-num-seqs", "4", "--gpu-memory-utilization", "0.8"),
@@ -29,20 +28,19 @@ def test_they_are_rehearsed_and_written(media: Path, tmp_path: Path, engine_cach
     assert written["tensor-parallel-size"] == 2
     assert written["no-enable-prefix-caching"] is True
     assert (written["max-num-seqs"], written["gpu-memory-utilization"]) == (4, 0.8)
-    found = json.loads((tmp_path / "out/calibration.json").read_text("utf-8"))
-    assert found["memory"]["calibrated"]["ranks"] == found["memory"]["default"]["ranks"] == 2
-    weights = found["memory"]["calibrated"]["weights_bytes"] / 2**30
+    memory = ran.calibration.memory
+    assert memory.calibrated.ranks == memory.default.ranks == 2
     # Half of the language model's; each rank has the whole vocabulary's share, too.
-    assert 3.4 < weights < 4.2
-    said = {one["setting"]: one for one in found["evidence"]}
+    assert 3.4 < some(memory.calibrated.weights_bytes) / 2**30 < 4.2
+    said = {one.setting: one.label for one in ran.calibration.evidence}
     for name in ("tensor_parallel_size", "max_num_seqs", "gpu_memory_utilization"):
-        assert said[name]["label"] == "given"
-    checks = {check["name"]: check for check in found["checks"]}
-    assert checks["not started with --tensor-parallel-size"]["status"] == "skip"
+        assert said[name] == "given"
+    checks = checks_of(ran.calibration)
+    assert checks["not started with --tensor-parallel-size"].status == "skip"
     start = checks["engine start"]
-    assert start["status"] == "pass"
-    assert start["detail"].endswith(": gpu_memory_utilization, tensor_parallel_size")
-    assert "not started with --tensor-parallel-size" in " ".join(done.stderr.split())
+    assert start.status == "pass"
+    assert start.detail.endswith(": gpu_memory_utilization, tensor_parallel_size")
+    assert "not started with --tensor-parallel-size" in " ".join(ran.stderr.split())
 
 
 def test_what_the_checkpoint_is_not_is_one_line(media, tmp_path: Path, engine_cache: Path) -> None:
@@ -66,12 +64,9 @@ def test_a_run_starts_from_a_manifest(media: Path, tmp_path: Path, engine_cache:
         '    - --limit-mm-per-prompt\n    - \'{"image": 3, "video": 0}\'\n'
         "    - --max-num-batched-tokens\n    - '8192'\n    - --port\n    - '9000'\n"
     )
-    done = mmcalib(
-        engine_cache,
-        *("run", "--config", manifest, "--data", media, "--out", out, "--gpu", "L4"),
-        *("--validate", "budget"),
-    )
-    found = json.loads((out / "calibration.json").read_text("utf-8"))
+    words = ("--config", manifest, "--data", media, "--gpu", "L4", "--validate", "budget")
+    ran = run(engine_cache, out, *words)
+    found = ran.document
     given = {"max_model_len": 8192, "gpu_memory_utilization": 0.8}
     assert found["default_config"] == given
     limits = {"image": 3, "video": 0}
@@ -90,4 +85,4 @@ def test_a_run_starts_from_a_manifest(media: Path, tmp_path: Path, engine_cache:
     assert written["limit-mm-per-prompt"]["image"] == 3
     diff = (out / "engine.diff").read_text("utf-8")
     assert f"\n-    - '8192'\n+    - '{batches['calibrated']}'\n" in diff
-    assert "without limits" in done.stderr
+    assert "without limits" in ran.stderr

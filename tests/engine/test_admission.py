@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from mmcalib.decision.texts import Texts
 from mmcalib.domain.knobs import Setting
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
-from mmcalib.engine.messages import Blank, File
+from mmcalib.engine.messages import Blank
 from mmcalib.gate.admission import Gate, admit
 from mmcalib.limits.policy import Policy
 from mmcalib.progress import Silent
@@ -40,32 +40,24 @@ LESS = settings(
 AT_ONCE = 16
 
 
-@dataclass(frozen=True)
-class Calibrated:
-    """A model calibrated for a small corpus: the gate, and the lab that knows the truth."""
-
-    lab: Lab
-    gate: Gate
-    setting: Setting
-
-    def truth(self, *subjects: Blank | File) -> list[Cost | str]:
-        return self.lab.costs(*subjects, setting=self.setting)
+Calibrate = Callable[[str], tuple[Lab, Gate, Setting]]
 
 
 @pytest.fixture(scope="session")
-def calibrated(lab: Callable[[str], Lab], tmp_path_factory) -> Callable[[str], Calibrated]:
-    found: dict[str, Calibrated] = {}
+def calibrated(lab: Callable[[str], Lab], tmp_path_factory) -> Calibrate:
+    """Calibrates a model for a small corpus: the lab knows the truth under the setting."""
+    found: dict[str, tuple[Gate, Setting]] = {}
 
-    def calibrate(model_id: str) -> Calibrated:
+    def calibrate(model_id: str) -> tuple[Lab, Gate, Setting]:
         opened = lab(model_id)
         if model_id not in found:
             found[model_id] = _calibrate(opened, tmp_path_factory.mktemp("media"))
-        return replace(found[model_id], lab=opened)
+        return (opened, *found[model_id])
 
     return calibrate
 
 
-def _calibrate(lab: Lab, media: Path) -> Calibrated:
+def _calibrate(lab: Lab, media: Path) -> tuple[Gate, Setting]:
     if "image" in lab.opened.modalities:
         photo(media / "large.jpg", 1600, 1200)
         photo(media / "small.jpg", 48, 64)
@@ -82,7 +74,7 @@ def _calibrate(lab: Lab, media: Path) -> Calibrated:
     rules = prove_rules(lab.host, lab.opened, decision, Silent())
     kept = list_costs(decision, Policy(), rules, texts)
     gate = build_gate(kept, decision.engine_args, decision.budget.encoder_budget_tokens)
-    return Calibrated(lab, gate, decision.setting)
+    return gate, decision.setting
 
 
 def rejected(gate: Gate, cost: Cost | str) -> bool:
@@ -127,9 +119,10 @@ _INTERNVL = pytest.param(INTERNVL, images, marks=since(VLLM_0_33, QIANFAN))
 def test_nothing_is_admitted_that_the_engine_rejects(calibrated, model_id, kind, data) -> None:
     budget = data.draw(st.integers(1, 900 if kind is sounds else 6000))
     shapes = data.draw(st.lists(kind, min_size=AT_ONCE, max_size=AT_ONCE))
-    found = calibrated(model_id)
-    gate = replace(found.gate, budget_tokens=budget)
-    for shape, cost in zip(shapes, found.truth(*map(Blank, shapes)), strict=True):
+    opened, gate, setting = calibrated(model_id)
+    gate = replace(gate, budget_tokens=budget)
+    truth = opened.costs(*map(Blank, shapes), setting=setting)
+    for shape, cost in zip(shapes, truth, strict=True):
         hold(gate, shape, cost)
 
 
@@ -149,11 +142,11 @@ def _photos(count: int) -> list[ImageShape]:
     "model_id", [QWEN, pytest.param(INTERNVL, marks=since(VLLM_0_33, QIANFAN)), LLAVA]
 )
 def test_most_photos_that_the_engine_admits_are_admitted(calibrated, model_id: str) -> None:
-    found = calibrated(model_id)
+    opened, gate, setting = calibrated(model_id)
     photos = _photos(60)
-    costs_ = found.truth(*(Blank(shape) for shape in photos))
-    good = [s for s, c in zip(photos, costs_, strict=True) if not rejected(found.gate, c)]
-    rate = sum(admit(found.gate, shape).fits for shape in good) / len(good)
+    truth = opened.costs(*map(Blank, photos), setting=setting)
+    good = [shape for shape, cost in zip(photos, truth, strict=True) if not rejected(gate, cost)]
+    rate = sum(admit(gate, shape).fits for shape in good) / len(good)
     print(f"{model_id}: {rate:.0%} of {len(good)} photos")
     assert len(good) > 20
     assert rate >= 0.9

@@ -21,36 +21,28 @@ def test_the_default_reserves_for_the_largest_video_the_model_takes(qwen: Lab) -
     assert (budget.profiled_modality, budget.profiled_items) == ("video", 1)
 
 
-def test_no_video_shrinks_the_budget_to_the_largest_image(qwen: Lab) -> None:
-    budget = qwen.budget(build_dummy=False, limit_mm_per_prompt={"image": 1, "video": 0})
-    assert budget.max_tokens_per_item == {"image": 16_384}
-    assert budget.encoder_cache_size == 16_384
+PLAIN, HINTED = 1, {"count": 1, "width": 512, "height": 512}
+CAP = {"mm_processor_kwargs": {"max_pixels": 1_003_520}}
 
 
-def test_the_size_hint_trap_is_caught(qwen: Lab) -> None:
-    """A 512×512 hint shrinks the profiled item and not what a step may encode."""
-    budget = qwen.budget(
-        limit_mm_per_prompt={"image": {"count": 1, "width": 512, "height": 512}, "video": 0},
-        max_num_batched_tokens=8192,
-    )
-    assert budget.encoder_compute_budget == 16_384
-    assert budget.dummies["image"].embeds == 324
+@pytest.mark.parametrize(
+    ("image", "batch", "cap", "largest", "dummy", "profiled", "worst"),
+    [
+        pytest.param(PLAIN, 8192, {}, 16_384, 16_384, 16_384, 16_384, id="no video"),
+        # Only the profiled item shrinks, not what a step may encode.
+        pytest.param(HINTED, 8192, {}, 16_384, 324, 324, 16_384, id="a hint is a trap"),
+        pytest.param(PLAIN, 7680, CAP, 1280, 1280, 7680, 7680, id="a cap"),
+    ],
+)
+def test_images_alone(qwen: Lab, image, batch, cap, largest, dummy, profiled, worst) -> None:
+    only = {"image": image, "video": 0}
+    budget = qwen.budget(limit_mm_per_prompt=only, max_num_batched_tokens=batch, **cap)
+    assert budget.max_tokens_per_item == {"image": largest}
+    assert budget.encoder_compute_budget == budget.encoder_cache_size == worst
+    assert budget.dummies["image"].embeds == dummy
     found = compute_reserve(budget, {"image": 1, "video": 0})
-    assert (found.profiled_tokens, found.worst_step_tokens) == (324, 16_384)
-    assert not found.passes
-
-
-def test_a_cap_shrinks_budget_and_profile_together(qwen: Lab) -> None:
-    budget = qwen.budget(
-        limit_mm_per_prompt={"image": 1, "video": 0},
-        max_num_batched_tokens=7680,
-        mm_processor_kwargs={"max_pixels": 1_003_520},
-    )
-    assert budget.max_tokens_per_item == {"image": 1280}
-    assert budget.dummies["image"].embeds == 1280
-    found = compute_reserve(budget, {"image": 1, "video": 0})
-    assert (found.profiled_tokens, found.worst_step_tokens) == (7680, 7680)
-    assert found.passes
+    assert (found.profiled_tokens, found.worst_step_tokens) == (profiled, worst)
+    assert found.passes is (profiled == worst)
 
 
 QWEN3, LLAVA = "Qwen/Qwen3-VL-2B-Instruct", "llava-hf/llava-onevision-qwen2-7b-ov-hf"
@@ -62,21 +54,18 @@ def capped(longest_edge: int) -> dict[str, Any]:
     return {"mm_processor_kwargs": {"size": size}}
 
 
-def test_a_cap_of_whole_clips_bounds_the_worst_step(lab: Callable[[str], Lab]) -> None:
-    """No step exceeds what the cap allows plus rounding; two sequences filled all 16,384 tokens."""
-    budget = lab(QWEN3).budget(max_num_seqs=2, max_num_batched_tokens=8192, **capped(4_014_080))
-    assert budget.max_tokens_per_item["video"] == 1960
+# No step exceeds what the cap allows plus rounding; two sequences filled all 16,384 tokens. Each
+# step in time is one cell at least, though: 768 frames are 384, whatever the cap.
+@pytest.mark.parametrize(
+    ("longest_edge", "most", "clip", "suffix"),
+    [(4_014_080, 1960, 1960, ""), (401_408, 196, 384, " (videos of up to {})")],
+)
+def test_a_cap_of_whole_clips_bounds_the_worst_step(lab, longest_edge, most, clip, suffix) -> None:
+    budget = lab(QWEN3).budget(max_num_seqs=2, max_num_batched_tokens=8192, **capped(longest_edge))
+    assert budget.max_tokens_per_item["video"] == most
     found = compute_reserve(budget, {"image": 0, "video": 1})
-    assert (found.worst_step_tokens, found.clip_suffix) == (2 * 1960, "")
-
-
-def test_many_frames_may_cost_more_than_the_cap(lab: Callable[[str], Lab]) -> None:
-    """Each step in time is one cell at least: 768 frames are 384, whatever the cap."""
-    budget = lab(QWEN3).budget(max_num_seqs=2, max_num_batched_tokens=8192, **capped(401_408))
-    assert budget.max_tokens_per_item["video"] == 196
-    found = compute_reserve(budget, {"image": 0, "video": 1})
-    assert found.worst_step_tokens == 2 * 384
-    assert found.clip_suffix == f" (videos of up to {budget.largest_clip})"
+    assert found.worst_step_tokens == 2 * clip
+    assert found.clip_suffix == suffix.format(budget.largest_clip)
 
 
 def test_frames_that_the_loader_never_keeps_cost_nothing(lab: Callable[[str], Lab]) -> None:

@@ -15,12 +15,9 @@ from tests.builders import some
 from tests.engine.conftest import Lab, folder_of
 
 pytestmark = pytest.mark.engine
-GEMMA = "google/gemma-3-4b-it"
 
 
-def both(
-    lab: Lab, subject: Blank, device: str = "cpu", setting: Setting = DEFAULT
-) -> DeviceComparison:
+def both(lab: Lab, subject: Blank, device="cpu", setting: Setting = DEFAULT) -> DeviceComparison:
     return lab.host.ask(CompareDevices(setting, subject, device), "comparing")
 
 
@@ -68,7 +65,7 @@ def test_a_refusal_of_the_device_keeps_the_cpu_s_result(lab, model, subject, dev
 @pytest.mark.slow
 def test_a_process_apart_finds_the_same_and_ends(engine_cache: Path, tmp_path: Path) -> None:
     Image.new("RGB", (280, 280)).save(tmp_path / "a.png")
-    folder = folder_of(GEMMA, engine_cache)
+    folder = folder_of("google/gemma-3-4b-it", engine_cache)
     chosen = [(ImageShape(280, 280), str(tmp_path / "a.png"))]
     found = compare_apart(str(folder), None, "cpu", DEFAULT, chosen, Silent())
     assert processor_check(found).status == "pass"

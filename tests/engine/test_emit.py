@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import ParseServeConfig
 from mmcalib.report.configurations import CONFIGURATIONS
 from tests.engine.conftest import QWEN, folder_of
-from tests.programs import answer_of, run_program
+from tests.programs import answer_of
+from tests.report.test_emit import docker, shell
 from tests.schemas import CALIBRATION
 
 pytestmark = pytest.mark.engine
-WORDS = 'words() { printf "%s\\0" "$@"; };'
 
 NASTY: dict[str, Any] = {
     "model": '/models/it\'s a "fine" $(HOME) ü/*',
@@ -52,13 +53,8 @@ def with_config(config: dict[str, Any]) -> Calibration:
     return Calibration.load(CALIBRATION).model_copy(update={"engine_config": config})
 
 
-def shell(script: str, **variables: str) -> tuple[str, ...]:
-    done = run_program("/bin/sh", "-c", WORDS + script, env=variables, check=True)
-    return tuple(done.stdout.split("\0")[:-1])
-
-
-def read(host: EngineHost, words: tuple[str, ...], path: str = "") -> dict[str, Any]:
-    return dict(host.ask(ParseServeConfig(path, words), "parsing").engine_args)
+def read(host: EngineHost, words: Sequence[str], path: str = "") -> dict[str, Any]:
+    return dict(host.ask(ParseServeConfig(path, tuple(words)), "parsing").engine_args)
 
 
 def every_form(host: EngineHost, made: Calibration, folder: Path) -> dict[str, dict[str, Any]]:
@@ -67,8 +63,7 @@ def every_form(host: EngineHost, made: Calibration, folder: Path) -> dict[str, d
     for name, file in files.items():
         file.write_text(CONFIGURATIONS[name].render(made), encoding="utf-8")
     line = files["env"].read_text("utf-8").splitlines()[-1].removeprefix("ENGINE_ARGS=")
-    script = files["docker"].read_text("utf-8").replace("exec docker", "words docker")
-    words = shell(script, HOME="/home/me")
+    words = docker(made)
     deployment = yaml.safe_load(files["k8s"].read_text("utf-8"))
     args = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
     return {
@@ -76,7 +71,7 @@ def every_form(host: EngineHost, made: Calibration, folder: Path) -> dict[str, d
         "args": read(host, shell(f"eval \"words $(cat '{files['args']}')\"", PATH=os.defpath)),
         "env": read(host, shell('eval "words $ENGINE_ARGS"', ENGINE_ARGS=line)),
         "docker": read(host, words[words.index("serve") + 1 :]),
-        "k8s": read(host, tuple(word.replace("$$", "$") for word in args)),
+        "k8s": read(host, [word.replace("$$", "$") for word in args]),
         **{f"{file} by mmcalib": read_back(host, file) for file in files.values()},
     }
 
@@ -133,7 +128,7 @@ def test_server_options_go_where_they_are_taken(tmp_path: Path) -> None:
     assert "options of the server: chat_template, enable_auto_tool_choice, tool_call" in snippet
     assert repr("hermes") not in snippet
     mount = f"type=bind,source={template},target={template},readonly"
-    assert mount in shell(CONFIGURATIONS["docker"].render(made).replace("exec docker", "words d"))
+    assert mount in docker(made)
     needs = "# The container needs the file {} of --chat-template"
     assert needs.format(template) in CONFIGURATIONS["k8s"].render(made)
     beside = with_config({**NASTY, "chat_template": "tools.jinja"})

@@ -225,36 +225,25 @@ def test_a_template_of_texts_names_no_more_items_than_there_are(lab, host, tmp_p
     assert ours == ("fits" if isinstance(theirs, int) else "no"), theirs
 
 
+IMAGE = {"type": "image", "source": {"type": "url", "url": URL}}
+THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "s"}
+CALL = {"type": "tool_use", "id": "1", "name": "f", "input": {}}
+
+
+def result(content: object) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": "1", "content": content}
+
+
 ANTHROPIC: dict[str, Any] = {
     "model": "m",
     "max_tokens": 7,
     "system": [{"type": "text", "text": "x-anthropic-billing-header: 1"}, WORDS],
     "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}],
     "messages": [
-        {
-            "role": "user",
-            "content": [WORDS, {"type": "image", "source": {"type": "base64", "data": "aa"}}],
-        },
-        {
-            "role": "assistant",
-            "content": [
-                {"type": "thinking", "thinking": "hm", "signature": "s"},
-                WORDS,
-                {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 1}},
-            ],
-        },
-        {
-            "role": "user",
-            "content": [
-                WORDS,
-                {
-                    "type": "tool_result",
-                    "tool_use_id": "1",
-                    "content": [WORDS, {"type": "image", "source": {"type": "url", "url": URL}}],
-                },
-            ],
-        },
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "2", "content": "b"}]},
+        {"role": "user", "content": [WORDS, {**IMAGE, "source": {"type": "base64", "data": "aa"}}]},
+        {"role": "assistant", "content": [THOUGHT, WORDS, {**CALL, "input": {"a": 1}}]},
+        {"role": "user", "content": [WORDS, result([WORDS, IMAGE])]},
+        {"role": "user", "content": [{**result("b"), "tool_use_id": "2"}]},
         {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}, WORDS]},
         {"role": "system", "content": "inline"},
         USER,
@@ -294,14 +283,6 @@ def test_a_body_of_messages_is_the_chat_that_vllm_makes() -> None:
     assert (ours.answer_tokens, ours.endpoint) == (made["max_tokens"], "/v1/messages")
     (tool,) = made["tools"]
     assert ours.fields["tools"][0]["function"].items() <= tool["function"].items()
-
-
-IMAGE = {"type": "image", "source": {"type": "url", "url": URL}}
-CALL = {"type": "tool_use", "id": "1", "name": "f", "input": {}}
-
-
-def result(content: object) -> dict[str, Any]:
-    return {"type": "tool_result", "tool_use_id": "1", "content": content}
 
 
 # What people send to /v1/messages, and mistakes in it.

@@ -9,17 +9,8 @@ from mmcalib.census.census import Census
 from mmcalib.checks.facts import Explored
 from mmcalib.decision.explore import BudgetSource, explore
 from mmcalib.decision.measure import measure
-from mmcalib.domain.knobs import (
-    AreaCap,
-    CropCap,
-    EdgeCap,
-    FrameSampling,
-    Knob,
-    Setting,
-    TileCap,
-    TokenCap,
-    merge_settings,
-)
+from mmcalib.domain import knobs
+from mmcalib.domain.knobs import AreaCap, FrameSampling, Knob, Setting, TokenCap
 from mmcalib.domain.model import Cost
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine.messages import Blank
@@ -35,9 +26,8 @@ from tests.programs import answer_of
 from tests.upstream import NESTED, QIANFAN, before, between, since
 
 pytestmark = pytest.mark.engine
-INTERNVL, GEMMA = "OpenGVLab/InternVL2-2B", "google/gemma-3-4b-it"
-LLAVA, QWEN_AUDIO = "llava-hf/llava-v1.6-mistral-7b-hf", "Qwen/Qwen2-Audio-7B-Instruct"
-IDEFICS, GEMMA4 = "HuggingFaceM4/Idefics3-8B-Llama3", "google/gemma-4-31B-it"
+INTERNVL, GEMMA4 = "OpenGVLab/InternVL2-2B", "google/gemma-4-31B-it"
+QWEN_AUDIO = "Qwen/Qwen2-Audio-7B-Instruct"
 PHOTO = Blank(ImageShape(2400, 900))
 CLIP = Blank(VideoShape(300, 30.0, 10.0, 640, 360))
 SIZES = [(640, 480), (900, 2400), (1024, 1024), (333, 1111), (61, 47), (1920, 1080), (1530, 509)]
@@ -75,20 +65,21 @@ def counts_like_the_processor(lab: Lab, setting: Setting, *more: Blank) -> bool:
 
 @before(VLLM_0_29, NESTED)
 def test_qwen_s_areas_move_their_own_modality_alone(qwen: Lab) -> None:
-    knobs = found(qwen)
-    assert list(knobs) == [
+    there = found(qwen)
+    assert list(there) == [
         "images_kwargs.size.longest_edge",
         "videos_kwargs.size.longest_edge",
         "video.fps",
     ]
-    assert [type(knob) for knob in knobs.values()] == [AreaCap, AreaCap, FrameSampling]
-    for name in list(knobs)[:2]:
-        assert not knobs[name].bleeds
-        assert moved(qwen, knobs[name], 256 * 784) == (True, True, False)
-    item, _, spilled = moved(qwen, knobs["video.fps"], 1)
+    assert [type(knob) for knob in there.values()] == [AreaCap, AreaCap, FrameSampling]
+    for name in list(there)[:2]:
+        assert not there[name].bleeds
+        assert expect(AreaCap, there[name]).token_px == 28 * 28
+        assert moved(qwen, there[name], 256 * 784) == (True, True, False)
+    item, _, spilled = moved(qwen, there["video.fps"], 1)
     assert (item, spilled) == (True, False)
-    assert len(expect(FrameSampling, knobs["video.fps"]).steps) == 8
-    setting = frontier.setting_at(knobs["images_kwargs.size.longest_edge"], 256 * 784)
+    assert len(expect(FrameSampling, there["video.fps"]).steps) == 8
+    setting = frontier.setting_at(there["images_kwargs.size.longest_edge"], 256 * 784)
     assert counts_like_the_processor(qwen, setting, CLIP)
 
 
@@ -99,7 +90,7 @@ def test_both_areas_may_be_capped_at_once(lab: Callable[[str], Lab], model_id: s
     caps = [knob for knob in opened.opened.knobs if isinstance(knob, AreaCap)]
     assert [cap.modality for cap in caps] == ["image", "video"]
     alone = {cap.modality: frontier.setting_at(cap, 128 * 784) for cap in caps}
-    both = merge_settings(alone.values())
+    both = knobs.merge_settings(alone.values())
     for blank in (PHOTO, CLIP):
         kept = embeds(opened, blank, both)
         assert kept == embeds(opened, blank, alone[blank.modality])
@@ -121,16 +112,16 @@ def test_internvl_s_tiles(lab: Callable[[str], Lab]) -> None:
     """Its processor refuses `images_kwargs` and heeds the flat name."""
     opened = lab(INTERNVL)
     assert list(found(opened)) == ["max_dynamic_patch"]
-    knob = expect(TileCap, found(opened)["max_dynamic_patch"])
+    knob = expect(knobs.TileCap, found(opened)["max_dynamic_patch"])
     assert moved(opened, knob, 4) == (True, True, False)
     assert counts_like_the_processor(opened, frontier.setting_at(knob, 4))
 
 
 def test_gemma_s_pan_and_scan(lab: Callable[[str], Lab]) -> None:
-    opened = lab(GEMMA)
+    opened = lab("google/gemma-3-4b-it")
     name = "images_kwargs.pan_and_scan_max_num_crops"
     assert list(found(opened)) == [name]
-    knob = expect(CropCap, found(opened)[name])
+    knob = expect(knobs.CropCap, found(opened)[name])
     assert (knob.value, knob.steps) == (0, (0, 2, 3, 4)), "the checkpoint has it off"
     assert moved(opened, knob, 2) == (True, True, False)
     made = [embeds(opened, PHOTO, frontier.setting_at(knob, value)) for value in knob.steps]
@@ -140,9 +131,9 @@ def test_gemma_s_pan_and_scan(lab: Callable[[str], Lab]) -> None:
 
 def test_idefics_longest_edge(lab: Callable[[str], Lab]) -> None:
     """Heeded in the flat spelling only: vLLM asks the processor with the merged kwargs."""
-    opened = lab(IDEFICS)
+    opened = lab("HuggingFaceM4/Idefics3-8B-Llama3")
     assert list(found(opened)) == ["size.longest_edge"]
-    knob = expect(EdgeCap, found(opened)["size.longest_edge"])
+    knob = expect(knobs.EdgeCap, found(opened)["size.longest_edge"])
     assert (knob.value, knob.steps) == (1456, (364, 728, 1092, 1456))
     assert moved(opened, knob, 728) == (True, True, False)
     scoped = Setting({"images_kwargs": {"size": {"longest_edge": 728}}})
@@ -150,7 +141,7 @@ def test_idefics_longest_edge(lab: Callable[[str], Lab]) -> None:
 
 
 def test_llava_heeds_no_option(lab: Callable[[str], Lab]) -> None:
-    opened = lab(LLAVA)
+    opened = lab("llava-hf/llava-v1.6-mistral-7b-hf")
     assert found(opened) == {}
     default = embeds(opened, PHOTO, Setting())
     for kwargs in (

@@ -9,16 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.child.service import OwnPickler
-from mmcalib.domain.knobs import (
-    DEFAULT,
-    AreaCap,
-    CropCap,
-    EdgeCap,
-    FrameSampling,
-    Knob,
-    TileCap,
-    TokenCap,
-)
+from mmcalib.domain import knobs
+from mmcalib.domain.knobs import DEFAULT, Knob
 from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import AudioShape, ImageShape, Shape, VideoShape
 from mmcalib.engine import messages as m
@@ -56,7 +48,7 @@ STEPS = st.lists(SIZE, max_size=4).map(tuple)
 BLEEDS = st.sampled_from([(), ("video",), ("video", "audio")])
 ANY_KNOB: st.SearchStrategy[Knob] = st.one_of(
     st.builds(
-        AreaCap,
+        knobs.AreaCap,
         modality=st.sampled_from(["image", "video"]),
         path=PATH,
         value=SIZE,
@@ -65,20 +57,20 @@ ANY_KNOB: st.SearchStrategy[Knob] = st.one_of(
         least_name=st.text(max_size=5),
         least_px=SIZE,
     ),
-    st.builds(EdgeCap, path=PATH, value=SIZE, bleeds=BLEEDS, steps=STEPS),
-    st.builds(TileCap, path=PATH, value=SIZE, bleeds=BLEEDS),
-    st.builds(CropCap, path=PATH, value=SIZE, bleeds=BLEEDS, steps=STEPS, switch=st.text()),
-    st.builds(FrameSampling, path=PATH, value=SIZE | RATE, steps=st.tuples(SIZE, RATE)),
-    st.builds(TokenCap, path=PATH, value=SIZE, bleeds=BLEEDS, steps=STEPS),
+    st.builds(knobs.EdgeCap, path=PATH, value=SIZE, bleeds=BLEEDS, steps=STEPS),
+    st.builds(knobs.TileCap, path=PATH, value=SIZE, bleeds=BLEEDS),
+    st.builds(knobs.CropCap, path=PATH, value=SIZE, bleeds=BLEEDS, steps=STEPS, switch=st.text()),
+    st.builds(knobs.FrameSampling, path=PATH, value=SIZE | RATE, steps=st.tuples(SIZE, RATE)),
+    st.builds(knobs.TokenCap, path=PATH, value=SIZE, bleeds=BLEEDS, steps=STEPS),
 )
 
 
 @given(st.lists(ANY_KNOB, max_size=4).map(tuple))
-def test_a_knob_arrives_as_the_type_that_was_sent(knobs: tuple[Knob, ...]) -> None:
-    arrived = through_the_pipe(opened(knobs=knobs))
+def test_a_knob_arrives_as_the_type_that_was_sent(found: tuple[Knob, ...]) -> None:
+    arrived = through_the_pipe(opened(knobs=found))
     assert isinstance(arrived, ModelInfo)
-    assert arrived.knobs == knobs
-    sent = [(type(knob), type(knob.value)) for knob in knobs]
+    assert arrived.knobs == found
+    sent = [(type(knob), type(knob.value)) for knob in found]
     assert [(type(knob), type(knob.value)) for knob in arrived.knobs] == sent
 
 

@@ -30,65 +30,73 @@ from tests.programs import answer_of
 from tests.upstream import before
 
 pytestmark = pytest.mark.engine
+Request = list[tuple[str, int]]
 
 _TOO_LARGE = "an item that is larger than the whole cache is an error, and served uncached by 0.29"
 _BEFORE_0_31 = {
     "LruKeyReplicatedSenderCache": "MultiModalProcessorSenderCache",
     "LruKeyReplicatedReceiverCache": "MultiModalReceiverCache",
 }
-# Sender and receiver serve one API server, `MultiModalProcessorOnlyCache` several. Order of calls:
-# `_get_cache_missing_items`, `_merge_mm_kwargs` (vllm/multimodal/processing/processor.py).
-SERVE = """
+# Requests through vLLM's processor, sender cache and receiver cache, which serve one API server, or
+# through `MultiModalProcessorOnlyCache`, which serves several; on the meta device, where gigabytes
+# take no memory.
+CACHES = """
 import json, sys
 from types import SimpleNamespace
+import torch
 from vllm.multimodal.cache import (
     LruKeyReplicatedReceiverCache, LruKeyReplicatedSenderCache, MultiModalProcessorOnlyCache)
-from vllm.multimodal.inputs import MultiModalKwargsItem
-
-
-def serve(cache, receiver, requests):
-    hits = 0
-    for request in requests:
-        cached = {key: cache.is_cached_item(key) for key, _ in request}
-        hits += sum(cached.values())
-        for key, _ in request:
-            cache.touch_sender_cache_item(key)
-        sent = []
-        for key, nbytes in request:
-            given = None if cached[key] else (MultiModalKwargsItem.dummy(nbytes), [])
-            try:
-                data, _ = cache.get_and_update_item(given, key)
-            except AssertionError as error:
-                assert "Expected a cached item" in str(error)
-                return -1
-            sent.append((key, data))
-        if receiver is not None:
-            for key, _ in sent:
-                receiver.touch_receiver_cache_item(key)
-            for key, data in sent:
-                receiver.get_and_update_item(data, key)
-    return hits
+from vllm.multimodal.inputs import MultiModalKwargsItem, MultiModalKwargsItems
+from vllm.multimodal.processing.processor import BaseMultiModalProcessor as Processor
 
 asked = json.load(sys.stdin)
-answer = []
-for gib in asked["gib"]:
+torch.set_default_device("meta")
+
+
+def serve(kind, gib, requests):
+    # Hits of a cache of this kind and size, or -1 where it fails a request.
     config = SimpleNamespace(mm_processor_cache_gb=gib)
     model = SimpleNamespace(get_multimodal_config=lambda: config)
-    sender, receiver = LruKeyReplicatedSenderCache(model), LruKeyReplicatedReceiverCache(model)
-    hits = serve(sender, receiver, asked["requests"])
-    assert hits == serve(MultiModalProcessorOnlyCache(model), None, asked["requests"])
-    answer.append(hits)
-print(json.dumps(answer))
-"""
+    processor = SimpleNamespace(_recompute_cached_prompt_update=None)
+    one, receiver, hits = kind(model), LruKeyReplicatedReceiverCache(model), 0
+    for request in requests:
+        hashes = {m: [key for key, _ in items] for m, items in request.items()}
+        cached = {m: one.is_cached(keys) for m, keys in hashes.items()}
+        hits += sum(sum(dict(zip(keys, cached[m])).values()) for m, keys in hashes.items())
+        new = {m: [MultiModalKwargsItem.dummy(n) for (_, n), c in zip(items, cached[m]) if not c]
+               for m, items in request.items()}
+        new = {m: items for m, items in new.items() if items}
+        try:
+            merged, _ = Processor._merge_mm_kwargs(
+                processor, one, mm_hashes=hashes, mm_is_cached=cached,
+                mm_missing_kwargs=MultiModalKwargsItems(new),
+                mm_missing_prompt_updates={m: [[]] * len(items) for m, items in new.items()})
+        except AssertionError as error:
+            assert "Expected a cached item" in str(error), error
+            return -1
+        if kind is LruKeyReplicatedSenderCache:
+            sent = [SimpleNamespace(mm_hash=key, identifier=key, data=data)
+                    for m, keys in hashes.items() for key, data in zip(keys, merged.get(m, []))]
+            receiver.get_and_update_features(sent)
+    return hits
 
-Request = list[tuple[str, int]]
+
+def by_either(gib, requests):
+    kinds = LruKeyReplicatedSenderCache, MultiModalProcessorOnlyCache
+    return [serve(kind, gib, requests) for kind in kinds]
+"""
+SERVE = """
+requests = [{"image": request} for request in asked["requests"]]
+found = [by_either(gib, requests) for gib in asked["gib"]]
+assert all(first == second for first, second in found)
+print(json.dumps([first for first, _ in found]))
+"""
 
 
 def hits_in_vllm(requests: list[Request], capacities: list[int]) -> list[int]:
     """Hits of vLLM's caches of these capacities in bytes; -1 where it fails a request."""
     asked = {"requests": requests, "gib": [capacity / GIB for capacity in capacities]}
-    hits: list[int] = in_vllm(SERVE, asked)
-    return hits
+    return list(in_vllm(CACHES + SERVE, asked))
 
 
 def in_vllm(script: str, asked: Any) -> Any:
@@ -98,7 +106,7 @@ def in_vllm(script: str, asked: Any) -> Any:
     return answer_of("-c", script, asked=asked)
 
 
-def traffic(seed: int, count: int) -> list[tuple[str, int]]:
+def traffic(seed: int, count: int) -> Request:
     """Accesses of which few keys make many; sizes up to 8 KiB, in steps that tensors can have."""
     chance = random.Random(seed)
     sizes = [chance.randrange(1, 8192) for _ in range(60)]
@@ -143,30 +151,14 @@ def test_vllm_fails_a_request_that_a_cache_cannot_hold_at_once() -> None:
     assert roomy.mm_processor_cache_gb == 40
 
 
-# Random admissible traffic through vLLM's processor, sender cache and receiver cache, on the meta
-# device, where gigabytes take no memory: first what the caches are `sized` from, then any.
+# Random admissible traffic: first what the caches are `sized` from, then any.
 ADMISSIBLE = """
-import json, sys
-from types import SimpleNamespace
-import torch
 from hypothesis import configuration, find, given, settings, strategies as st
-from vllm.multimodal.cache import (
-    LruKeyReplicatedReceiverCache, LruKeyReplicatedSenderCache, MultiModalProcessorOnlyCache)
-from vllm.multimodal.inputs import (
-    MultiModalFieldElem, MultiModalKwargsItem, MultiModalKwargsItems, MultiModalSharedField)
-from vllm.multimodal.processing.processor import BaseMultiModalProcessor as Processor
 from mmcalib.limits.processor_cache import choose_cache_size, hit_curve
 
-asked = json.load(sys.stdin)
 configuration.set_hypothesis_home_dir(asked["home"])
 LIMITS = asked["limits"]
 FLOOR = sum(count * nbytes for count, nbytes in LIMITS.values())
-
-
-def tensor(nbytes):
-    data = torch.empty(nbytes, dtype=torch.uint8, device="meta")
-    field = MultiModalSharedField(batch_size=1)
-    return MultiModalKwargsItem({"data": MultiModalFieldElem(data=data, field=field)})
 
 
 def item(modality):
@@ -181,30 +173,7 @@ TRAFFIC = st.lists(REQUEST, min_size=1, max_size=30)
 
 
 def fails(gib, requests):
-    config = SimpleNamespace(mm_processor_cache_gb=gib)
-    model = SimpleNamespace(get_multimodal_config=lambda: config)
-    processor = SimpleNamespace(_recompute_cached_prompt_update=None)
-    for one in (LruKeyReplicatedSenderCache(model), MultiModalProcessorOnlyCache(model)):
-        receiver = LruKeyReplicatedReceiverCache(model)
-        for request in requests:
-            hashes = {m: [key for key, _ in items] for m, items in request.items()}
-            cached = {m: one.is_cached(keys) for m, keys in hashes.items()}
-            new = {m: [tensor(n) for (_, n), c in zip(items, cached[m]) if not c]
-                   for m, items in request.items()}
-            new = {m: items for m, items in new.items() if items}
-            try:
-                merged, _ = Processor._merge_mm_kwargs(
-                    processor, one, mm_hashes=hashes, mm_is_cached=cached,
-                    mm_missing_kwargs=MultiModalKwargsItems(new),
-                    mm_missing_prompt_updates={m: [[]] * len(items) for m, items in new.items()})
-            except AssertionError as error:
-                assert "Expected a cached item" in str(error), error
-                return True
-            if isinstance(one, LruKeyReplicatedSenderCache):
-                sent = [SimpleNamespace(mm_hash=key, identifier=key, data=data)
-                        for m, keys in hashes.items() for key, data in zip(keys, merged.get(m, []))]
-                receiver.get_and_update_features(sent)
-    return False
+    return -1 in by_either(gib, requests)
 
 
 def flat(requests):
@@ -239,7 +208,7 @@ print(json.dumps({"sizes": ran, "corpus": flat(corpus), "later": flat(later)}))
 def test_no_admissible_traffic_fails_with_the_derived_size(tmp_path: Path) -> None:
     """Below the largest admissible request, vLLM fails an assertion."""
     limits = {"image": (3, 90 << 20), "video": (1, 400 << 20)}
-    found = in_vllm(ADMISSIBLE, {"limits": limits, "examples": 150, "home": str(tmp_path)})
+    found = in_vllm(CACHES + ADMISSIBLE, {"limits": limits, "examples": 150, "home": str(tmp_path)})
     floor = sum(count * nbytes for count, nbytes in limits.values())
     on = [gib for gib in found["sizes"] if gib]
     assert len(on) > 50

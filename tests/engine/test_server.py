@@ -64,10 +64,7 @@ SOUNDS: dict[str, tuple[Callable[[Path], Path], bool]] = {
     "open FLAC": (lambda f: odd_media.open_flac(f / "a.flac", 3), REFUSED),
     "ADTS": (lambda f: odd_media.heard(f / "a.aac", "aac", "adts", 20), TAKEN),
     "longer ADTS": (lambda f: odd_media.heard(f / "a.aac", "aac", "adts", 60), REFUSED),
-    "MP3 without a length": (
-        lambda f: odd_media.heard(f / "a.mp3", "libmp3lame", "mp3", 20),
-        TAKEN,
-    ),
+    "unmeasured MP3": (lambda f: odd_media.heard(f / "a.mp3", "libmp3lame", "mp3", 20), TAKEN),
     "G.722": (lambda f: odd_media.heard(f / "a.wav", "adpcm_g722", "wav", 2), REFUSED),
     "recording": (lambda f: odd_media.meeting(f / "a.mp4"), TAKEN),
     **{

@@ -25,9 +25,7 @@ PROSE = (ROOT / "docs" / "explain" / "how-it-works.md").read_text().split()
 
 
 @pytest.fixture(scope="module")
-def speaks(
-    lab: Callable[[str], Lab], host: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., tuple[Lab, CountingResult]]:
+def speaks(lab, host, tmp_path_factory) -> Callable[..., tuple[Lab, CountingResult]]:
     """A bundled model with a vocabulary of words and a template, and what was found of it."""
 
     def find(name: str, template: str | None) -> tuple[Lab, CountingResult]:
@@ -135,19 +133,18 @@ call = st.fixed_dictionaries(
         "function": st.fixed_dictionaries({"name": words, "arguments": arguments}),
     }
 )
+calls = st.lists(call, min_size=1, max_size=2)
+
+
+def of(*roles: str, **said: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({"role": st.sampled_from(roles), **said})
+
+
 turn = st.one_of(
-    st.fixed_dictionaries({"role": st.just("user"), "content": st.one_of(words, parts)}),
-    st.fixed_dictionaries({"role": st.sampled_from(["assistant", "system"]), "content": words}),
-    st.fixed_dictionaries(
-        {
-            "role": st.just("assistant"),
-            "content": st.none() | words,
-            "tool_calls": st.lists(call, min_size=1, max_size=2),
-        }
-    ),
-    st.fixed_dictionaries(
-        {"role": st.just("tool"), "content": words | st.lists(words), "tool_call_id": words}
-    ),
+    of("user", content=words | parts),
+    of("assistant", "system", content=words),
+    of("assistant", content=st.none() | words, tool_calls=calls),
+    of("tool", content=words | st.lists(words), tool_call_id=words),
 )
 tool = st.fixed_dictionaries(
     {"name": words.filter(bool)},

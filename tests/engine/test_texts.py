@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from mmcalib.census.census import choose_sample
-from mmcalib.corpus.chat import ChatRequest
+from mmcalib.corpus.chat import ChatRequest, text_part, url_part
 from mmcalib.decision.measure import measure
 from mmcalib.decision.texts import Texts, longest_prompt, smallest_context
 from mmcalib.domain.knobs import DEFAULT
@@ -24,6 +23,7 @@ from mmcalib.limits.values import Count
 from mmcalib.progress import Silent
 from mmcalib.workflows.corpus import LoadedCorpus, files_of, read_corpus
 from tests.builders import expect, some
+from tests.e2e.media import body, part, photo, write_requests
 from tests.engine.checkpoints import speaking
 from tests.engine.conftest import Lab, forget
 from tests.programs import answer_of
@@ -33,6 +33,7 @@ pytestmark = pytest.mark.engine
 QWEN, GEMMA = "Qwen/Qwen2.5-VL-3B-Instruct", "google/gemma-3-4b-it"
 LLAVA, INTERN = "llava-hf/llava-v1.6-mistral-7b-hf", "OpenGVLab/InternVL2-2B"
 
+PICTURE = url_part("image_url", "x")
 TOOL = {
     "type": "function",
     "function": {"name": "weather", "description": "of a <place>", "parameters": {"é": [1, 2]}},
@@ -48,35 +49,27 @@ def served(folder: Path, contexts: Sequence[int], requests: Sequence[dict[str, A
 
 def example(folder: Path) -> list[dict[str, Any]]:
     """Four requests of an image and 1,500 words each, that ask for 4,096 tokens."""
-    requests = []
-    for number in range(4):
-        path = folder / f"{number}.png"
-        Image.new("RGB", (640 + 28 * number, 480)).save(path)
-        content = [
-            {"type": "text", "text": f"{number}: {'word ' * 1500}"},
-            {"type": "image_url", "image_url": {"url": path.as_uri()}},
-        ]
-        requests.append({"messages": [{"role": "user", "content": content}], "max_tokens": 4096})
-    return requests
+    pictures = [photo(folder / f"{n}.png", 640 + 28 * n, 480) for n in range(4)]
+    return [
+        body(part("image", picture), text=f"{n}: {'word ' * 1500}", max_tokens=4096)
+        for n, picture in enumerate(pictures)
+    ]
 
 
-def corpus(folder: Path, requests: Sequence[dict[str, Any]]) -> LoadedCorpus:
-    path = folder / "requests.jsonl"
-    path.write_text("".join(json.dumps(request) + "\n" for request in requests))
-    return read_corpus((), [path], allowed_root=folder, cache=folder / "cache", progress=Silent())
+def corpus(lab: Lab, folder: Path, requests: list[dict[str, Any]]) -> tuple[LoadedCorpus, Texts]:
+    path, cache = write_requests(folder / "requests.jsonl", requests), folder / "cache"
+    found = read_corpus((), [path], allowed_root=folder, cache=cache, progress=Silent())
+    return found, Texts.of(lab.host, lab.opened.modalities, found.texts)
 
 
-def longest(lab: Lab, found: LoadedCorpus, texts: Texts, reserve_tokens: int, context: int) -> Fit:
+def longest(lab: Lab, found: LoadedCorpus, texts: Texts, reserve_tokens: int = 1024) -> Fit:
     """Return the longest request of `run`, under the model's own processor settings."""
-    files = files_of(found)
     sample = choose_sample(found.census, 1)
-    table, _ = measure(lab.host, found.census, DEFAULT, sample, Silent(), files)
+    table, _ = measure(lab.host, found.census, DEFAULT, sample, Silent(), files_of(found))
     counts: dict[Modality, Count] = {"image": Count(1, "", "computed")}
-    budget = replace(lab.budget(build_dummy=False), max_model_len=context)
-    prompts = found.prompts
-    return some(
-        longest_prompt(prompts, table, counts, budget, reserve_tokens, texts, encoder_decoder=False)
-    )
+    budget = replace(lab.budget(build_dummy=False), max_model_len=lab.opened.max_model_len)
+    asked = (found.prompts, table, counts, budget, reserve_tokens, texts)
+    return some(longest_prompt(*asked, encoder_decoder=False))
 
 
 # Of each part what it is, with a variable in front.
@@ -89,7 +82,7 @@ TEMPLATE = (
 
 def test_texts_are_rendered_by_the_server_s_template_and_its_defaults(qwen: Lab) -> None:
     """A server started so has these tokens more in each prompt."""
-    asked = ChatRequest.of_user([{"type": "text", "text": "a"}])
+    asked = ChatRequest.of_user([text_part("a")])
     tools = {"tools": [TOOL], "tool_choice": "none"}
     found: list[Any] = []
     try:
@@ -117,9 +110,7 @@ def test_texts_are_rendered_by_the_server_s_template_and_its_defaults(qwen: Lab)
 def test_the_context_that_fits_is_one_in_which_vllm_answers_all(qwen: Lab, tmp_path: Path) -> None:
     """max_tokens 4096 and 1,500 words do not fit a context of 2,032."""
     requests = example(tmp_path)
-    found = corpus(tmp_path, requests)
-    texts = Texts.of(qwen.host, qwen.opened.modalities, found.texts)
-    fit = longest(qwen, found, texts, 1024, qwen.opened.max_model_len)
+    fit = longest(qwen, *corpus(qwen, tmp_path, requests))
     assert fit.fits_answers
     context, needed = smallest_context(fit, qwen.opened.max_model_len), fit.needed_tokens
     assert context - 16 < needed <= context
@@ -138,9 +129,7 @@ def test_the_context_that_fits_is_one_in_which_vllm_answers_all(qwen: Lab, tmp_p
 def test_vllms_boundary_is_the_boundary(qwen: Lab, tmp_path: Path) -> None:
     """vLLM refuses a length equal to the context."""
     request = {"messages": example(tmp_path)[0]["messages"]}
-    found = corpus(tmp_path, [request])
-    texts = Texts.of(qwen.host, qwen.opened.modalities, found.texts)
-    needed = longest(qwen, found, texts, 1, qwen.opened.max_model_len).needed_tokens
+    needed = longest(qwen, *corpus(qwen, tmp_path, [request]), reserve_tokens=1).needed_tokens
     (taken,), (refused,) = served(qwen.folder, [needed, needed - 1], [request])
     assert taken == [needed - 1, 1]
     assert "plus the number of requested output tokens (at least 1) is longer" in refused
@@ -151,9 +140,8 @@ def test_only_requests_that_the_bound_does_not_settle_are_counted(qwen: Lab, tmp
         {"messages": [{"role": "user", "content": "word " * n}], "max_tokens": 9}
         for n in range(1, 400)
     ]
-    found = corpus(tmp_path, [*texts_alone, *example(tmp_path)[:1]])
-    texts = Texts.of(qwen.host, qwen.opened.modalities, found.texts)
-    fit = longest(qwen, found, texts, 1024, qwen.opened.max_model_len)
+    found, texts = corpus(qwen, tmp_path, [*texts_alone, *example(tmp_path)[:1]])
+    fit = longest(qwen, found, texts)
     assert fit.longest.origin == "requests.jsonl:400"
     assert len(texts.measured) <= 64
 
@@ -163,15 +151,13 @@ def test_a_chat_repeats_the_median_request_of_one_image(qwen: Lab, tmp_path: Pat
     page = example(tmp_path)[0]["messages"][0]["content"][1]
 
     def asks(words: int, *more: Any) -> dict[str, Any]:
-        content = [{"type": "text", "text": "word " * words}, page, *more]
-        system = {"role": "system", "content": "Be brief."}
-        return {"messages": [system, {"role": "user", "content": content}], "max_tokens": 7}
+        made = body(page, *more, text="word " * words, max_tokens=7)
+        return {**made, "messages": [{"role": "system", "content": "Be brief."}, *made["messages"]]}
 
     answer = {"role": "assistant", "content": "a" * 7}
     asked = [asks(1), asks(900), asks(3), asks(3, page)]
     grown = [*asks(3)["messages"], answer, {"role": "user", "content": "more " * 30}]
-    found = corpus(tmp_path, [*asked, {"messages": grown}])
-    texts = Texts.of(qwen.host, qwen.opened.modalities, found.texts)
+    found, texts = corpus(qwen, tmp_path, [*asked, {"messages": grown}])
     chat = texts.chat(found.prompts, "image", 1024)
     assert (chat.request, chat.assumed) == ("requests.jsonl:3", False)
     system, user = asked[2]["messages"]
@@ -214,9 +200,7 @@ def test_the_bound_is_never_below_what_vllm_counts(lab: Callable[[str], Lab], na
         ]
         if system:
             messages.insert(0, {"role": "system", "content": system})
-        picture = {"type": "image_url", "image_url": {"url": "x"}}
-        parts = [{"type": "text", "text": said[0]}, *[picture] * images]
-        messages.append({"role": "user", "content": parts})
+        messages += body(*[PICTURE] * images, text=said[0])["messages"]
         fields = {"tools": given_tools} if given_tools else {}
         request = ChatRequest(messages, fields).strip_media()
         (tokens,) = model.host.ask(CountTexts((request,)), "counting")
@@ -240,9 +224,8 @@ def test_an_added_token_of_one_letter_leaves_a_bound(lab, host: Any, tmp_path: P
     path.write_text(json.dumps(document))
     model = Lab(host, folder)
     bound = model.host.ask(BoundTexts(("image",)), "bounding")
-    picture = {"type": "image_url", "image_url": {"url": "x"}}
-    words = {"type": "text", "text": "a\n\n\nb\n"}
-    asked = [ChatRequest.of_user([words, *[picture] * n]).strip_media() for n in (0, 1, 2)]
+    words = text_part("a\n\n\nb\n")
+    asked = [ChatRequest.of_user([words, *[PICTURE] * n]).strip_media() for n in (0, 1, 2)]
     counted = model.host.ask(CountTexts(tuple(asked)), "counting")
     for request, tokens in zip(asked, counted, strict=True):
         most = some(bound.max_tokens(request.measure_context(), request.items()))

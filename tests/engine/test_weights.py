@@ -3,10 +3,6 @@ import pytest
 from mmcalib.models.cut import scale_to_depth
 
 
-def test_without_blocks_the_sum_is_the_sum() -> None:
-    assert scale_to_depth({"lm_head.weight": 7, "embed.weight": 5}, 36, 32) == 12
-
-
 def test_each_stack_grows_to_its_own_depth() -> None:
     cut = {
         "language_model.embed_tokens.weight": 1000,
@@ -22,23 +18,21 @@ def test_each_stack_grows_to_its_own_depth() -> None:
     assert scale_to_depth(cut, 2, 2) == sum(cut.values())
 
 
+ENCODERS = "visual.blocks", "vision_tower.vision_model.encoder.layers", "audio_tower.layers"
+LANGUAGE = "model.layers", "language_model.model.layers", "transformer.h"
+EXPERTS = {f"model.layers.{n}.mlp.experts.{e}.weight": 1 for n in range(2) for e in range(8)}
+
+
 @pytest.mark.parametrize(
-    "stack", ["visual.blocks", "vision_tower.vision_model.encoder.layers", "audio_tower.layers"]
+    ("cut", "text_layers", "encoder_layers", "weights"),
+    [
+        *(({f"{stack}.0.weight": 5}, 1, 4, 20) for stack in ENCODERS),
+        *(({f"{stack}.0.weight": 5}, 4, 1, 20) for stack in LANGUAGE),
+        ({"lm_head.weight": 7, "embed.weight": 5}, 36, 32, 12),
+        (EXPERTS, 10, 1, 80),
+        ({"model.layers.0.weight": 10, "model.layers.1.weight": 20}, 10, 1, 150),
+    ],
+    ids=[*ENCODERS, *LANGUAGE, "no blocks", "experts are of their block", "blocks that differ"],
 )
-def test_encoder_stacks_are_known_by_name(stack: str) -> None:
-    assert scale_to_depth({f"{stack}.0.weight": 5}, text_layers=1, encoder_layers=4) == 20
-
-
-@pytest.mark.parametrize("stack", ["model.layers", "language_model.model.layers", "transformer.h"])
-def test_other_stacks_are_the_language_model(stack: str) -> None:
-    assert scale_to_depth({f"{stack}.0.weight": 5}, text_layers=4, encoder_layers=1) == 20
-
-
-def test_experts_within_a_block_are_part_of_the_block() -> None:
-    cut = {f"model.layers.{n}.mlp.experts.{e}.weight": 1 for n in range(2) for e in range(8)}
-    assert scale_to_depth(cut, 10, 1) == 80
-
-
-def test_blocks_are_averaged_where_they_differ() -> None:
-    cut = {"model.layers.0.weight": 10, "model.layers.1.weight": 20}
-    assert scale_to_depth(cut, 10, 1) == 150
+def test_stacks_are_known_by_name(cut, text_layers: int, encoder_layers: int, weights: int) -> None:
+    assert scale_to_depth(cut, text_layers, encoder_layers) == weights

@@ -6,6 +6,7 @@ from typing import Any
 import jinja2
 import pytest
 
+from mmcalib.corpus.chat import text_part
 from mmcalib.errors import OutputError
 from mmcalib.models.catalogue import Geometry, bundled_models, find_model
 from mmcalib.models.checkpoint import byte_alphabet, materialise, vocabulary
@@ -119,47 +120,42 @@ def made(folder: Path, model_id: str) -> Path:
     return materialise(some(find_model(model_id)), folder / "m")
 
 
-def render(folder: Path, messages: list[dict[str, Any]]) -> str:
+IMAGE, CLIP = {"type": "image"}, "<|audio_bos|><|AUDIO|><|audio_eos|>"
+
+
+@pytest.mark.parametrize(
+    ("model_id", "turns", "text"),
+    [
+        (
+            "Qwen2.5-VL-3B-Instruct",
+            [("system", "Short."), ("user", [IMAGE, {"type": "video"}, text_part("Which?")])],
+            "<|im_start|>system\nShort.<|im_end|>\n"
+            "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>"
+            "<|vision_start|><|video_pad|><|vision_end|>Which?<|im_end|>\n"
+            "<|im_start|>assistant\n",
+        ),
+        (
+            "Qwen2-Audio-7B-Instruct",
+            [("user", [{"type": "audio_url", "audio_url": "a"}, {"type": "audio"}])],
+            f"<|im_start|>user\nAudio 1: {CLIP}Audio 2: {CLIP}<|im_end|>\n<|im_start|>assistant\n",
+        ),
+        (
+            "gemma-3-4b-it",
+            [("user", [IMAGE, text_part("Q?")]), ("assistant", "A"), ("user", "B")],
+            "<bos><start_of_turn>user\n<start_of_image>Q?<end_of_turn>\n"
+            "<start_of_turn>model\nA<end_of_turn>\n"
+            "<start_of_turn>user\nB<end_of_turn>\n<start_of_turn>model\n",
+        ),
+    ],
+    ids=["strings and parts", "items are counted", "the assistant is called model"],
+)
+def test_the_template(tmp_path: Path, model_id: str, turns, text: str) -> None:
     # As transformers renders chat templates.
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, autoescape=False)
-    template = environment.from_string(read(folder, "tokenizer_config.json")["chat_template"])
-    return template.render(messages=messages, add_generation_prompt=True)
-
-
-def test_the_template_takes_strings_and_parts(tmp_path: Path) -> None:
-    folder = made(tmp_path, "Qwen2.5-VL-3B-Instruct")
-    parts = [{"type": "image"}, {"type": "video"}, {"type": "text", "text": "Which?"}]
-    messages: list[dict[str, Any]] = [
-        {"role": "system", "content": "Short."},
-        {"role": "user", "content": parts},
-    ]
-    assert render(folder, messages) == (
-        "<|im_start|>system\nShort.<|im_end|>\n"
-        "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>"
-        "<|vision_start|><|video_pad|><|vision_end|>Which?<|im_end|>\n"
-        "<|im_start|>assistant\n"
-    )
-
-
-def test_the_template_counts_items(tmp_path: Path) -> None:
-    folder = made(tmp_path, "Qwen2-Audio-7B-Instruct")
-    parts = [{"type": "audio_url", "audio_url": "a"}, {"type": "audio"}]
-    clip = "<|audio_bos|><|AUDIO|><|audio_eos|>"
-    expected = f"<|im_start|>user\nAudio 1: {clip}Audio 2: {clip}<|im_end|>\n"
-    assert render(folder, [{"role": "user", "content": parts}]).startswith(expected)
-
-
-def test_the_gemma_template_calls_the_assistant_model(tmp_path: Path) -> None:
-    chat: list[dict[str, Any]] = [
-        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Q?"}]},
-        {"role": "assistant", "content": "A"},
-        {"role": "user", "content": "B"},
-    ]
-    assert render(made(tmp_path, "gemma-3-4b-it"), chat) == (
-        "<bos><start_of_turn>user\n<start_of_image>Q?<end_of_turn>\n"
-        "<start_of_turn>model\nA<end_of_turn>\n"
-        "<start_of_turn>user\nB<end_of_turn>\n<start_of_turn>model\n"
-    )
+    config = read(made(tmp_path, model_id), "tokenizer_config.json")
+    messages = [{"role": role, "content": content} for role, content in turns]
+    template = environment.from_string(config["chat_template"])
+    assert template.render(messages=messages, add_generation_prompt=True) == text
 
 
 def test_a_model_that_does_not_chat_has_no_template(tmp_path: Path) -> None:

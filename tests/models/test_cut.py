@@ -9,6 +9,7 @@ from mmcalib.errors import ModelError
 from mmcalib.models.catalogue import Geometry, bundled_models, find_model
 from mmcalib.models.checkpoint import materialise
 from mmcalib.models.cut import cut_checkpoint, cut_depth, read_config, read_depths
+from mmcalib.text import dotted
 from tests.builders import some
 
 each_model = pytest.mark.parametrize("geometry", bundled_models(), ids=lambda g: g.id)
@@ -55,11 +56,7 @@ TRUE_DEPTHS = {
     "zai-org/GLM-OCR": (16, 24),
 }
 # Three deepstack layers of the encoder feed the language model.
-LEAST_ENCODER_LAYERS = {
-    "Qwen3VLForConditionalGeneration": 3,
-    "Qwen3VLMoeForConditionalGeneration": 3,
-    "Qwen3OmniMoeForConditionalGeneration": 3,
-}
+DEEPSTACK = ("Qwen3VLFor", "Qwen3VLMoeFor", "Qwen3OmniMoeFor")
 
 
 def qwen() -> dict[str, Any]:
@@ -80,10 +77,11 @@ def test_a_cut_changes_depths_and_nothing_wide(geometry: Geometry) -> None:
     assert cut_depth(config, 999) == config, "is shallower already"
     cut = cut_depth(config, 2)
     assert config == untouched
-    least = LEAST_ENCODER_LAYERS.get(geometry.architecture, 2)
+    least = 3 if geometry.architecture.startswith(DEEPSTACK) else 2
     assert read_depths(cut).text_layers == 2
     assert read_depths(cut).encoder_layers == (least if read_depths(config).encoder_layers else 0)
-    changed = {name for name, value in flat(cut).items() if flat(config)[name] != value}
+    before = dict(dotted(config))
+    changed = {name for name, value in dotted(cut) if before[name] != value}
     last = {name.rpartition(".")[2] for name in changed}
     assert last <= {
         *("num_hidden_layers", "conf_num_hidden_layers", "encoder_layers", "decoder_layers"),
@@ -194,11 +192,3 @@ def test_a_folder_without_a_usable_config(content: str | None, tmp_path: Path) -
         (tmp_path / "config.json").write_text(content)
     with pytest.raises(ModelError, match=r"config\.json"):
         cut_checkpoint(tmp_path, tmp_path / "cut", 1)
-
-
-def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    leaves: dict[str, Any] = {}
-    for name, value in config.items():
-        deeper = flat(value, f"{prefix}{name}.") if isinstance(value, dict) else None
-        leaves |= {f"{prefix}{name}": value} if deeper is None else deeper
-    return leaves

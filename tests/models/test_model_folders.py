@@ -175,7 +175,7 @@ def test_the_bundled_geometry_comes_last_and_says_so(tmp_path: Path) -> None:
     ],
 )
 def test_a_build_that_is_missing_is_assumed_from_its_twin(
-    tmp_path: Path, build: str, twin: str, method: str, words: str
+    tmp_path, build, twin, method, words
 ) -> None:
     found = resolved(tmp_path, build)
     assert (found.id, found.source) == (build, "bundled")

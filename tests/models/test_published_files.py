@@ -74,12 +74,10 @@ def test_the_processor_is_the_published_one_byte_for_byte(architecture, section,
 
 
 def test_glm_ocr_has_the_published_number_of_parameters() -> None:
-    """The index of its weights has it; no digest of its config is public."""
-    assert glm_ocr(some(find_model("zai-org/GLM-OCR")).values("config")) == 1_325_258_240
-
-
-def glm_ocr(config: dict[str, Any]) -> int:
-    """Whole attention with two norms beside it, and a drafter with tables of its own."""
+    """The index of its weights has it; no digest of its config is public. It has whole attention
+    with two norms beside it, and a drafter with tables of its own.
+    """
+    config = some(find_model("zai-org/GLM-OCR")).values("config")
     text, vision = config["text_config"], config["vision_config"]
     hidden, head = text["hidden_size"], text["head_dim"]
     width = 2 * text["num_attention_heads"] + 2 * text["num_key_value_heads"]
@@ -87,7 +85,8 @@ def glm_ocr(config: dict[str, Any]) -> int:
     tables = 2 * text["vocab_size"] * hidden
     drafter = tables + 2 * hidden * hidden + block + 3 * hidden
     layers = text["num_hidden_layers"] * block + hidden
-    return int(tables + layers + text["num_nextn_predict_layers"] * drafter + _glm_encoder(vision))
+    drafters = text["num_nextn_predict_layers"] * drafter
+    assert tables + layers + drafters + _glm_encoder(vision) == 1_325_258_240
 
 
 def _glm_encoder(vision: dict[str, Any]) -> int:
@@ -117,13 +116,10 @@ def test_qwen3_6_27b_fp8_has_the_published_number_of_fp8_elements() -> None:
 
 
 def test_qwen3_8_flash_next_has_the_published_number_of_parameters() -> None:
-    """The headers of its weights have it; no digest of its config is public."""
-    geometry = some(find_model("Qwen/Qwen3.8-Flash-Next"))
-    assert flash_next(geometry.values("config")) == 179_999_981_424
-
-
-def flash_next(config: dict[str, Any]) -> int:
-    """Four residual streams, an n-gram table of one layer, and a drafter of one whole layer."""
+    """The headers of its weights have it; no digest of its config is public. It has four residual
+    streams, an n-gram table of one layer, and a drafter of one whole layer.
+    """
+    config = some(find_model("Qwen/Qwen3.8-Flash-Next")).values("config")
     text, hidden = config["text_config"], config["text_config"]["hidden_size"]
     head, heads, kv = text["head_dim"], text["num_attention_heads"], text["num_key_value_heads"]
     index = text["indexer_head_dim"] * (text["indexer_n_heads"] + 1)
@@ -146,8 +142,8 @@ def flash_next(config: dict[str, Any]) -> int:
     grams = rows * text["ple_embed_dim"] // tables + (streams + hidden) * text["ple_embed_dim"]
     grams += streams * (3 + text["ple_conv_kernel_size"])
     drafter = full + block + mixer + 2 * hidden * hidden + streams + hidden
-    vocabulary = 2 * text["vocab_size"] * hidden
-    return int(vocabulary + layers + mixer + grams + drafter + _qwen3_encoder(config))
+    language = 2 * text["vocab_size"] * hidden + layers + mixer + grams + drafter
+    assert language + _qwen3_encoder(config) == 179_999_981_424
 
 
 def _primes(above: int, count: int) -> list[int]:

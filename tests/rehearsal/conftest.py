@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.domain.memory import RehearsedMemory
+from mmcalib.domain.memory import EncoderStep, RehearsedMemory
 from mmcalib.engine.host import EngineHost
 from mmcalib.engine.messages import Rehearse
 from mmcalib.models.gpus import find_gpu as find_gpu
@@ -24,8 +24,8 @@ class Theatre:
     def folder(self, model_id: str = QWEN) -> Path:
         return folder_of(model_id, self._cache)
 
-    def rehearse(self, model_id: str = QWEN, **engine_args: object) -> RehearsedMemory:
-        request = Rehearse({"model": str(self.folder(model_id)), **engine_args}, self.gpu)
+    def rehearse(self, model: str = QWEN, *steps: EncoderStep, **args: object) -> RehearsedMemory:
+        request = Rehearse({"model": str(self.folder(model)), **args}, self.gpu, steps)
         return self.host.ask(request, "rehearsing")
 
     def bytes_of(self, model_id: str = QWEN, **engine_args: object) -> RehearsedMemory:

@@ -8,6 +8,7 @@ real run's requests are handed to the replay of CUDA's allocator, and then its b
 
 import json
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +22,9 @@ from mmcalib.child.rehearsal.allocator import CachingAllocator
 from mmcalib.child.rehearsal.device import ImaginaryGpu
 from mmcalib.child.rehearsal.ledger import Ledger
 from mmcalib.models.catalogue import find_model
+from mmcalib.models.cut import cut_depth
 from mmcalib.models.gpus import find_gpu
+from tests.builders import some
 
 LAYERS = 2
 QWEN, WHISPER = "Qwen/Qwen2.5-VL-3B-Instruct", "openai/whisper-large-v3"
@@ -104,9 +107,7 @@ def build(case: Case, device: str) -> Any:
     """Make the part on the device, its weights allocated and left as they are."""
     part, attention, _ = case
     model_id, config_class, section, model_class = PARTS[part]
-    geometry = find_model(model_id)
-    assert geometry is not None
-    config = config_class(**cut(geometry.values("config")))
+    config = config_class(**cut(some(find_model(model_id)).values("config")))
     config = getattr(config, section) if section else config
     config._attn_implementation = attention
     before = torch.get_default_dtype()
@@ -120,12 +121,10 @@ def build(case: Case, device: str) -> Any:
 
 def cut(config: dict[str, Any]) -> dict[str, Any]:
     """Keep the first layers only; of the vision tower one windowed and one not."""
-    layers = ("num_hidden_layers", "encoder_layers", "decoder_layers")
-    found = {key: LAYERS if key in layers else value for key, value in config.items()}
+    found = cut_depth(config, LAYERS)
     found.pop("architectures", None)
     if "vision_config" in found:
-        depth = {"depth": LAYERS, "fullatt_block_indexes": [LAYERS - 1]}
-        found["vision_config"] = {**config["vision_config"], **depth}
+        found["vision_config"]["fullatt_block_indexes"] = [LAYERS - 1]
     return found
 
 
@@ -170,11 +169,7 @@ def traced(run: Callable[[], Any]) -> tuple[Any, list[Event]]:
 
 def peak(events: list[Event]) -> int:
     """Return the most bytes that were held at once."""
-    held = most = 0
-    for _, size in events:
-        held += size
-        most = max(most, held)
-    return most
+    return max(accumulate(size for _, size in events))
 
 
 def block_peak(before: list[Event], events: list[Event]) -> int:

@@ -19,51 +19,33 @@ from mmcalib.models.gpus import find_gpu
 from mmcalib.text import MIB
 
 
-def test_sizes_are_rounded_to_512_bytes() -> None:
-    allocator = CachingAllocator()
-    for nbytes, size in [(1, 512), (512, 512), (513, 1024), (MIB, MIB)]:
-        assert allocator.size_of(allocator.allocate(nbytes)) == size
-
-
-def test_nothing_asked_is_nothing_taken() -> None:
-    allocator = CachingAllocator()
-    assert allocator.allocate(0) == 0
-    allocator.free(0)
-    assert allocator.allocated_bytes == allocator.reserved_bytes == 0
-
-
 @pytest.mark.parametrize(
-    ("nbytes", "segment_bytes"),
+    ("requests", "blocks", "reserved"),
     [
-        (1, 2 * MIB),
-        (MIB, 2 * MIB),
-        (MIB + 1, 20 * MIB),
-        (10 * MIB, 10 * MIB),
-        (10 * MIB + 1, 12 * MIB),
-        (101 * MIB, 102 * MIB),
+        # In steps of 512 bytes, and a segment for the first.
+        ([0], [0], 0),
+        ([1], [512], 2 * MIB),
+        ([512], [512], 2 * MIB),
+        ([513], [1024], 2 * MIB),
+        ([MIB], [MIB], 2 * MIB),
+        ([MIB + 1], [MIB + 512], 20 * MIB),
+        ([10 * MIB], [10 * MIB], 10 * MIB),
+        ([10 * MIB + 1], [10 * MIB + 512], 12 * MIB),
+        ([101 * MIB], [102 * MIB], 102 * MIB),
+        # A large remainder of at most one mebibyte stays with its block.
+        ([11 * MIB, 13 * MIB - 512], [12 * MIB, 13 * MIB - 512], 26 * MIB),
+        # A small remainder is split from 512 bytes on.
+        ([MIB, MIB - 512, 512], [MIB, MIB - 512, 512], 2 * MIB),
     ],
 )
-def test_a_first_request_takes_a_segment(nbytes: int, segment_bytes: int) -> None:
+def test_requests_take_blocks_and_segments(requests, blocks, reserved: int) -> None:
     allocator = CachingAllocator()
-    allocator.allocate(nbytes)
-    assert allocator.reserved_bytes == segment_bytes
-
-
-def test_a_large_remainder_of_at_most_one_mebibyte_stays_with_its_block() -> None:
-    allocator = CachingAllocator()
-    kept = allocator.allocate(11 * MIB)
-    split = allocator.allocate(13 * MIB - 512)
-    assert allocator.size_of(kept) == 12 * MIB
-    assert allocator.size_of(split) == 13 * MIB - 512
-    assert allocator.reserved_bytes == 26 * MIB
-
-
-def test_a_small_remainder_is_split_from_512_bytes_on() -> None:
-    allocator = CachingAllocator()
-    allocator.allocate(MIB)
-    assert allocator.size_of(allocator.allocate(MIB - 512)) == MIB - 512
-    allocator.allocate(512)
-    assert allocator.reserved_bytes == 2 * MIB
+    taken = [allocator.allocate(nbytes) for nbytes in requests]
+    assert [allocator.size_of(one) if one else 0 for one in taken] == blocks
+    assert (allocator.allocated_bytes, allocator.reserved_bytes) == (sum(blocks), reserved)
+    for one in taken:
+        allocator.free(one)
+    assert allocator.allocated_bytes == 0
 
 
 def test_weights_count_as_more_than_their_bytes() -> None:

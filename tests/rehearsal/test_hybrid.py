@@ -224,7 +224,7 @@ print(json.dumps(said))
     ],
 )
 def test_a_start_is_refused_for_its_sequences_as_by_vllm(
-    theatres: Callable[[str], Theatre], model: str, gpu: str, seqs: int, blocks: int
+    theatres, model, gpu, seqs, blocks
 ) -> None:
     found = theatres(gpu).rehearse(model)
     assert some(found.budget).max_num_seqs == seqs

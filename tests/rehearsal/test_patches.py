@@ -82,17 +82,6 @@ def patched(with_vllm: None) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module")
-def vllm_words(patched: dict[str, Any]) -> set[str]:
-    """Every name in vLLM's Python sources, the dotted ones of torch.ops and of vLLM as well."""
-    words: set[str] = set()
-    for path in Path(patched["file"]).parent.rglob("*.py"):
-        text = path.read_text(encoding="utf-8", errors="replace")
-        words.update(re.findall(r"\w+", text))
-        words.update(re.findall(r"torch\.ops\.\w+|\bvllm\.\w+", text))
-    return words
-
-
 @pytest.mark.parametrize(
     "target", ["json.decoder.JSONDecoder.moved", "json.moved.loads", "no_such_package.anything"]
 )
@@ -177,7 +166,12 @@ def test_settings_exist_and_no_question_is_invented(patched: dict[str, Any]) -> 
 
 @pytest.mark.engine
 @before(VLLM_0_31, "some of what is stood in for is not there")
-def test_vllm_still_names_every_compiled_thing_that_is_stood_in_for(patched, vllm_words) -> None:
+def test_vllm_still_names_every_compiled_thing_that_is_stood_in_for(patched) -> None:
+    """In its Python sources, by a dotted name as far as it is of torch.ops or of vLLM."""
+    words: set[str] = set()
+    for path in Path(patched["file"]).parent.rglob("*.py"):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        words.update(re.findall(r"\w+", text), re.findall(r"torch\.ops\.\w+|\bvllm\.\w+", text))
     names = [
         *patched["extensions"],
         *(f"torch.ops.{name}" for name in patched["namespaces"]),
@@ -189,7 +183,7 @@ def test_vllm_still_names_every_compiled_thing_that_is_stood_in_for(patched, vll
         *(name for _, tree in sources() for name in overlaid_methods(tree)),
     ]
     assert len(names) > 60
-    assert [name for name in names if name not in vllm_words] == []
+    assert [name for name in names if name not in words] == []
     assert any("cutlass_scaled_mm_supports" in name for name in patched["support"])
 
 

@@ -1,6 +1,5 @@
 """Quantised weights: bits and scales of each method, on each kernel that vLLM chooses."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +27,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 MODEL = "Qwen/Qwen3-VL-8B-Instruct"
 # Two loads differ by LAYERS layers only; all else, and unfilled allocator blocks, are in both.
 FEW, LAYERS = 3, 3
+DEPTHS = (FEW, FEW + LAYERS)
 ARGS: dict[str, Any] = {
     "max_model_len": 8192,
     "max_num_batched_tokens": 2048,
@@ -75,19 +75,21 @@ SIXTEENS = Stored(4, QUANTISED / 16)
 FOURS = Stored(4, QUANTISED / 32, slack=0.012)
 EIGHTS = Stored(8, QUANTISED / 32)
 
+IN_FP8 = ((CONFIG.BLOCK_FP8, BY_BLOCK), (TENSOR_FP8, BY_TENSOR), (CONFIG.CHANNEL_FP8, BY_ROW))
+IN_MXFP = (
+    *((config, FOURS) for config in (CONFIG.MXFP4, CONFIG.MXFP4_A16)),
+    *((config, EIGHTS) for config in (CONFIG.MXFP8, CONFIG.PLAIN_MXFP8, CONFIG.MODELOPT_MXFP8)),
+)
 METHODS = {
     "H100-80G": [
-        (CONFIG.BLOCK_FP8, BY_BLOCK),
-        (TENSOR_FP8, BY_TENSOR),
-        (CONFIG.CHANNEL_FP8, BY_ROW),
+        *IN_FP8,
         (CONFIG.CHANNEL_INT8, BY_ROW),
         (CONFIG.W4A16, GROUPS_OF_4),
         (CONFIG.AWQ, WIDE_ZERO_POINTS),
         (CONFIG.GPTQ, ZERO_POINTS),
         (CONFIG.AUTO_ROUND, ZERO_POINTS),
         (CONFIG.NVFP4, SIXTEENS),
-        *((config, FOURS) for config in (CONFIG.MXFP4, CONFIG.MXFP4_A16)),
-        *((config, EIGHTS) for config in (CONFIG.MXFP8, CONFIG.PLAIN_MXFP8, CONFIG.MODELOPT_MXFP8)),
+        *IN_MXFP,
     ],
     # Without FP8 in hardware Marlin takes groups of a column, in the model's own dtype.
     "A100-80G": [
@@ -103,17 +105,14 @@ METHODS = {
     ],
     # FlashInfer's products.
     "RTX-5090": [
-        (CONFIG.BLOCK_FP8, BY_BLOCK),
-        (TENSOR_FP8, BY_TENSOR),
-        (CONFIG.CHANNEL_FP8, BY_ROW),
+        *IN_FP8,
         (CONFIG.W4A16, GROUPS_OF_4),
         (CONFIG.NVFP4, SIXTEENS),
         (CONFIG.MODELOPT_NVFP4, SIXTEENS),
-        *((config, FOURS) for config in (CONFIG.MXFP4, CONFIG.MXFP4_A16)),
-        *((config, EIGHTS) for config in (CONFIG.MXFP8, CONFIG.PLAIN_MXFP8, CONFIG.MODELOPT_MXFP8)),
+        *IN_MXFP,
     ],
+    "B200": [(CONFIG.BLOCK_FP8, PACKED_BLOCKS)],
 }
-METHODS["B200"] = [(CONFIG.BLOCK_FP8, PACKED_BLOCKS)]
 _HUMMING = since(VLLM_0_33, "humming takes NVFP4 on Hopper, and is not rehearsed")
 EACH = [
     pytest.param("H100-80G", None, Stored(16, 0), id="bfloat16"),
@@ -131,25 +130,13 @@ EACH = [
 ]
 
 
-def rehearsed(
-    theatre: Theatre,
-    config: dict[str, Any] | None,
-    layers: int = FEW,
-    model: str = MODEL,
-    **more: Any,
-) -> RehearsedMemory:
+def rehearsed(theatre: Theatre, config, layers=FEW, model=MODEL, **more: Any) -> RehearsedMemory:
     cut = {"text_config": {"num_hidden_layers": layers}, "vision_config": {"depth": 6}}
     quantised = {} if config is None else {"quantization_config": config}
     return theatre.rehearse(model, **ARGS, **more, hf_overrides={**cut, **quantised})
 
 
-def bytes_of_layers(
-    theatre: Theatre,
-    config: dict[str, Any] | None,
-    depths: tuple[int, int] = (FEW, FEW + LAYERS),
-    model: str = MODEL,
-    **args: Any,
-) -> int:
+def bytes_of_layers(theatre: Theatre, config, depths=DEPTHS, model=MODEL, **args: Any) -> int:
     """What the layers take that the deeper of two loads has more."""
     few, more = (rehearsed(theatre, config, layers, model, **args) for layers in depths)
     assert more.problem == ""
@@ -190,7 +177,7 @@ def rehearsed_as(theatre: Theatre, build: Geometry | None, folder: Path) -> Rehe
     [("Qwen/Qwen2.5-VL-7B-Instruct-AWQ", 6.67), ("Qwen/Qwen3-VL-8B-Instruct-FP8", 10.12)],
 )
 def test_an_assumed_build_takes_what_the_published_one_takes(
-    theatres: Callable[[str], Theatre], tmp_path: Path, build: str, gib: float
+    theatres, tmp_path, build, gib
 ) -> None:
     theatre = theatres("RTX-3090")
     known = rehearsed_as(theatre, find_model(build), tmp_path / "known")

@@ -9,7 +9,6 @@ import pytest
 
 from mmcalib.domain.memory import EncoderOutputs, EncoderStep, RehearsedMemory
 from mmcalib.domain.shapes import AudioShape, ImageShape
-from mmcalib.engine.messages import Rehearse
 from tests.builders import some
 from tests.engine.conftest import QWEN
 from tests.rehearsal.conftest import Theatre
@@ -26,18 +25,11 @@ HIDDEN, BF16 = 2048, 2
 WORKSPACE_BYTES = 32 << 20
 
 
-def rehearse(
-    theatre: Theatre, model_id: str, *steps: EncoderStep, **args: object
-) -> RehearsedMemory:
-    request = Rehearse({"model": str(theatre.folder(model_id)), **args}, theatre.gpu, steps)
-    return theatre.host.ask(request, "rehearsing")
-
-
 @pytest.fixture(scope="module")
 def four(h100: Theatre) -> RehearsedMemory:
     """Qwen3-VL-2B with four sequences of one small image, which a step of one image follows."""
     broken = EncoderStep(ImageShape(1, 4000), 4)
-    return rehearse(h100, QWEN3, STEP, broken, **CAPPED, **FOUR)
+    return h100.rehearse(QWEN3, STEP, broken, **CAPPED, **FOUR)
 
 
 def test_the_cache_is_as_wide_as_what_the_encoder_makes(four: RehearsedMemory) -> None:
@@ -47,7 +39,7 @@ def test_the_cache_is_as_wide_as_what_the_encoder_makes(four: RehearsedMemory) -
 
 
 def test_a_skipped_profile_knows_the_width_all_the_same(h100: Theatre) -> None:
-    found = rehearse(h100, QWEN3, **CAPPED, **FOUR, skip_mm_profiling=True)
+    found = h100.rehearse(QWEN3, **CAPPED, **FOUR, skip_mm_profiling=True)
     assert found.encoder_tokens == 0
     assert found.outputs == EncoderOutputs(16_384, held_bytes=0, shared=True)
     assert found.merge_peak_bytes is not None
@@ -82,7 +74,7 @@ def test_short_clips_take_what_long_ones_take(h100: Theatre) -> None:
     second, half_minute = AudioShape(16_000, 16_000), AudioShape(480_000, 16_000)
     steps = [EncoderStep(second, count) for count in (3, 30, 90)]
     args = {"max_num_batched_tokens": 2250}
-    found = rehearse(h100, QWEN2_AUDIO, *steps, EncoderStep(half_minute, 3), **args)
+    found = h100.rehearse(QWEN2_AUDIO, *steps, EncoderStep(half_minute, 3), **args)
     three, thirty, many, long = found.steps
     assert (three.tokens, long.tokens, many.tokens) == (75, 2250, 2250)
     assert three.peak_bytes == pytest.approx(long.peak_bytes, rel=0.02)
@@ -95,8 +87,8 @@ def test_short_clips_take_what_long_ones_take(h100: Theatre) -> None:
 
 def test_what_experts_keep_is_beside_the_encoder_when_it_runs_again(qwen, h100: Theatre) -> None:
     """The profile's encoder runs before its experts ask for their workspace, which stays."""
-    alone = rehearse(h100, MOE, **FOUR)
-    (found,) = rehearse(h100, MOE, STEP, **FOUR).steps
+    alone = h100.rehearse(MOE, **FOUR)
+    (found,) = h100.rehearse(MOE, STEP, **FOUR).steps
     # Two of a step's intermediates, of as many rows as tokens go to experts.
     assert alone.kept_bytes > 100 << 20
     most = alone.kept_bytes + encoder_peak(alone)

@@ -14,8 +14,8 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from PIL import Image
 
+from mmcalib.corpus.chat import text_part
 from mmcalib.decision.texts import Texts
 from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.domain.traffic import Arrivals, Traffic, TrafficItem, TrafficRequest, TrafficStep
@@ -28,6 +28,7 @@ from mmcalib.progress import Silent
 from mmcalib.releases.release import VLLM_0_30
 from mmcalib.workflows.corpus import read_corpus
 from mmcalib.workflows.traffic.requests import make_trace
+from tests.e2e.media import part, photo, write_requests
 from tests.programs import answer_of
 from tests.rehearsal.conftest import Theatre
 from tests.upstream import before
@@ -53,9 +54,10 @@ SMALL_PIXELS: dict[str, Any] = {
 }
 ROOMY: dict[str, Any] = {"num_gpu_blocks_override": 2000, **SMALL_PIXELS}
 AT_ONCE = Arrivals()
+Requests = tuple[TrafficRequest, ...]
 
 
-def traffic(requests: int, seed: int = 7) -> tuple[TrafficRequest, ...]:
+def traffic(requests: int, seed: int = 7) -> Requests:
     """One to three images of five sizes in each, a third of them seen before."""
     drawn = random.Random(seed)
     seen: list[TrafficItem] = []
@@ -73,19 +75,11 @@ def traffic(requests: int, seed: int = 7) -> tuple[TrafficRequest, ...]:
     return tuple(made)
 
 
-def request_of(
-    folder: Path, requests: tuple[TrafficRequest, ...], arrivals: Arrivals, **args: Any
-) -> ServeTraffic:
+def request_of(folder: Path, requests: Requests, arrivals: Arrivals, **args: Any) -> ServeTraffic:
     return ServeTraffic({**ARGS, **args, "model": str(folder)}, requests, arrivals, find_gpu("L4"))
 
 
-def served(
-    host: EngineHost,
-    folder: Path,
-    requests: tuple[TrafficRequest, ...],
-    arrivals: Arrivals = AT_ONCE,
-    **args: Any,
-) -> Traffic:
+def served(host, folder: Path, requests: Requests, arrivals=AT_ONCE, **args: Any) -> Traffic:
     return host.ask(request_of(folder, requests, arrivals, **args), "serving")
 
 
@@ -101,9 +95,7 @@ def serve_really(request: ServeTraffic) -> Traffic:
     return traffic
 
 
-def served_on_both(
-    folder: Path, requests: tuple[TrafficRequest, ...], logs: Path, **args: Any
-) -> tuple[Traffic, Traffic]:
+def served_on_both(folder: Path, requests: Requests, logs: Path, **args) -> tuple[Traffic, Traffic]:
     """On an imaginary L4, and on this machine's engine: both decide alike, and refuse none."""
     with EngineHost(log=logs / "imaginary.log") as host:
         imagined = served(host, folder, requests, **args)
@@ -161,26 +153,17 @@ def test_the_scheduler_decides_as_on_the_real_engine(cut, first_runner, tmp_path
 
 def conversations(folder: Path, requests: int, seed: int = 5) -> Path:
     """Two system prompts, pictures before or after the question, a third of all repeated."""
-    drawn, lines = random.Random(seed), []
-    pictures = []
-    for number in range(requests // 2):
-        path = folder / f"{number}.png"
-        colour = tuple(drawn.randrange(256) for _ in range(3))
-        Image.new("RGB", drawn.choice(SIZES), colour).save(path)
-        pictures.append(path.as_uri())
+    drawn, bodies = random.Random(seed), []
+    files = [photo(folder / f"{n}.png", *drawn.choice(SIZES), n) for n in range(requests // 2)]
+    pictures = [part("image", file) for file in files]
     for _ in range(requests):
-        question = [{"type": "text", "text": "What is this? " * drawn.randint(1, 4)}]
-        asked = [
-            {"type": "image_url", "image_url": {"url": url}}
-            for url in drawn.choices(pictures, k=drawn.randint(1, 3))
-        ]
+        question = [text_part("What is this? " * drawn.randint(1, 4))]
+        asked = drawn.choices(pictures, k=drawn.randint(1, 3))
         content = asked + question if drawn.random() < 0.5 else question + asked
         system = {"role": "system", "content": drawn.choice(["Be brief. ", "Be exact. "]) * 12}
-        body = {"messages": [system, {"role": "user", "content": content}]}
-        lines.append(json.dumps({**body, "max_tokens": drawn.randint(1, 12)}))
-    requests_file = folder / "requests.jsonl"
-    requests_file.write_text("\n".join(lines), "utf-8")
-    return requests_file
+        messages = [system, {"role": "user", "content": content}]
+        bodies.append({"messages": messages, "max_tokens": drawn.randint(1, 12)})
+    return write_requests(folder / "requests.jsonl", bodies)
 
 
 def test_prefixes_are_cached_as_on_the_real_engine(cut, first_runner: None, tmp_path: Path) -> None:
@@ -361,9 +344,7 @@ def test_short_clips_take_more_than_startup_reserves(imaginary, h100, tmp_path: 
     assert max(step.peak_bytes for step in found.steps) > 2 * found.reserved_bytes
 
 
-def test_an_encoder_decoder_decides_as_the_real_engine(
-    h100: Theatre, engine_cache: Path, first_runner: None, tmp_path: Path
-) -> None:
+def test_an_encoder_decoder_decides_as_the_real_engine(h100, engine_cache, first_runner, tmp_path):
     """A clip's item is no part of the prompt, and leaves the encoder's cache with its step."""
     folder = cut_model(h100, engine_cache, WHISPER)
     drawn = random.Random(3)

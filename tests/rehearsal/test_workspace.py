@@ -2,12 +2,8 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch, which comes with vLLM: make setup")
 
+from mmcalib.child.rehearsal import ledger
 from mmcalib.child.rehearsal.allocator import CachingAllocator
-from mmcalib.child.rehearsal.ledger import (
-    Workspaces,
-    cublas_workspace_bytes,
-    cublaslt_workspace_bytes,
-)
 from mmcalib.text import KIB, MIB
 
 COMMON = 8 * MIB + 128 * KIB
@@ -27,7 +23,7 @@ COMMON = 8 * MIB + 128 * KIB
     ],
 )
 def test_default_sizes(capability, torch_version: tuple[int, int], expected: int) -> None:
-    assert cublas_workspace_bytes(capability, torch_version) == expected
+    assert ledger.cublas_workspace_bytes(capability, torch_version) == expected
 
 
 @pytest.mark.parametrize(
@@ -42,7 +38,7 @@ def test_default_sizes(capability, torch_version: tuple[int, int], expected: int
 )
 def test_a_config_overrides_the_default_and_nonsense_does_not(text, expected: int | None) -> None:
     for capability, default in (((8, 0), COMMON), ((9, 0), 32 * MIB)):
-        found = cublas_workspace_bytes(capability, (2, 13), text)
+        found = ledger.cublas_workspace_bytes(capability, (2, 13), text)
         assert found == (default if expected is None else expected)
 
 
@@ -56,7 +52,7 @@ def test_a_config_overrides_the_default_and_nonsense_does_not(text, expected: in
     ],
 )
 def test_cublaslt(torch_version: tuple[int, int], size_config: str | None, expected: int) -> None:
-    assert cublaslt_workspace_bytes(torch_version, size_config) == expected
+    assert ledger.cublaslt_workspace_bytes(torch_version, size_config) == expected
 
 
 @pytest.mark.parametrize(
@@ -69,10 +65,10 @@ def test_cublaslt(torch_version: tuple[int, int], size_config: str | None, expec
     ],
 )
 def test_libraries_have_a_workspace_each_until_torch_2_12(
-    torch_version: tuple[int, int], operations: str, expected: int
+    torch_version, operations, expected
 ) -> None:
     allocator = CachingAllocator()
-    workspaces = Workspaces(allocator, (9, 0), torch_version, {})
+    workspaces = ledger.Workspaces(allocator, (9, 0), torch_version, {})
     for operation in operations.split():
         workspaces.use(operation)
     assert allocator.allocated_bytes == expected

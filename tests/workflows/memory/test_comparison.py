@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from mmcalib.checks.catalogue import BETTER, KEEP_DEFAULTS
-from mmcalib.checks.facts import JudgedConfig
 from mmcalib.checks.memory import comparison_check
 from mmcalib.domain.memory import RehearsedMemory
 from mmcalib.limits.policy import Policy
@@ -19,13 +18,7 @@ CAPPED = replace(FOUR, engine_args={"mm_processor_kwargs": {"max_pixels": 1_003_
 NO_START = rehearsed(kv_cache_tokens=None, max_concurrency=None)
 
 
-def compared(
-    before: RehearsedMemory | None,
-    after: RehearsedMemory | None,
-    policy: Policy | None = None,
-    traffic: ServedTraffic | None = None,
-    config: JudgedConfig = CAPPED,
-) -> Any:
+def compared(before, after, policy=None, traffic=None, config=CAPPED) -> Any:
     loads = (traffic.default, traffic.calibrated) if traffic and traffic.default else None
     return comparison_check(before, after, loads, config, policy or Policy())
 
@@ -53,7 +46,7 @@ BEFORE = with_tokens(100_000)
     ],
 )
 def test_less_kv_cache_fails_unless_the_user_asked_for_it(
-    tokens: int, policy: Policy, more_context: int, status: str
+    tokens, policy, more_context, status
 ) -> None:
     longer = replace(FOUR.budget, max_model_len=FOUR.budget.max_model_len + more_context)
     after = replace(with_tokens(tokens), budget=FOUR.budget, max_concurrency=12)
@@ -84,9 +77,7 @@ def test_steps_that_go_beyond_the_reserve_are_worse() -> None:
     ("preemptions", "steps", "batch", "status"),
     [(3, 90, 2048, "pass"), (3, 110, 2048, "fail"), (3, 90, 4096, "fail"), (2, 110, 4096, "pass")],
 )
-def test_more_preemptions_are_worse_unless_the_same_steps_serve_sooner(
-    preemptions: int, steps: int, batch: int, status: str
-) -> None:
+def test_more_preemptions_are_worse_unless_steps_serve_sooner(preemptions, steps, batch, status):
     before = figures().model_copy(update={"preemptions": 2, "steps": 100})
     after = before.model_copy(update={"preemptions": preemptions, "steps": steps})
     traffic = ServedTraffic(gpu="L4", calibrated=after, default=before, assumptions=[])

@@ -94,9 +94,7 @@ def test_every_part_has_a_row_and_none_is_off() -> None:
         ({"phases": {"encoder": 3 * GIB}}, "warn", "encoder peak off by -33%"),
     ],
 )
-def test_a_run_says_what_was_predicted_beside_what_was_measured(
-    changes: dict[str, object], status: str, said: str
-) -> None:
+def test_a_run_says_what_was_predicted_beside_what_was_measured(changes, status: str, said: str):
     figures = started(gpu(**changes)).figures
     checks = {c.name: c for c in memory_checks("L4", None, rehearsed(budget=None), figures=figures)}
     found = checks["prediction accuracy"]

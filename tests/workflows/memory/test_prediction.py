@@ -35,15 +35,14 @@ class Refusing:
         return rehearsed(encoder_tokens=len(steps))
 
 
-def prediction(**how: Any) -> tuple[MemoryPrediction, Refusing]:
-    process = Refusing()
-    return MemoryPrediction(gpus.find_gpu("L4"), process, {"model": "/m"}, **how), process  # type: ignore[arg-type]
+def prediction(process: Any, **how: Any) -> MemoryPrediction:
+    return MemoryPrediction(gpus.find_gpu("L4"), process, {"model": "p"}, **how)
 
 
 def test_the_same_is_rehearsed_once_and_more_steps_are_not_the_same() -> None:
     """The processor cache is not on the GPU."""
-    at, process = prediction()
-    with at:
+    process = Refusing()
+    with prediction(process) as at:
         first, plain = at.rehearse_all([{"max_num_seqs": 1}, {}], STEPS)
         for cached in ({}, {"mm_processor_cache_gb": 2}):
             assert at.rehearse_or_none({"max_num_seqs": 1, **cached}) is first
@@ -54,19 +53,18 @@ def test_the_same_is_rehearsed_once_and_more_steps_are_not_the_same() -> None:
         assert at.find_result({"max_num_seqs": 4}) == first
         assert at.find_result({"max_num_seqs": 5}) is None
     assert [one and one.encoder_tokens for one in (first, plain)] == [1, 0]
-    with_model = {"model": "/m", "max_num_seqs": 1}
-    assert process.asked[:2] == [with_model, {"model": "/m"}]
+    assert process.asked[:2] == [{"model": "p", "max_num_seqs": 1}, {"model": "p"}]
     assert at.count == len(process.asked) == 3
 
 
 def test_the_first_failure_of_what_is_tried_is_kept_unless_it_is_fatal() -> None:
-    with prediction()[0] as at:
+    with prediction(Refusing()) as at:
         with pytest.raises(EngineError, match="two are too many"):
             at.rehearse({"max_num_seqs": 2})
         assert at.failure is None
         assert at.rehearse_all([{"max_num_seqs": 3}, {"max_num_seqs": 2}]) == [None, None]
     assert isinstance(at.failure, EngineDied)
-    with prediction(fatal=(EngineDied,))[0] as at:
+    with prediction(Refusing(), fatal=(EngineDied,)) as at:
         assert at.rehearse_or_none({"max_num_seqs": 2}) is None
         with pytest.raises(EngineDied):
             at.rehearse_or_none({"max_num_seqs": 3})
@@ -80,11 +78,17 @@ SHORT = (
 )
 
 
-class Pretended:
-    """Leaves so many GiB for the KV cache where a modality is served alone, and `left` with all."""
+def refused(found: RehearsedMemory, problem: str) -> RehearsedMemory:
+    return replace(found, kv_cache_tokens=None, max_concurrency=None, problem=problem)
 
-    def __init__(self, left: float, **alone: float) -> None:
-        self.left, self.alone = left, alone
+
+class Pretended:
+    """Leaves so many GiB for the KV cache where a modality is served alone, and `left` with all;
+    `then` makes of that and the arguments what is answered.
+    """
+
+    def __init__(self, left: float, then: Any = lambda found, _: found, **alone: float) -> None:
+        self.left, self.then, self.alone = left, then, alone
         self.asked: list[dict[str, Any]] = []
 
     def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
@@ -96,18 +100,17 @@ class Pretended:
             kv_cache_bytes=int(left * GIB),
             budget=replace(BUDGET, max_items_per_prompt=dict.fromkeys(taken, 2)),
         )
-        if left >= 4.5:
-            return found
-        problem = SHORT.format(left=left, longest=int(left * 1000))
-        return replace(found, kv_cache_tokens=None, max_concurrency=None, problem=problem)
+        if left < 4.5:
+            found = refused(found, SHORT.format(left=left, longest=int(left * 1000)))
+        return self.then(found, engine_args)
 
 
 CONTEXT = {"max_model_len": 32_768}
 
 
 def judged(gpu: Pretended) -> None:
-    with MemoryPrediction(gpus.find_gpu("L4"), gpu, {"model": "p"}) as prediction:  # type: ignore[arg-type]
-        reject_too_small(prediction, {}, {**CONTEXT, UTILIZATION: 0.92}, "a/b")
+    with prediction(gpu) as at:
+        reject_too_small(at, {}, {**CONTEXT, UTILIZATION: 0.92}, "a/b")
 
 
 def test_what_starts_is_asked_once_and_without_its_media() -> None:
@@ -118,9 +121,9 @@ def test_what_starts_is_asked_once_and_without_its_media() -> None:
 
 def test_a_default_that_starts_needs_no_further_rehearsal() -> None:
     gpu = Pretended(4.5)
-    with MemoryPrediction(gpus.find_gpu("L4"), gpu, {"model": "p"}) as prediction:  # type: ignore[arg-type]
-        prediction.rehearse(CONTEXT)
-        reject_too_small(prediction, CONTEXT, CONTEXT, "a/b")
+    with prediction(gpu) as at:
+        at.rehearse(CONTEXT)
+        reject_too_small(at, CONTEXT, CONTEXT, "a/b")
     assert gpu.asked == [{"model": "p", **CONTEXT}]
 
 
@@ -136,12 +139,8 @@ def test_one_that_does_not_says_what_fits() -> None:
 
 
 def test_a_share_that_is_too_small_for_its_card_is_named() -> None:
-    class OnLargerCard(Pretended):
-        def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
-            return replace(super().rehearse(engine_args, steps), total_bytes=80 * GIB)
-
     with pytest.raises(VerdictError) as caught:
-        judged(OnLargerCard(2.5))
+        judged(Pretended(2.5, lambda found, _: replace(found, total_bytes=80 * GIB)))
     assert "or less, -- --gpu-memory-utilization 0.9" in caught.value.hint
 
 
@@ -151,28 +150,25 @@ def test_memory_outside_the_default_share_is_tried_before_a_model_is_refused() -
             self.left = 4.5 if engine_args.get("gpu_memory_utilization") == 0.95 else 4.0
             return super().rehearse(engine_args, steps)
 
-    with MemoryPrediction(gpus.find_gpu("L4"), Roomier(4.0), {"model": "p"}) as prediction:  # type: ignore[arg-type]
-        reject_too_small(prediction, {}, CONTEXT, "a/b")
-        with pytest.raises(VerdictError, match=r"4\.00 GiB for the KV cache"):
-            reject_too_small(prediction, {}, {**CONTEXT, UTILIZATION: 0.92}, "a/b")
+    with prediction(Roomier(4.0)) as at:
+        reject_too_small(at, {}, CONTEXT, "a/b")
+    with pytest.raises(VerdictError, match=r"4\.00 GiB for the KV cache"):
+        judged(Roomier(4.0))
 
 
 def test_recurrent_layers_are_judged_with_a_block_for_one_sequence() -> None:
-    class Recurrent(Pretended):
-        def rehearse(self, engine_args: Mapping[str, Any], steps: Any = ()) -> RehearsedMemory:
-            found = super().rehearse(engine_args, steps)
-            why = "max_num_seqs (256) exceeds available Mamba cache blocks (14)"
-            short = replace(found, kv_cache_tokens=None, max_concurrency=None, problem=why)
-            return found if engine_args.get("max_num_seqs") == 1 else short
+    def recurrent(found: RehearsedMemory, args: Mapping[str, Any]) -> RehearsedMemory:
+        why = "max_num_seqs (256) exceeds available Mamba cache blocks (14)"
+        return found if args.get("max_num_seqs") == 1 else refused(found, why)
 
-    judged(Recurrent(4.5))
+    judged(Pretended(4.5, recurrent))
     with pytest.raises(VerdictError, match=r"2\.50 GiB for the KV cache"):
-        judged(Recurrent(2.5))
+        judged(Pretended(2.5, recurrent))
 
 
 def test_remedies_that_are_not_enough_alone_are_tried_together() -> None:
     decision = decide(corpus([ImageShape(280, 280)]))
-    with MemoryPrediction(gpus.find_gpu("L4"), Pretended(4.0, image=4.0), {"model": "p"}) as at:  # type: ignore[arg-type]
+    with prediction(Pretended(4.0, image=4.0)) as at:
         judge = RehearsalJudge(at, {}, None, lambda _: None, reserves=False)
         found = [one.changes for one in judge.remedies(decision)]
         kept = replace(judge, given={UTILIZATION, "max_num_batched_tokens"}, concurrency=128)
@@ -183,7 +179,7 @@ def test_remedies_that_are_not_enough_alone_are_tried_together() -> None:
 def test_what_load_would_take_of_the_reserve_is_left_by_a_lower_utilization() -> None:
     decision = decide(corpus([ImageShape(280, 280)]))
     loads = [SimpleNamespace(margin_bytes=n << 20, requested_bytes=20 * GIB) for n in (999, 50)]
-    with prediction()[0] as at:
+    with prediction(Refusing()) as at:
         judge = RehearsalJudge(at, {}, None, lambda args: cast(Any, loads[bool(args)]))
         changes = getattr(judge.keep_reserve(decision), "changes", None)
         assert changes == {UTILIZATION: 0.904}, "100 of 22,528 MiB less"

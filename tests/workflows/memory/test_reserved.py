@@ -29,27 +29,15 @@ from mmcalib.domain.memory import (
 )
 from mmcalib.domain.shapes import AudioShape, ImageShape, Modality, Shape
 from mmcalib.errors import VllmRefused
+from mmcalib.limits import demand
 from mmcalib.limits.costs import CostTable, ItemCost
-from mmcalib.limits.demand import (
-    LanguageStep,
-    MergeStep,
-    PromptsStep,
-    Shortfall,
-    WorstStep,
-    leave_room,
-    use_free,
-)
+from mmcalib.limits.demand import Shortfall, WorstStep, leave_room, use_free
 from mmcalib.limits.values import Count, ProfileReserve
 from mmcalib.models import gpus
 from mmcalib.models.resolve import ResolvedModel
 from mmcalib.prediction import worst_steps
 from mmcalib.prediction.rehearse import Predicted, rehearsal_document
-from mmcalib.prediction.worst_steps import (
-    RehearseAll,
-    check_retention,
-    encoder_steps,
-    find_remedies,
-)
+from mmcalib.prediction.worst_steps import RehearseAll, check_retention, find_remedies
 from mmcalib.releases.constants import CONTEXT_BYTES, VLLM_SLACK_BYTES
 from mmcalib.workflows.judging import explain_unrehearsed, judge_memory
 from tests.builders import some
@@ -61,9 +49,7 @@ MIB = 1 << 20
 SECOND = AudioShape(16_000, 16_000)
 
 
-def config_of(
-    budget: Budget, table: CostTable | None = None, modality: Modality = "image"
-) -> JudgedConfig:
+def config_of(budget: Budget, table: CostTable | None = None, modality="image") -> JudgedConfig:
     counts = {modality: Count(1, "", "given")}
     table = table or table_of(DEFAULT, {})
     return JudgedConfig({}, counts, budget, budget, ProfileReserve(1, 1), table)
@@ -109,7 +95,7 @@ def answers(alone: int, each: int) -> RehearseAll:
 
 def test_a_prompt_beyond_the_reserve_is_named_with_a_batch_that_passes() -> None:
     found = shortfall(predicted(FOUR, served(FOUR.budget, 140_000, MIB)), FOUR)
-    assert isinstance(found.worst, PromptsStep)
+    assert isinstance(found.worst, demand.PromptsStep)
     remedies = [one.changes for one, _ in find_remedies(found, FOUR, answers(140_000, MIB))]
     (batch,) = filter(None, [one.get("max_num_batched_tokens") for one in remedies])
     assert batch < 16_384
@@ -137,7 +123,7 @@ def test_what_stays_resident_beside_the_language_model_decides() -> None:
     """1,296 tokens pass with `max_num_seqs 4`; 15,088 (494 MB) are resident."""
     at = predicted(FOUR, deepstack(FOUR.budget))
     found = shortfall(at, FOUR)
-    assert isinstance(found.worst, LanguageStep)
+    assert isinstance(found.worst, demand.LanguageStep)
     assert found.nbytes == 15_088 * WIDTH == 494_403_584
     check = reserved_check(at, FOUR)
     assert check.status == "warn"
@@ -163,7 +149,7 @@ def test_a_step_of_whole_items_is_scaled_up_to_a_full_one(profiled: int, peak: i
 def test_the_merge_decides_where_it_takes_the_most() -> None:
     """Merging deepstack is in no profile."""
     at = predicted(FOUR, deepstack(FOUR.budget, merge_peak_bytes=3 * GIB))
-    assert isinstance(shortfall(at, FOUR).worst, MergeStep)
+    assert isinstance(shortfall(at, FOUR).worst, demand.MergeStep)
     check = reserved_check(at, FOUR)
     assert "the merge of 16,384 tokens into the text takes 3.00 GiB" in check.detail
 
@@ -225,7 +211,7 @@ def listening(step_bytes: int | None) -> RehearsedMemory:
 
 def test_padded_clips_decide_by_their_bytes() -> None:
     """90 such clips take 30 × the input."""
-    assert encoder_steps(CLIPS) == (EncoderStep(SECOND, 90),)
+    assert worst_steps.encoder_steps(CLIPS) == (EncoderStep(SECOND, 90),)
     after = listening(4626 * MIB)
     check = reserved_check(predicted(CLIPS, after), CLIPS)
     assert check.status == "fail"
