@@ -22,11 +22,6 @@ from tests.security.commands import started
 TREE_FILES = 200
 
 
-def processes(cache: Path) -> list[int]:
-    """Those that were started with this cache."""
-    return started_with(f"MMCALIB_CACHE_DIR={cache}\0")
-
-
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     folder = tmp_path / "tree"
@@ -127,7 +122,7 @@ def test_harm_changes_no_count_and_no_file(tree: Path, tmp_path: Path) -> None:
     assert after == before
     made = {name for name in below(tmp_path) if not name.startswith(os.fsencode(cache))}
     assert made - before.keys() == set()
-    assert processes(cache) == []
+    assert started_with(f"MMCALIB_CACHE_DIR={cache}\0") == []
 
 
 @pytest.fixture
