@@ -50,23 +50,6 @@ def test_order_is_sorted_and_hidden_names_are_left_out(tmp_path: Path) -> None:
     assert list(FolderSource(tmp_path).prompts()) == []
 
 
-def test_links(tmp_path: Path) -> None:
-    outside, root = tmp_path / "outside", tmp_path / "root"
-    touch(outside / "o.jpg")
-    touch(root / "sub" / "a.jpg")
-    (root / "file.jpg").symlink_to(outside / "o.jpg")
-    (root / "folder").symlink_to(outside)
-    (root / "sub" / "up").symlink_to(root)
-    (root / "self").symlink_to("self")
-    (root / "dangling.jpg").symlink_to("nowhere.jpg")
-    assert paths(root) == ["file.jpg", "folder/o.jpg", "sub/a.jpg"]
-    assert skipped(root) == {
-        "dangling.jpg": "broken link",
-        "self": "circular link",
-        "sub/up": "folder already read under another name",
-    }
-
-
 def test_archives_stand_for_what_they_hold(tmp_path: Path) -> None:
     touch(tmp_path / "a.jpg")
     (tmp_path / "folder.tar").mkdir()
@@ -226,28 +209,39 @@ def test_a_name_that_is_not_utf_8_is_skipped(tmp_path: Path, name: bytes) -> Non
 
 
 def test_links_and_special_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    photo(tmp_path / "a.png")
-    photo(tmp_path / "z.png")
-    os.mkfifo(tmp_path / "fifo.png")
-    (tmp_path / "zero.png").symlink_to("/dev/zero")
-    (tmp_path / "terminal.png").symlink_to("/dev/tty")
-    (tmp_path / "dangling.png").symlink_to("nowhere.png")
-    (tmp_path / "loop.png").symlink_to("pool.png")
-    (tmp_path / "pool.png").symlink_to("loop.png")
-    (tmp_path / "through.png").symlink_to("a.png/b.png")
-    (tmp_path / "here").symlink_to(".")
-    monkeypatch.chdir(tmp_path)
+    outside, root = tmp_path / "outside", tmp_path / "root"
+    for path in (outside / "o.png", root / "a.png", root / "sub" / "z.png"):
+        photo(path)
+    os.mkfifo(root / "fifo.png")
+    for name, target in {
+        "zero.png": "/dev/zero",
+        "terminal.png": "/dev/tty",
+        "dangling.png": "nowhere.png",
+        "loop.png": "pool.png",
+        "pool.png": "loop.png",
+        "self": "self",
+        "through.png": "a.png/b.png",
+        "here": ".",
+        "sub/up": "..",
+        "file.png": "../outside/o.png",
+        "folder": "../outside",
+    }.items():
+        (root / name).symlink_to(target)
+    monkeypatch.chdir(root)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("socket.png")
-        taken = read(tmp_path)
-    assert taken.census.items() == 2
+        taken = read(root)
+    assert taken.census.items() == 4
+    assert paths(root) == ["a.png", "file.png", "folder/o.png", "sub/z.png"]
     special = ("fifo.png", "zero.png", "terminal.png", "socket.png")
     assert reasons(taken) == dict.fromkeys(special, "not a regular file") | {
         "dangling.png": "broken link",
         "loop.png": "circular link",
         "pool.png": "circular link",
+        "self": "circular link",
         "through.png": "cannot be read: Not a directory",
         "here": "folder already read under another name",
+        "up": "folder already read under another name",
     }
 
 

@@ -2,7 +2,6 @@
 
 import io
 import os
-import zipfile
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -28,7 +27,7 @@ from tests.census.looking import prober
 from tests.corpus.listed import items_of, reason
 from tests.corpus.media import png, wav
 from tests.corpus.serving import Served, serving
-from tests.corpus.tars import tar
+from tests.corpus.tars import tar, zipped
 from tests.programs import run_python
 
 fsspec = pytest.importorskip("fsspec")
@@ -100,8 +99,7 @@ def test_an_object_that_went_away_is_skipped(memory) -> None:
 @pytest.mark.parametrize("pattern", ["", "/*.*"])
 def test_archives_among_the_objects_are_read_as_what_they_hold(tmp_path, pattern: str) -> None:
     # They are read by another process, so they cannot be in the memory of this one.
-    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("a.png", png(40, 24))
+    zipped(tmp_path / "a.zip", ("a.png", png(40, 24)))
     tar(tmp_path / "b.tar", ("a.png", png(40, 24)), ("a.txt", b"words"))
     source = RemoteSource(f"file://{tmp_path}{pattern}")
     found = items_of(source)

@@ -29,17 +29,13 @@ from mmcalib.text import decode_base64
 from tests.builders import expect
 from tests.census.looking import prober
 from tests.corpus.listed import prompts_of, reason
-from tests.corpus.media import png
+from tests.corpus.media import data_url, png
 from tests.corpus.serving import serving
 from tests.programs import run_python
 from tests.schemas import DATA
 
 REMOTE = "remote URL: its host is not in --allowed-media-domains"
 PIXEL = base64.b64encode(b"bytes of an image").decode()
-
-
-def data_url(data: bytes) -> str:
-    return f"data:;base64,{base64.b64encode(data).decode()}"
 
 
 def image(url: object) -> dict[str, Any]:
@@ -50,9 +46,19 @@ def user(*content: object) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": list(content)}]}
 
 
+def naming(*urls: object) -> dict[str, Any]:
+    return user(*map(image, urls))
+
+
+def raw(line: object) -> bytes:
+    """A line as it stands, or of JSON."""
+    if isinstance(line, bytes):
+        return line
+    return os.fsencode(line if isinstance(line, str) else json.dumps(line))
+
+
 def source(folder: Path, *lines: object, **options: Any) -> RequestsSource:
-    text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
-    (folder / "requests.jsonl").write_text(text)
+    (folder / "requests.jsonl").write_bytes(b"\n".join(map(raw, lines)))
     return RequestsSource(folder / "requests.jsonl", Reading(folder / "scratch", **options))
 
 
@@ -115,11 +121,12 @@ def test_a_request_is_items_text_and_messages_to_replay(folder: Path) -> None:
     }
 
 
-def test_batch_lines_blank_lines_and_a_byte_order_mark(folder: Path) -> None:
+def test_batch_lines_blank_lines_a_byte_order_mark_and_ends_of_any_kind(folder: Path) -> None:
     batch = {"custom_id": "1", "url": "/v1/chat/completions", "body": user(image("a.jpg"))}
-    found = source(folder, "\ufeff" + json.dumps(batch), "", user("words"))
-    origins = [prompt.origin for prompt in found.prompts() if isinstance(prompt, Prompt)]
-    assert origins == ["requests.jsonl:1", "requests.jsonl:3"]
+    lines = ("\ufeff" + json.dumps(batch), "", user("words"), GOOD + b"\r", b" \t\r", b"", GOOD)
+    found = source(folder, *lines).prompts()
+    origins = [prompt.origin for prompt in found if isinstance(prompt, Prompt)]
+    assert origins == [f"requests.jsonl:{line}" for line in (1, 3, 4, 7)]
 
 
 # Lines as servers, proxies and their exports keep them, with the answer's tokens and the second.
@@ -306,8 +313,8 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
             "base64 was truncated by LiteLLM (raise MAX_STRING_LENGTH_PROMPT_IN_DB)",
         ),
         (user(image("iVBORw0KGgo/AAAA" * 30)), "base64 without a header: put data:image/png"),
-        (user(image(data_url(b"<?xml version='1.0'?><svg/>"))), "vLLM does not read SVG"),
-        (user(image(data_url(b"%PDF-1.4"))), "vLLM does not read PDF: convert it to PNG"),
+        (user(image(data_url(b"<?xml version='1.0'?><svg/>", ""))), "vLLM does not read SVG"),
+        (user(image(data_url(b"%PDF-1.4", ""))), "vLLM does not read PDF: convert it to PNG"),
         (user(image(f"DATA:image/png;BASE64,{PIXEL}")), "data URL is not ;base64"),
         (user(image("a." * 2500)), "missing file: "),
         # vLLM refuses these as a whole.
@@ -320,10 +327,7 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
     ],
 )
 def test_unusable_lines_are_listed(folder: Path, line: object, why: str) -> None:
-    text = line if isinstance(line, str) else json.dumps(line)
-    path = folder / "requests.jsonl"
-    path.write_bytes(os.fsencode(text) + b"\n" + json.dumps(user(image("a.jpg"))).encode())
-    found = RequestsSource(path, Reading(folder / "scratch"))
+    found = source(folder, line, user(image("a.jpg")))
     skipped, usable = found.prompts()
     assert isinstance(usable, Prompt)
     said = reason(skipped)
@@ -537,10 +541,6 @@ def allowed() -> Iterator[None]:
         yield
 
 
-def requests(folder: Path, *urls: str) -> RequestsSource:
-    return source(folder, *(user(image(url)) for url in urls))
-
-
 @pytest.mark.usefixtures("allowed")
 def test_remote_media_are_items_where_that_is_allowed(tmp_path: Path) -> None:
     url = "https://example.com/a%20b.png?size=large"
@@ -559,7 +559,7 @@ def test_remote_media_are_items_where_that_is_allowed(tmp_path: Path) -> None:
     ],
 )
 def test_the_refusal_names_the_option(tmp_path: Path, url: str) -> None:
-    found = requests(tmp_path, url, "https://example.com/a.png")
+    found = source(tmp_path, naming(url), naming("https://example.com/a.png"))
     assert next(found.prompts()) == Skipped("requests.jsonl:1", REMOTE)
 
 
@@ -572,16 +572,17 @@ def test_the_refusal_names_the_option(tmp_path: Path, url: str) -> None:
     ],
 )
 def test_no_url_leads_back_to_this_disk(tmp_path: Path, url: str) -> None:
-    assert reason(next(requests(tmp_path, url, "https://example.com/a.png").prompts()))
-    assert url not in [item.path for item in requests(tmp_path, url).items()]
+    found = source(tmp_path, naming(url), naming("https://example.com/a.png"))
+    assert reason(next(found.prompts()))
+    assert url not in [item.path for item in found.items()]
 
 
 @pytest.mark.usefixtures("allowed")
 def test_a_server_that_fails_costs_its_request(tmp_path: Path) -> None:
     pytest.importorskip("aiohttp")
     with serving() as served:
-        good = served.put("a.png", png(40, 24))
-        taken = count_corpus([requests(tmp_path, good, f"{served.url}/none.png")], prober())
+        urls = (served.put("a.png", png(40, 24)), f"{served.url}/none.png")
+        taken = count_corpus([source(tmp_path, *map(naming, urls))], prober())
     assert [entry.shape for entry in taken.census.shapes()] == [ImageShape(40, 24)]
     assert taken.prompts.prompts() == 1
     assert [skipped.path for skipped in taken.skipped] == [
@@ -591,12 +592,6 @@ def test_a_server_that_fails_costs_its_request(tmp_path: Path) -> None:
 
 
 MIB = 1 << 20
-
-
-def naming(*urls: object) -> dict[str, Any]:
-    return user(*map(image, urls))
-
-
 NO_URLS: tuple[object, ...] = (
     *(None, 1, [], {}, True, "\ud800", "\udcff.png", "a.png/b", "a.png\0", ".", "data:,", "data:"),
 )
@@ -609,14 +604,9 @@ def pictures(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def raw(pictures: Path, *lines: bytes) -> RequestsSource:
-    (pictures / "requests.jsonl").write_bytes(b"\n".join(lines))
-    return RequestsSource(pictures / "requests.jsonl", Reading(pictures / "scratch"))
-
-
 def between_good_ones(pictures: Path, line: bytes) -> str:
     """Why `line` is skipped; the requests before and after it must be read all the same."""
-    taken = count_corpus([raw(pictures, GOOD, line, GOOD)], prober())
+    taken = count_corpus([source(pictures, GOOD, line, GOOD)], prober())
     assert taken.prompts.prompts() == 2
     (skipped,) = [one for one in taken.skipped if one.path.startswith("requests.jsonl")]
     assert skipped.path == "requests.jsonl:2"
@@ -672,12 +662,6 @@ def test_what_is_no_utf_8_is_no_request(pictures: Path, text: bytes) -> None:
     """Python's JSON reads half surrogate pairs written as bytes, but no writer can write them."""
     line = json.dumps({"messages": [{"role": "naming", "content": "|"}]}).encode()
     assert between_good_ones(pictures, line.replace(b"|", text)) == "not UTF-8"
-
-
-def test_lines_may_end_in_any_way(pictures: Path) -> None:
-    found = list(raw(pictures, GOOD + b"\r", b" \t\r", b"", GOOD).prompts())
-    origins = [one.origin for one in found if isinstance(one, Prompt)]
-    assert origins == ["requests.jsonl:1", "requests.jsonl:4"]
 
 
 @pytest.mark.parametrize("target", ["/dev/zero", ".", "nowhere", "requests.jsonl"])

@@ -19,6 +19,7 @@ from mmcalib.media.probe import probe
 from mmcalib.processes import own_priority
 from tests.builders import expect
 from tests.corpus.listed import items_of
+from tests.corpus.tars import zipped
 from tests.odd_media import clips, hiding, sound_frame
 
 WIDTH, HEIGHT, RATE = 64, 48, Fraction(10)
@@ -217,9 +218,8 @@ def test_the_first_of_several_tracks_decides(tmp_path: Path, layout: str, degree
 @pytest.mark.parametrize("degrees", [0, 90])
 def test_members_of_an_archive_are_looked_at_too(tmp_path: Path, layout: str, degrees: int) -> None:
     path = write_turned(tmp_path / "a.mp4", degrees, layout=layout)
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.write(path, path.name)
-    (item,) = items_of(ArchiveSource("zip", str(tmp_path / "a.zip")))
+    packed = zipped(tmp_path / "a.zip", (path.name, path.read_bytes()), method=zipfile.ZIP_STORED)
+    (item,) = items_of(ArchiveSource("zip", str(packed)))
     assert probe(item) == probe(Item(str(path)))
 
 
