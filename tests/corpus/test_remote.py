@@ -3,11 +3,9 @@
 import io
 import os
 from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 import pytest
 from PIL import Image
@@ -28,6 +26,7 @@ from tests.corpus.listed import items_of, reason
 from tests.corpus.media import png, wav
 from tests.corpus.serving import Served, serving
 from tests.corpus.tars import tar, zipped
+from tests.odd_media import clips
 from tests.programs import run_python
 
 fsspec = pytest.importorskip("fsspec")
@@ -182,30 +181,11 @@ def served() -> Iterator[Served]:
         yield served
 
 
-def noise(width: int, height: int) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8))
-
-
 def photo(form: str, **options: object) -> bytes:
     file = io.BytesIO()
-    noise(SIDE, SIDE).save(file, form, **options)
+    noise = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
+    Image.fromarray(noise).save(file, form, **options)
     return file.getvalue()
-
-
-def clip(path: Path, **options: str) -> bytes:
-    """Twenty pictures of a megabyte each."""
-    picture = io.BytesIO()
-    noise(1200, 900).save(picture, "JPEG", quality=97)
-    with av.open(str(path), "w", options=options) as container:
-        stream = container.add_stream("mjpeg", rate=Fraction(10))
-        stream.width, stream.height, stream.pix_fmt = 1200, 900, "yuvj420p"
-        for number in range(20):
-            packet = av.Packet(picture.getvalue())
-            packet.stream, packet.time_base = stream, Fraction(1, 10)
-            packet.pts = packet.dts = number
-            packet.is_keyframe = True
-            container.mux(packet)
-    return path.read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -220,9 +200,9 @@ def test_an_image_of_megabytes_costs_some_kilobytes(served: Served, form, option
 
 @pytest.mark.parametrize("flags", [{}, {"movflags": "faststart"}], ids=["behind", "in-front"])
 def test_a_video_costs_its_index_and_a_frame(served: Served, tmp_path: Path, flags) -> None:
-    data = clip(tmp_path / "a.mp4", **flags)
+    data = clips(tmp_path / "a.mp4", (1200, 900), frames=45, options=flags).read_bytes()
     assert len(data) > 10_000_000
-    assert probe(Item(served.put("a.mp4", data))) == VideoShape(20, 10.0, 2.0, 1200, 900)
+    assert probe(Item(served.put("a.mp4", data))) == VideoShape(45, 10.0, 4.5, 1200, 900)
     assert 0 < served.sent_bytes <= 0.10 * len(data)
 
 
@@ -236,7 +216,7 @@ def test_what_is_decoded_is_read_whole(served: Served) -> None:
 def test_a_server_without_ranges_sends_small_files_whole(served, tmp_path, says: bool) -> None:
     served.ranges, served.says_ranges = False, says
     assert probe(Item(served.put("a.png", png(40, 24)))) == ImageShape(40, 24)
-    data = clip(tmp_path / "a.mp4")
+    data = clips(tmp_path / "a.mp4", (1200, 900)).read_bytes()
     assert probe(Item(served.put("a.mp4", data))) == VideoShape(20, 10.0, 2.0, 1200, 900)
 
 

@@ -11,7 +11,6 @@ from mmcalib.report.html.memory import cache as cache_figure
 from mmcalib.report.html.redact import redacted
 from mmcalib.report.report import Report, html
 from mmcalib.results.engine_yaml import yaml_entry
-from mmcalib.results.memory import Memories, Memory
 from tests.builders import some
 from tests.report.example import SERVE, calibration, changed
 from tests.report.golden import check_golden
@@ -132,28 +131,14 @@ def test_names_of_any_kind_stay_text() -> None:
 def test_names_reach_charts_as_text_too() -> None:
     """The knob and the GPU are drawn; both come from outside."""
     text = "</style></svg><i>]]>{{ 7 * 7 }}<!--"
-    points = [point.model_copy(update={"knob": text}) for point in calibration().frontier]
-    shown = rendered(calibration(frontier=points, memory=memory_on(text)))
+    found = Calibration.load(CALIBRATION)
+    points = [point.model_copy(update={"knob": text}) for point in found.frontier]
+    for part in ("default", "calibrated"):
+        found = changed(found, f"memory.{part}", gpu=text)
+    shown = rendered(changed(found, "", frontier=points), thumbnails=False)
     assert "<i>" not in shown.replace('<i style="', "")
     assert ">49<" not in shown
     Elements(shown)
-
-
-def memory_on(gpu: str) -> Memories:
-    size = 10 << 30
-    memory = Memory(
-        total_bytes=size * 2,
-        requested_bytes=size * 2 - 1,
-        weights_bytes=size,
-        activation_peak_bytes=size // 2,
-        kv_cache_bytes=size // 2,
-        kv_cache_tokens=1000,
-        kv_bytes_per_token=36864,
-        max_concurrency=2.0,
-        label="rehearsed",
-        gpu=gpu,
-    )
-    return calibration().memory.model_copy(update={"default": memory, "calibrated": memory})
 
 
 def test_what_is_not_known_is_said_in_one_line() -> None:
@@ -173,8 +158,8 @@ def test_a_default_that_would_not_start_is_drawn_and_said() -> None:
 
 
 def test_a_kv_cache_that_leaves_no_room_for_the_rest_of_the_start_is_not_praised() -> None:
-    late = changed(memory_on("L4"), "calibrated", starts=False)
-    shown = rendered(calibration(memory=late), thumbnails=False)
+    late = changed(Calibration.load(CALIBRATION), "memory.calibrated", starts=False)
+    shown = rendered(late, thumbnails=False)
     assert '<dd class="big bad">' in shown
     assert "<bdi>does not start</bdi>" in shown
 
