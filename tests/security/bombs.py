@@ -13,7 +13,6 @@ from tests.corpus.media import png
 from tests.security.commands import started
 
 MIB = 1 << 20
-_LOOK_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ def spent(home: Path, *words: object) -> Spent:
 
     def look() -> None:
         nonlocal most
-        while not done.wait(_LOOK_S):
+        while not done.wait(0.02):
             most = max(most, _held_bytes(process.pid))
 
     looker = threading.Thread(target=look)

@@ -27,14 +27,7 @@ from tests.builders import some
 from tests.cli.conftest import Cli, Ended
 from tests.cli.test_output import leave
 from tests.report.example import calibration, changed
-
-
-def naming(exemplars: list[str]) -> Calibration:
-    """The example, with these images alone."""
-    part = some(calibration().costs).modalities["image"]
-    known = [part.known[0].model_copy(update={"exemplar": exemplar}) for exemplar in exemplars]
-    alone = {"image": part.model_copy(update={"known": known})}
-    return changed(calibration(), "costs", modalities=alone)
+from tests.report.test_emit import container
 
 
 @pytest.fixture
@@ -71,8 +64,12 @@ def outside(home: Path) -> list[str]:
 
 
 def reported(cli: Cli, home: Path, exemplars: list[str], *words: str) -> tuple[Ended, int]:
-    """Report a calibration of these, and count the pictures of the page."""
-    naming(exemplars).save(home / "foreign" / "calibration.json")
+    """Report a calibration of these images alone, and count the pictures of the page."""
+    part = some(calibration().costs).modalities["image"]
+    known = [part.known[0].model_copy(update={"exemplar": exemplar}) for exemplar in exemplars]
+    alone = {"image": part.model_copy(update={"known": known})}
+    found = changed(calibration(), "costs", modalities=alone)
+    found.save(home / "foreign" / "calibration.json")
     said = cli("report", "foreign", *words)
     return said, (home / "foreign" / "report.html").read_text("utf-8").count("data:image/")
 
@@ -205,9 +202,9 @@ def test_nothing_hides_in_any_form_and_its_value_stays(form: str, character: str
     if form == "yaml":
         assert yaml.safe_load(text)["model"] == name
     if form == "k8s":
-        (started,) = yaml.safe_load(text)["spec"]["template"]["spec"]["containers"]
-        assert started["args"][0] == name
-        assert json.loads(started["args"][4]) == {"ö": name}
+        args = container(text)["args"]
+        assert args[0] == name
+        assert json.loads(args[4]) == {"ö": name}
 
 
 @pytest.mark.parametrize("character", HIDDEN.values(), ids=HIDDEN)
