@@ -82,15 +82,10 @@ def harm(folder: Path, elsewhere: Path) -> None:
     (folder / "broken.parquet").write_bytes(b"PAR1" + bytes(99) + b"PAR1")
 
 
-def below(folder: Path) -> dict[bytes, int]:
+def below(folder: Path) -> dict[Path, int]:
     """Every name in a folder, with the size of what is a file."""
-    found = {}
-    for parent, folders, files in os.walk(os.fsencode(folder)):
-        for name in [*folders, *files]:
-            status = os.lstat(os.path.join(parent, name))
-            is_folder = stat.S_ISDIR(status.st_mode)
-            found[os.path.join(parent, name)] = 0 if is_folder else status.st_size
-    return found
+    found = {path: path.lstat() for path in folder.rglob("*")}
+    return {path: 0 if stat.S_ISDIR(one.st_mode) else one.st_size for path, one in found.items()}
 
 
 def test_harm_changes_no_count_and_no_file(tree: Path, tmp_path: Path) -> None:
@@ -116,7 +111,7 @@ def test_harm_changes_no_count_and_no_file(tree: Path, tmp_path: Path) -> None:
     assert {"up-too.txt", "header.tar", "broken.parquet", "-rf", "e" * 255} <= reasons.keys()
     after = {name: size for name, size in below(tmp_path).items() if name in before}
     assert after == before
-    made = {name for name in below(tmp_path) if not name.startswith(os.fsencode(cache))}
+    made = {path for path in below(tmp_path) if cache not in (path, *path.parents)}
     assert made - before.keys() == set()
     assert started_with(f"MMCALIB_CACHE_DIR={cache}\0") == []
 

@@ -55,16 +55,10 @@ def test_a_folder_is_counted(cli, corpus: Path) -> None:
     assert ended.code == 0
     fits("scan", ended.out)
     reason = "not an image, video or audio file (text)"
+    counts = {"items": 12, "prompts": 0, "files": 13, "distinct": None, "given": 0, "skipped": 1}
+    images = {"image": {"items": 12, "unique_shapes": 1}}
     assert json.loads(ended.out) == {
-        "corpus": {
-            "items": 12,
-            "prompts": 0,
-            "files": 13,
-            "distinct": None,
-            "given": 0,
-            "skipped": 1,
-            "modalities": {"image": {"items": 12, "unique_shapes": 1}},
-        },
+        "corpus": {**counts, "modalities": images},
         "skipped": [{"path": str(corpus / "notes.txt"), "reason": reason}],
     }
 

@@ -50,26 +50,6 @@ def test_the_words_arrive_in_the_job() -> None:
     assert build_policy(asked(text_reserve_tokens=0)).text_reserve_tokens == 0
 
 
-def results(folder: Path) -> dict[str, str]:
-    folder.mkdir()
-    old = {"engine.yaml": "model: old\n", "calibration.json": "{}", "mine.txt": "keep"}
-    for name, text in old.items():
-        (folder / name).write_text(text)
-    return old
-
-
-def held(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in folder.iterdir()}
-
-
-def test_earlier_results_are_not_overwritten(cli, media, tmp_path) -> None:
-    old = results(tmp_path / "out")
-    ended = cli("run", "--model", MODEL, "--data", media, "--out", "out")
-    assert ended.code == 2
-    assert ended.err == "error: --out out is not empty\n  try: --force, or --out another folder\n"
-    assert held(tmp_path / "out") == old
-
-
 def test_a_name_too_long_for_a_folder_is_an_error(cli, media) -> None:
     assert ends_well(cli("run", "--model", MODEL, "--data", media, "--out", "x" * 300).err)
 
@@ -81,24 +61,27 @@ ALLOW = r"  try: --allowed-local-media-path DIR\n\Z"
 @pytest.mark.parametrize(
     ("words", "code", "says", "remedy"),
     [
-        ("--data nowhere", 1, "folder not found", PASS_MEDIA),
-        ("--data empty", 1, "folder contains no", PASS_MEDIA),
-        ("--data texts", 1, "no image, ", PASS_MEDIA),
-        ("--requests up.jsonl", 2, "up.jsonl:1: ", ALLOW),
-        ("--requests root.jsonl", 2, "root.jsonl:1: ", ALLOW),
+        ("--force --data nowhere", 1, "folder not found", PASS_MEDIA),
+        ("--force --data empty", 1, "folder contains no", PASS_MEDIA),
+        ("--force --data texts", 1, "no image, ", PASS_MEDIA),
+        ("--force --requests up.jsonl", 2, "up.jsonl:1: ", ALLOW),
+        ("--force --requests root.jsonl", 2, "root.jsonl:1: ", ALLOW),
+        ("--data media", 2, "error: --out out is not empty\n", "  try: --force, or --out another"),
     ],
 )
-def test_a_corpus_that_is_none_destroys_nothing(words, code, says, remedy, cli, desk) -> None:
+def test_an_error_destroys_no_earlier_results(words, code, says, remedy, cli, desk) -> None:
     for name, url in (("up", "../a.png"), ("root", "file:///etc/hostname")):
         (desk / f"{name}.jsonl").write_text(request(url))
-    old = results(desk / "out")
-    words = [*words.split(), "--out", "out", "--force", "--quiet"]
-    ended = cli("run", "--model", MODEL, *words)
+    (desk / "out").mkdir()
+    old = {"engine.yaml": "model: old\n", "calibration.json": "{}", "mine.txt": "keep"}
+    for name, text in old.items():
+        (desk / "out" / name).write_text(text)
+    ended = cli("run", "--model", MODEL, *words.split(), "--out", "out", "--quiet")
     assert (ended.code, ended.out) == (code, "")
     assert ends_well(ended.err)
     assert says in ended.err
     assert re.search(remedy, ended.err)
-    assert held(desk / "out") == old
+    assert {path.name: path.read_text() for path in (desk / "out").iterdir()} == old
 
 
 def test_a_hostile_name_in_an_error_stays_on_its_line(cli) -> None:

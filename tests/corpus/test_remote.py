@@ -48,10 +48,6 @@ def memory() -> Iterator[Any]:
     store.rm("/bucket", recursive=True)
 
 
-def paths(url: str) -> list[str]:
-    return [found.path for found in RemoteSource(url).items()]
-
-
 def test_objects_are_measured_where_they_are_in_the_order_of_a_folder(memory, tmp_path) -> None:
     found = items_of(RemoteSource("memory://bucket"))
     assert [(item.path, probe(item)) for item in found] == [
@@ -73,7 +69,8 @@ def test_objects_are_measured_where_they_are_in_the_order_of_a_folder(memory, tm
     ],
 )
 def test_patterns(memory, pattern: str, found: list[str]) -> None:
-    assert paths(f"memory://bucket/{pattern}") == [f"memory:///bucket/{name}" for name in found]
+    items = items_of(RemoteSource(f"memory://bucket/{pattern}"))
+    assert [item.path for item in items] == [f"memory:///bucket/{name}" for name in found]
 
 
 def test_what_changes_has_another_version(memory) -> None:

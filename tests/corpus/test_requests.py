@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmcalib.census.counter import count_corpus
-from mmcalib.corpus.chat import Prompt
+from mmcalib.corpus.chat import Prompt, url_part
 from mmcalib.corpus.grammar import Grammar
 from mmcalib.corpus.lines import BadRequest, parse_line
 from mmcalib.corpus.requests import Reading, RequestLines, RequestsSource
@@ -81,24 +81,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_request_is_items_text_and_messages_to_replay(folder: Path) -> None:
-    line = {
-        "messages": [
-            {"role": "system", "content": "Be brief."},
-            {
-                "role": "user",
-                "content": [
-                    image("a.jpg"),
-                    {"type": "video_url", "video_url": "b.mp4"},
-                    {"type": "text", "text": "What?"},
-                    {"type": "audio_url", "audio_url": {"url": f"file://{folder}/c.wav"}},
-                    "Really?",
-                ],
-                "name": "u",
-            },
-            {"role": "assistant", "content": None, "tool_calls": []},
-        ]
+    system = {"role": "system", "content": "Be brief."}
+    clip = {"type": "video_url", "video_url": "b.mp4"}
+    words = {"type": "text", "text": "What?"}
+    sound = url_part("audio_url", f"file://{folder}/c.wav")
+    asked = {
+        "role": "user",
+        "content": [image("a.jpg"), clip, words, sound, "Really?"],
+        "name": "u",
     }
-    prompt = one(folder, line)
+    answer: dict[str, object] = {"role": "assistant", "content": None, "tool_calls": []}
+    prompt = one(folder, {"messages": [system, asked, answer]})
     assert prompt.origin == "requests.jsonl:1"
     assert prompt.items == (
         Item(str(folder / "a.jpg"), "image"),
@@ -106,19 +99,9 @@ def test_a_request_is_items_text_and_messages_to_replay(folder: Path) -> None:
         Item(str(folder / "c.wav"), "audio"),
     )
     assert prompt.request.text() == "Be brief.\nWhat?\nReally?"
-    assert prompt.request.messages[0] == line["messages"][0]
-    assert prompt.request.messages[2] == line["messages"][2]
-    assert prompt.request.messages[1] == {
-        "role": "user",
-        "name": "u",
-        "content": [
-            image(f"file://{folder}/a.jpg"),
-            {"type": "video_url", "video_url": {"url": f"file://{folder}/b.mp4"}},
-            {"type": "text", "text": "What?"},
-            {"type": "audio_url", "audio_url": {"url": f"file://{folder}/c.wav"}},
-            "Really?",
-        ],
-    }
+    urls = image(f"file://{folder}/a.jpg"), url_part("video_url", f"file://{folder}/b.mp4")
+    sent = [*urls, words, sound, "Really?"]
+    assert prompt.request.messages == [system, {**asked, "content": sent}, answer]
 
 
 def test_batch_lines_blank_lines_a_byte_order_mark_and_ends_of_any_kind(folder: Path) -> None:
@@ -163,19 +146,17 @@ def test_sessions_start_together_and_go_on_after_their_delays(folder: Path) -> N
     assert [text.sent_s for text in source(folder, *lines).texts()] == [0.0, 0.5, 0.0, 1.5, 0.25]
 
 
-ODD: tuple[object, ...] = (None, 0, "", "a", [], [0], {}, {"type": "image"}, [{"role": 1}])
+FIELDS = (
+    *("messages", "input", "system", "tools", "turns", "texts", "images", "text", "tool_choice"),
+    *("captureData", "traceId", "delay", "output_length", "body"),
+)
+ODD = st.sampled_from([None, 0, "", "a", [], [0], {}, {"type": "image"}, [{"role": 1}]])
 
 
 @given(
     st.fixed_dictionaries(
         {"url": st.sampled_from(["/v1/messages", "/v1/responses", ""])},
-        optional={
-            name: st.sampled_from(ODD)
-            for name in (
-                *("messages", "input", "system", "tools", "turns", "texts", "images", "text"),
-                *("tool_choice", "captureData", "traceId", "delay", "output_length", "body"),
-            )
-        },
+        optional=dict.fromkeys(FIELDS, ODD),
     )
 )
 def test_odd_values_cost_only_their_line(line: dict[str, object]) -> None:
@@ -403,8 +384,9 @@ def test_another_form_of_file_is_one_error(tmp_path, data, says: str, next_comma
     assert caught.value.hint.replace("'", "") == f"{next_command} {path} > requests.jsonl"
 
 
-PLACES = ("a.jpg", "./a.jpg", "gone.jpg", "link.jpg", "https://x/a.jpg")
-NAMED = st.sampled_from([*PLACES, f"data:image/png;base64,{PIXEL}"])
+NAMED = st.sampled_from(
+    ["a.jpg", "./a.jpg", "gone.jpg", "link.jpg", "https://x/a.jpg", f"data:;base64,{PIXEL}"]
+)
 LINES = st.lists(
     st.one_of(
         st.lists(NAMED, max_size=3).map(lambda urls: json.dumps(user(*map(image, urls), "why?"))),
