@@ -11,6 +11,7 @@ from mmcalib.decision.media_files import prepare_files, prepare_requests
 from mmcalib.domain.items import Skipped
 from mmcalib.storage.location import url_of
 from tests.builders import expect, some
+from tests.corpus.listed import prompts_of
 from tests.corpus.tars import png, tar
 from tests.programs import run_python
 from tests.security.bombs import slow_jpeg
@@ -36,8 +37,8 @@ def files_of(prompt: Prompt) -> list[bytes]:
 
 
 def only_prompt(path: Path) -> Prompt:
-    (prompt,) = some(archive_source(str(path))).prompts()
-    return expect(Prompt, prompt)
+    (prompt,) = prompts_of(some(archive_source(str(path))))
+    return prompt
 
 
 def test_members_of_a_shard_become_files(tmp_path: Path) -> None:
