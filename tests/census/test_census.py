@@ -77,6 +77,12 @@ def test_paths_that_others_took_the_place_of_are_let_go() -> None:
     assert found.count_of(ImageShape(5, 1)).exemplars == ("/5/5", "/6/5", "/7/5")
 
 
+def test_exemplars_are_the_first_paths_whatever_the_order() -> None:
+    shape = ImageShape(2, 1)
+    taken = census([(shape, path) for path in ("d", "b", "a", "b", "c")])
+    assert list(taken.shapes()) == [ShapeCount(shape, 5, ("a", "b", "c")[:MAX_EXEMPLARS])]
+
+
 def test_files_of_one_shape_are_told_apart_by_how_they_hold_it() -> None:
     shape, taken = AudioShape(10, 8000), Census()
     taken.add(shape, "b.flac", encoding=Encoding(channels=2))

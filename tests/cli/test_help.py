@@ -56,7 +56,7 @@ def test_help_and_version_may_be_commands_or_one_letter(cli) -> None:
 @pytest.fixture
 def home(tmp_path: Path) -> dict[str, str]:
     """An environment in which `mmcalib` is a program, and HOME is nobody's."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return {**os.environ, "PATH": path, "HOME": str(tmp_path)}
 
 

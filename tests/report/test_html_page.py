@@ -220,18 +220,14 @@ def test_points_above_the_default_are_drawn_above_it_with_who_gains() -> None:
     assert (shown["still shrunk"], shown["gain detail"]) == ("4", "9")
 
 
-def test_one_file_has_one_name_everywhere() -> None:
-    clean, names = redacted(calibration())
+def test_redacted_one_file_has_one_name_everywhere_and_all_else_stays() -> None:
+    found = calibration()
+    clean, names = redacted(found)
     alias = names["/data/scan/page-7.png"]
     assert alias.endswith(".png")
     assert clean.corpus.modalities["image"].exemplar == alias
     assert [e.exemplar for e in clean.evidence].count(alias) == 3
     assert any(alias in check.detail for check in clean.checks)
-
-
-def test_numbers_settings_and_the_model_stay() -> None:
-    found = calibration()
-    clean, _ = redacted(found)
     assert clean.model.id == "Qwen/Qwen2.5-VL-3B-Instruct"
     assert clean.engine_config == found.engine_config
     assert clean.frontier == found.frontier
