@@ -56,6 +56,7 @@ def test_a_name_too_long_for_a_folder_is_an_error(cli, media) -> None:
 
 PASS_MEDIA = "try: (pass|put) .*(folder|files)"
 ALLOW = r"  try: --allowed-local-media-path DIR\n\Z"
+ANOTHER = r"  try: --force, or --out another folder\n\Z"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ ALLOW = r"  try: --allowed-local-media-path DIR\n\Z"
         ("--force --data texts", 1, "no image, ", PASS_MEDIA),
         ("--force --requests up.jsonl", 2, "up.jsonl:1: ", ALLOW),
         ("--force --requests root.jsonl", 2, "root.jsonl:1: ", ALLOW),
-        ("--data media", 2, "error: --out out is not empty\n", "  try: --force, or --out another"),
+        ("--data media", 2, "error: --out out is not empty\n", ANOTHER),
     ],
 )
 def test_an_error_destroys_no_earlier_results(words, code, says, remedy, cli, desk) -> None:
