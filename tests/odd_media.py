@@ -25,14 +25,26 @@ def paced(
     *,
     form: str = "matroska",
     codec: str = "libx264",
+    options: Mapping[str, str] | None = None,
+    layout: Mapping[str, str] | None = None,
     live: bool = False,
+    sound: bool = False,
 ) -> Path:
-    """A clip that declares a rate and shows its frames when it likes."""
-    with av.open(str(path), "w", format=form, options={"live": "1"} if live else {}) as file:
-        stream = file.add_stream(codec, rate=fps)
+    """A clip that declares a rate and shows its frames when it likes. `options` are the codec's,
+    `layout` the container's; all packets of a second's silent sound come before the frames'.
+    """
+    how = {"live": "1"} if live else dict(layout or {})
+    with av.open(str(path), "w", format=form, options=how) as file:
+        # The stream that is named first has its packets first.
+        heard = file.add_stream("aac", rate=16_000, layout="mono") if sound else None
+        stream = file.add_stream(codec, rate=fps, options=dict(options or {}))
         assert isinstance(stream, av.VideoStream)
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        stream.width, stream.height = 64, 48
+        stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
         stream.codec_context.time_base = MS
+        if heard is not None:
+            file.mux(heard.encode(sound_frame(np.zeros((1, 16_000), np.float32), 16_000)))
+            file.mux(heard.encode())
         for number, time_ms in enumerate(times_ms):
             noise = np.random.default_rng(number).integers(0, 256, (48, 64, 3))
             frame = av.VideoFrame.from_ndarray(noise.astype(np.uint8), format="rgb24")

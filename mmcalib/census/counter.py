@@ -293,9 +293,10 @@ def count_corpus(
     if not counter.census.items():
         first = next(iter(counter.skipped.values()), None)
         why = f"; {one_line(first.path)}: {first.reason}" if first else ""
+        may_be = bool(first and first.path.endswith((".jsonl", ".json")))
         raise CorpusError(
             f"nothing to measure: no image, video or audio in {files} files{why}",
-            hint="pass a folder of media files with --data DIR",
+            hint=f"pass media with --data DIR{', or chat requests with --requests FILE' * may_be}",
         )
     accesses = counter.log.accesses(progress) if counter.log else Accesses()
     skipped = list(counter.skipped.values())

@@ -1,4 +1,3 @@
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from mmcalib.domain.shapes import AudioShape, ImageShape, Shape
 from mmcalib.errors import CorpusError
 from mmcalib.media.probe import probe
 from tests.census.looking import Inline
+from tests.e2e import media
 
 
 def count_corpus(sources, look=probe, **options) -> CorpusCount:
@@ -38,16 +38,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def requests(folder: Path, *lines: list[tuple[str, str]]) -> RequestsSource:
-    path = folder.parent / "requests.jsonl"
-    with path.open("w") as file:
-        for parts in lines:
-            content = [{"type": kind, kind: {"url": f"media/{name}"}} for kind, name in parts]
-            print(json.dumps({"messages": [{"role": "user", "content": content}]}), file=file)
+    path = media.requests(folder.parent / "requests.jsonl", *lines)
     return RequestsSource(path, Reading(folder.parent / "scratch"))
 
 
 def images(*names: str) -> list[tuple[str, str]]:
-    return [("image_url", f"{name}.png") for name in names]
+    return [("image", f"media/{name}.png") for name in names]
 
 
 def counts(taken: CorpusCount) -> dict[object, int]:
@@ -94,7 +90,7 @@ def test_a_request_with_an_unreadable_item_is_skipped_but_its_good_files_count(f
 
 
 def test_a_wrongly_declared_file_counts_only_where_a_folder_has_it(folder: Path) -> None:
-    wrong = requests(folder, [("video_url", "a.png")], images("b"))
+    wrong = requests(folder, [("video", "media/a.png")], images("b"))
     taken = count_corpus([wrong])
     assert counts(taken) == {B: 1}
     assert taken.skipped[0] == Skipped(str(folder / "a.png"), "declared as video, but is image")

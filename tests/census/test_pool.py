@@ -67,15 +67,10 @@ def test_a_mistake_of_ours_is_no_damage_of_the_file(tmp_path: Path) -> None:
     assert "report this bug" in raised.value.hint
 
 
-def test_who_is_killed_by_others_is_asked_again(tmp_path: Path) -> None:
-    with LocalPool(behave, workers=2) as pool:
-        assert reasons(seen(pool, orders(tmp_path, "a", "once", "b"))) == ["", "", ""]
-
-
-def test_who_is_stopped_is_asked_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["once", "stop-once"])
+def test_who_is_killed_or_stopped_by_others_is_asked_again(tmp_path: Path, name: str) -> None:
     with LocalPool(behave, workers=1, timeout_s=2) as pool:
-        wait = pool.submit(orders(tmp_path, "a", "stop-once", "b"))
-        assert reasons([decode_line("", one.line) for one in wait()]) == ["", "", ""]
+        assert reasons(seen(pool, orders(tmp_path, "a", name, "b"))) == ["", "", ""]
 
 
 def test_what_a_look_says_in_words_is_the_line(tmp_path: Path) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +28,8 @@ from mmcalib.storage.location import item_version
 from tests.census.decoders import behave, held_bytes
 from tests.census.looking import Inline, orders
 from tests.processes import started_with, wait_until
+from tests.programs import start_python
+from tests.security.servers import server
 
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
@@ -97,13 +96,8 @@ def test_a_cluster_that_a_process_began_for_itself_is_left_alone(tmp_path, monke
         "print(ray.get_runtime_context().gcs_address, flush=True)\n"
         "input()"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as other:
+    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with start_python("-c", script, **pipes) as other:
         assert other.stdout is not None
         theirs = other.stdout.readline().strip()
         assert ":" in theirs
@@ -178,13 +172,8 @@ def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
         "answered(RayExecutor(behave, timeout_s=600), [chunk])"
     )
     name, value = mark.split("=")
-    run = subprocess.Popen(
-        [sys.executable, "-c", script],
-        env={**os.environ, name: value, "RAY_ADDRESS": "local", "RAY_AUTH_MODE": "disabled"},
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    alone = {name: value, "RAY_ADDRESS": "local", "RAY_AUTH_MODE": "disabled"}
+    run = start_python("-c", script, env=os.environ | alone, start_new_session=True)
     wait_until(lambda: len(looking(mark)) == 1, 30)
     os.killpg(run.pid, signal.SIGINT)
     _, said = run.communicate(timeout=30)
@@ -241,38 +230,18 @@ def test_a_chunk_claims_what_leaves_room_for_the_workers(cpus, workers, share: f
     assert subject._share(cpus, workers) == share
 
 
-@contextmanager
-def a_mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Mark the processes that a test begins, and check that none is left."""
+@pytest.mark.parametrize("said", [b"", os.urandom(100_000)], ids=["silent", "garbage"])
+def test_an_address_that_is_no_cluster(tmp_path: Path, monkeypatch, said: bytes) -> None:
+    """Ray itself would wait for minutes. None of its processes is left."""
     mark = f"MMCALIB_TEST={uuid.uuid4().hex}"
     monkeypatch.setenv(*mark.split("="))
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    yield mark
-    wait_until(lambda: not started_with(mark), 60)
-
-
-def flood(listener: socket.socket) -> None:
-    def answer() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                sock, _ = listener.accept()
-                with sock:
-                    sock.sendall(os.urandom(100_000))
-
-    threading.Thread(target=answer, daemon=True).start()
-
-
-@pytest.mark.parametrize("answering", [False, True], ids=["silent", "garbage"])
-def test_an_address_that_is_no_cluster(tmp_path: Path, monkeypatch, answering: bool) -> None:
-    """Ray itself would wait for minutes."""
     monkeypatch.setattr(subject, "_REACH_S", 3)
-    with a_mark(monkeypatch), socket.create_server(("127.0.0.1", 0)) as listener:
-        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{listener.getsockname()[1]}")
+    with server(lambda asked: asked.send(said) if said else asked.wait(60)) as other:
+        monkeypatch.setenv("RAY_ADDRESS", other.url.removeprefix("http://"))
         began_s = time.monotonic()
-        if answering:
-            flood(listener)
         executor = RayExecutor(behave)
         with executor, pytest.raises(MmcalibError, match="no Ray cluster answers"):
             executor.submit(orders(tmp_path, "a"))
         assert time.monotonic() - began_s < 60
+    wait_until(lambda: not started_with(mark), 60)

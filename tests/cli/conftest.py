@@ -20,7 +20,6 @@ class Ended:
 
 
 Cli = Callable[..., Ended]
-_NO_VLLM = "error: vLLM is not installed"
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def cli(request, monkeypatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
             code = left.code or 0
         assert isinstance(code, int), code
         said = capsys.readouterr()
-        if _NO_VLLM in said.err and "without_vllm" not in request.node.name:
+        if "error: vLLM is not installed" in said.err and "without_vllm" not in request.node.name:
             pytest.skip("needs vLLM: make setup")
         return Ended(code, said.out, said.err)
 

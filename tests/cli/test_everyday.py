@@ -10,14 +10,10 @@ import pytest
 import typer.main
 
 from mmcalib.admission.calibration import Calibration
-from mmcalib.checks.catalogue import RUN_COMPLETION
 from mmcalib.cli.app import app
-from mmcalib.cli.output import check_output_dir
-from mmcalib.errors import UsageError
 from mmcalib.models import gpus
 from mmcalib.models.catalogue import bundled_models
 from mmcalib.report.markdown import issue
-from mmcalib.results.part import CheckResult
 from tests.conftest import ROOT
 from tests.programs import run_python
 from tests.report.example import calibration
@@ -166,20 +162,3 @@ def test_a_report_to_standard_output(cli, tmp_path: Path, working_folder: Path) 
     emitted = cli("report", str(tmp_path / "out"), "--emit", "args", "--out", "-")
     assert emitted.out == cli("report", str(tmp_path / "out"), "--emit", "args").out != ""
     assert cli("report", str(tmp_path / "out"), "--out", "-", "--json").code == 2
-
-
-def test_what_an_interrupted_run_left_needs_no_force(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "skipped.jsonl").touch()
-    check_output_dir(out, force=False)
-    unfinished = CheckResult(name=RUN_COMPLETION.name, status="fail", detail="not at its end")
-    calibration(checks=[unfinished]).save(out / "calibration.json")
-    check_output_dir(out, force=False)
-    calibration().save(out / "calibration.json")
-    with pytest.raises(UsageError, match="is not empty"):
-        check_output_dir(out, force=False)
-    (out / "calibration.json").unlink()
-    (out / "mine.txt").touch()
-    with pytest.raises(UsageError, match="is not empty"):
-        check_output_dir(out, force=False)

@@ -2,7 +2,6 @@
 
 import os
 import re
-import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import typer.main
 
 from mmcalib.cli.app import app
 from mmcalib.limits.policy import Policy
-from tests.conftest import ROOT
 from tests.programs import run_program
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -58,14 +56,7 @@ def test_help_and_version_may_be_commands_or_one_letter(cli) -> None:
 @pytest.fixture
 def home(tmp_path: Path) -> dict[str, str]:
     """An environment in which `mmcalib` is a program, and HOME is nobody's."""
-    program = tmp_path / "bin" / "mmcalib"
-    program.parent.mkdir()
-    program.write_text(
-        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from mmcalib.cli import main\nmain()\n"
-    )
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return {**os.environ, "PATH": path, "HOME": str(tmp_path)}
 
 

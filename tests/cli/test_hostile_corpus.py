@@ -7,7 +7,6 @@ import stat
 import subprocess
 import tarfile
 import time
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,14 +16,10 @@ from PIL import Image
 from tests.cli.test_usage import ends_well
 from tests.corpus import tars
 from tests.processes import started_with
+from tests.security.bombs import zip_bomb
 from tests.security.commands import started
 
 TREE_FILES = 200
-
-
-def processes(cache: Path) -> list[int]:
-    """Those that were started with this cache."""
-    return started_with(f"MMCALIB_CACHE_DIR={cache}\0")
 
 
 @pytest.fixture
@@ -82,24 +77,15 @@ def harm(folder: Path, elsewhere: Path) -> None:
     device = tars.member("zero.png", kind=tarfile.CHRTYPE)
     (folder / "links.tar").write_bytes(tars.blocks(link, device) + tars.END)
     (folder / "header.tar").write_bytes(tars.blocks(tars.member("a.png", 1 << 40)))
-    with zipfile.ZipFile(folder / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("../../up.txt", "words")
-        with archive.open("bomb.png", "w", force_zip64=True) as file:
-            file.write(b"\x89PNG\r\n\x1a\n")
-            for _ in range(300):
-                file.write(bytes(1 << 20))
+    tars.zipped(folder / "climbing.zip", ("../../up-too.txt", b"words"))
+    zip_bomb(folder / "bomb.zip")
     (folder / "broken.parquet").write_bytes(b"PAR1" + bytes(99) + b"PAR1")
 
 
-def below(folder: Path) -> dict[bytes, int]:
+def below(folder: Path) -> dict[Path, int]:
     """Every name in a folder, with the size of what is a file."""
-    found = {}
-    for parent, folders, files in os.walk(os.fsencode(folder)):
-        for name in [*folders, *files]:
-            status = os.lstat(os.path.join(parent, name))
-            is_folder = stat.S_ISDIR(status.st_mode)
-            found[os.path.join(parent, name)] = 0 if is_folder else status.st_size
-    return found
+    found = {path: path.lstat() for path in folder.rglob("*")}
+    return {path: 0 if stat.S_ISDIR(one.st_mode) else one.st_size for path, one in found.items()}
 
 
 def test_harm_changes_no_count_and_no_file(tree: Path, tmp_path: Path) -> None:
@@ -122,12 +108,12 @@ def test_harm_changes_no_count_and_no_file(tree: Path, tmp_path: Path) -> None:
         reasons[os.path.basename(entry["path"].partition("::")[0])] = entry["reason"]
     assert {"fifo.png", "socket.png", "zero-link.png", "self.png", "loop"} <= reasons.keys()
     assert {"up.txt", "abs.txt", "b.txt", "link.png", "bomb.zip", "new\nline.txt"} <= reasons.keys()
-    assert {"header.tar", "broken.parquet", "-rf", "e" * 255} <= reasons.keys()
+    assert {"up-too.txt", "header.tar", "broken.parquet", "-rf", "e" * 255} <= reasons.keys()
     after = {name: size for name, size in below(tmp_path).items() if name in before}
     assert after == before
-    made = {name for name in below(tmp_path) if not name.startswith(os.fsencode(cache))}
+    made = {path for path in below(tmp_path) if cache not in (path, *path.parents)}
     assert made - before.keys() == set()
-    assert processes(cache) == []
+    assert started_with(f"MMCALIB_CACHE_DIR={cache}\0") == []
 
 
 @pytest.fixture

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from mmcalib.limits.demand import ObservedOom
+from mmcalib.limits.values import ProfileReserve
+from mmcalib.prediction.rehearse import budget_figures
 from mmcalib.remedies.log import LogAnswer
 from mmcalib.remedies.memory import Proposal
 from mmcalib.report.terminal_memory import print_log, print_plan, print_validation
-from mmcalib.results.memory import EncoderBudget, Memory
+from mmcalib.results.memory import Memory
 from mmcalib.results.part import CheckResult
 from mmcalib.results.plan import (
     Combination,
@@ -23,6 +25,7 @@ from mmcalib.results.plan import (
 from tests.builders import some
 from tests.report.golden import check_golden, printed
 from tests.schemas import fits
+from tests.workflows.rehearsals import BUDGET
 
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"
 GIB, MIB = 1 << 30, 1 << 20
@@ -111,15 +114,8 @@ SHORT = Memory(
     label="rehearsed",
 )
 
-ENOUGH = Memory(
-    total_bytes=12 * GIB,
-    weights_bytes=7 * GIB,
-    kv_cache_bytes=GIB,
-    kv_cache_tokens=29_127,
-    max_concurrency=3.56,
-    starts=True,
-    label="rehearsed",
-)
+HELD = {"kv_cache_bytes": GIB, "kv_cache_tokens": 29_127, "max_concurrency": 3.56}
+ENOUGH = SHORT.model_copy(update={**HELD, "starts": True, "note": ""})
 
 
 def tried(flags: str, **more: object) -> TriedFixes:
@@ -245,15 +241,7 @@ def test_flags_are_not_broken_within_words_on_eighty_columns() -> None:
 
 
 def a_validation(**changes: Any) -> Validation:
-    budget = EncoderBudget(
-        encoder_budget_tokens=16_384,
-        max_tokens_per_item={"image": 16_384},
-        profiled_modality="image",
-        profiled_items=1,
-        profiled_tokens=324,
-        worst_step_tokens=16_384,
-        max_num_batched_tokens=2048,
-    )
+    budget = budget_figures(BUDGET, ProfileReserve(324, 16_384))
     found = Validation(
         checks=[
             CheckResult(name="config parsing", status="pass", detail="all 3 arrive"),

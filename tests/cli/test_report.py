@@ -32,6 +32,8 @@ def test_the_report_stands_beside_the_calibration_and_is_made_anew(cli, out: Pat
     text = (out / "report.html").read_text("utf-8")
     assert text.startswith("<!doctype html>")
     assert serve_command(Path("out/engine.yaml")) in text
+    assert cli("report", out / "calibration.json", "--format", "md").code == 0
+    assert "## Trade-offs" in (out / "report.md").read_text("utf-8")
 
 
 def test_without_what_draws_charts_a_line_names_the_extra(cli, out: Path, monkeypatch) -> None:
@@ -43,11 +45,6 @@ def test_without_what_draws_charts_a_line_names_the_extra(cli, out: Path, monkey
         'report.html has tables in place of charts: pip install "mmcalib[report]" draws them',
     )
     assert len(cli("report", "--format", "md").err.splitlines()) == 1
-
-
-def test_markdown_is_the_report_that_the_run_wrote(cli, out: Path) -> None:
-    assert cli("report", out / "calibration.json", "--format", "md").code == 0
-    assert "## Trade-offs" in (out / "report.md").read_text("utf-8")
 
 
 def test_another_file_is_not_overwritten_by_accident(cli, out: Path, tmp_path: Path) -> None:
@@ -68,13 +65,6 @@ def test_json_says_what_was_written(cli, out: Path) -> None:
     assert said["written"] == "out/report.html"
     assert said["bytes"] == (out / "report.html").stat().st_size
     assert "page-7" not in (out / "report.html").read_text("utf-8")
-
-
-@pytest.fixture
-def failed(out: Path) -> None:
-    """The run's verdict is fail."""
-    no = CheckResult(name="prompt length", status="fail", detail="too long", remedy="fewer items")
-    calibration(verdict="fail", checks=[no]).save(out / "calibration.json")
 
 
 @pytest.mark.parametrize("form", CONFIGURATIONS)
@@ -104,7 +94,9 @@ def test_how_to_use_it_names_limits_that_the_form_does_not_carry(cli, out, form:
     assert (f"{name}=1200" in shown.out) is (form != "args")
 
 
-def test_one_that_failed_is_emitted_by_force_alone_with_a_warning(cli, failed: None) -> None:
+def test_one_that_failed_is_emitted_by_force_alone_with_a_warning(cli, out: Path) -> None:
+    no = CheckResult(name="prompt length", status="fail", detail="too long", remedy="fewer items")
+    calibration(verdict="fail", checks=[no]).save(out / "calibration.json")
     said = cli("report", "--emit", "args")
     assert (said.code, said.out) == (3, "")
     assert "prompt length: too long" in said.err

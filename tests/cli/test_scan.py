@@ -14,16 +14,13 @@ import soundfile
 from PIL import Image
 
 from tests.conftest import ROOT
-from tests.corpus.media import request
+from tests.corpus.media import data_url, png, request
 from tests.media.hostile import noise_image
 from tests.odd_media import clips
 from tests.programs import run_python
-from tests.schemas import fits
+from tests.schemas import CALIBRATION, fits
 
-INLINE = (
-    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQ"
-    "AAAABJRU5ErkJggg=="
-)
+INLINE = data_url(png(1, 1))
 
 
 @pytest.fixture
@@ -58,16 +55,10 @@ def test_a_folder_is_counted(cli, corpus: Path) -> None:
     assert ended.code == 0
     fits("scan", ended.out)
     reason = "not an image, video or audio file (text)"
+    counts = {"items": 12, "prompts": 0, "files": 13, "distinct": None, "given": 0, "skipped": 1}
+    images = {"image": {"items": 12, "unique_shapes": 1}}
     assert json.loads(ended.out) == {
-        "corpus": {
-            "items": 12,
-            "prompts": 0,
-            "files": 13,
-            "distinct": None,
-            "given": 0,
-            "skipped": 1,
-            "modalities": {"image": {"items": 12, "unique_shapes": 1}},
-        },
+        "corpus": {**counts, "modalities": images},
         "skipped": [{"path": str(corpus / "notes.txt"), "reason": reason}],
     }
 
@@ -122,17 +113,25 @@ def test_paths_come_from_standard_input(cli, corpus: Path, monkeypatch) -> None:
     assert listed == {**folder, "files": listed["files"], "skipped": folder["skipped"] + 1}
 
 
-def test_who_counts_imports_neither_vllm_nor_what_reads_media(corpus: Path) -> None:
-    words = ["mmcalib", "scan", "--data", str(corpus)]
-    heavy = ("torch", "vllm", "transformers", "av", "PIL", "soundfile")
+@pytest.mark.parametrize(
+    ("words", "heavy", "says"),
+    [
+        (("scan", "--data"), ("av", "PIL", "soundfile"), "items"),
+        (("check", "--calibration", str(CALIBRATION)), (), "fit"),
+    ],
+    ids=["scan", "check"],
+)
+def test_who_counts_imports_neither_vllm_nor_what_reads_media(words, heavy, says, corpus) -> None:
+    """Whether a file fits needs what reads media, but neither vLLM nor torch."""
+    typed = ["mmcalib", *words, str(corpus)]
     code = (
-        f"import sys; from mmcalib.cli import main\nsys.argv = {words}\n"
+        f"import sys; from mmcalib.cli import main\nsys.argv = {typed}\n"
         "try: main()\nexcept SystemExit: pass\n"
-        f"print([n for n in {heavy} if n in sys.modules])"
+        f"print([n for n in {('torch', 'vllm', 'transformers', *heavy)} if n in sys.modules])"
     )
     done = run_python("-c", code, cwd=ROOT, check=True)
     assert done.stdout == "[]\n"
-    assert "items" in done.stderr
+    assert says in done.stderr
 
 
 def test_repeats_are_counted_by_content(cli, tmp_path: Path) -> None:

@@ -39,70 +39,50 @@ def job_of(**said: object) -> Job:
 
 
 def test_the_words_arrive_in_the_job() -> None:
-    job = job_of(count=["image=4", "video=0"], max_num_batched_tokens=3)
+    clip = {"video": {"fps": 1}}
+    words = {"count": ["image=4", "video=0"], "media_io_kwargs": json.dumps(clip)}
+    job = job_of(**words, max_num_batched_tokens=3)
     assert (job.model, job.options.data, job.options.validate) == (MODEL, ["media"], "replay")
     assert job.policy.count == {"image": 4, "video": 0}
     assert (job.policy.max_num_batched_tokens, job.policy.max_model_len) == (3, None)
-    assert job.policy.text_reserve_tokens == TEXT_RESERVE_TOKENS
-
-
-def test_a_reserve_of_nothing_is_not_the_default() -> None:
+    assert job.policy.media_io_kwargs == clip
+    assert job.policy.text_reserve_tokens == TEXT_RESERVE_TOKENS != 0
     assert build_policy(asked(text_reserve_tokens=0)).text_reserve_tokens == 0
-
-
-def results(folder: Path) -> dict[str, str]:
-    folder.mkdir()
-    old = {"engine.yaml": "model: old\n", "calibration.json": "{}", "mine.txt": "keep"}
-    for name, text in old.items():
-        (folder / name).write_text(text)
-    return old
-
-
-def held(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in folder.iterdir()}
-
-
-def test_earlier_results_are_not_overwritten(cli, media, tmp_path) -> None:
-    old = results(tmp_path / "out")
-    ended = cli("run", "--model", MODEL, "--data", media, "--out", "out")
-    assert ended.code == 2
-    assert ended.err == "error: --out out is not empty\n  try: --force, or --out another folder\n"
-    assert held(tmp_path / "out") == old
 
 
 def test_a_name_too_long_for_a_folder_is_an_error(cli, media) -> None:
     assert ends_well(cli("run", "--model", MODEL, "--data", media, "--out", "x" * 300).err)
 
 
+PASS_MEDIA = "try: (pass|put) .*(folder|files)"
+ALLOW = r"  try: --allowed-local-media-path DIR\n\Z"
+ANOTHER = r"  try: --force, or --out another folder\n\Z"
+
+
 @pytest.mark.parametrize(
-    ("data", "says"),
-    [("nowhere", "folder not found"), ("empty", "folder contains no"), ("text", "no image, ")],
+    ("words", "code", "says", "remedy"),
+    [
+        ("--force --data nowhere", 1, "folder not found", PASS_MEDIA),
+        ("--force --data empty", 1, "folder contains no", PASS_MEDIA),
+        ("--force --data texts", 1, "no image, ", PASS_MEDIA),
+        ("--force --requests up.jsonl", 2, "up.jsonl:1: ", ALLOW),
+        ("--force --requests root.jsonl", 2, "root.jsonl:1: ", ALLOW),
+        ("--data media", 2, "error: --out out is not empty\n", ANOTHER),
+    ],
 )
-def test_no_media_is_an_error_that_destroys_nothing(data: str, says: str, cli, tmp_path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "a.txt").write_text("words")
-    old = results(tmp_path / "out")
-    ended = cli("run", "--model", MODEL, "--data", data, "--out", "out", "--force", "--quiet")
-    assert (ended.code, ended.out) == (1, "")
+def test_an_error_destroys_no_earlier_results(words, code, says, remedy, cli, desk) -> None:
+    for name, url in (("up", "../a.png"), ("root", "file:///etc/hostname")):
+        (desk / f"{name}.jsonl").write_text(request(url))
+    (desk / "out").mkdir()
+    old = {"engine.yaml": "model: old\n", "calibration.json": "{}", "mine.txt": "keep"}
+    for name, text in old.items():
+        (desk / "out" / name).write_text(text)
+    ended = cli("run", "--model", MODEL, *words.split(), "--out", "out", "--quiet")
+    assert (ended.code, ended.out) == (code, "")
     assert ends_well(ended.err)
     assert says in ended.err
-    assert re.search(r"try: (pass|put) .*(folder|files)", ended.err)
-    assert held(tmp_path / "out") == old
-
-
-@pytest.mark.parametrize("url", ["../media/a.png", "file:///etc/hostname"])
-def test_requests_outside_the_allowed_root_are_a_usage_error(url, cli, media, tmp_path) -> None:
-    (tmp_path / "requests").mkdir()
-    (tmp_path / "requests" / "r.jsonl").write_text(request(url))
-    old = results(tmp_path / "out")
-    words = ["--requests", "requests/r.jsonl", "--out", "out", "--force", "--quiet"]
-    ended = cli("run", "--model", MODEL, *words)
-    assert ended.code == 2
-    assert ends_well(ended.err)
-    assert "r.jsonl:1: " in ended.err
-    assert ended.err.endswith("  try: --allowed-local-media-path DIR\n")
-    assert held(tmp_path / "out") == old
+    assert re.search(remedy, ended.err)
+    assert {path.name: path.read_text() for path in (desk / "out").iterdir()} == old
 
 
 def test_a_hostile_name_in_an_error_stays_on_its_line(cli) -> None:
@@ -124,11 +104,6 @@ def test_media_options_are_json_per_modality(words: str) -> None:
     with pytest.raises(UsageError, match="--media-io-kwargs") as caught:
         asked(media_io_kwargs=words)
     assert "fps" in caught.value.hint
-
-
-def test_media_options_reach_the_policy() -> None:
-    job = job_of(media_io_kwargs='{"video": {"fps": 1}}')
-    assert job.policy.media_io_kwargs == {"video": {"fps": 1}}
 
 
 MISTAKES = [

@@ -1,5 +1,6 @@
 """Small real media, as bytes, and requests over media."""
 
+import base64
 import io
 import json
 from typing import Any
@@ -22,6 +23,10 @@ def wav(samples: int = 8000, rate_hz: int = 16000) -> bytes:
     file = io.BytesIO()
     soundfile.write(file, np.sin(np.arange(samples) / 9) / 2, rate_hz, format="WAV")
     return file.getvalue()
+
+
+def data_url(data: bytes, kind: str = "image/png") -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
 def asking(*urls: str, text: str = "What is this?") -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Makers of tar archives, good and hostile."""
+"""Makers of archives, good and hostile."""
 
 import io
 import tarfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,13 @@ def tar(path: Path, *members: tuple[str, bytes], mode: Any = "w", **options: Any
     with tarfile.open(path, mode, **options) as archive:
         for name, data in members:
             archive.addfile(member(name, len(data)), io.BytesIO(data))
+    return path
+
+
+def zipped(path: Path, *members: tuple[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
     return path
 
 

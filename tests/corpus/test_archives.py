@@ -1,4 +1,4 @@
-"""Zip archives: members read in place."""
+"""Archives: members read in place."""
 
 import gzip
 import os
@@ -19,9 +19,9 @@ from mmcalib.media.probe import probe
 from mmcalib.storage.access import local_copy, open_item
 from tests.builders import expect
 from tests.census.looking import prober
-from tests.corpus.listed import items_of, prompts_of, reason, width
+from tests.corpus.listed import items_of, prompts_of, reason
 from tests.corpus.media import wav
-from tests.corpus.tars import END, blocks, member, png, samples, tar
+from tests.corpus.tars import END, blocks, member, png, samples, tar, zipped
 from tests.e2e.media import clip
 
 CLIP = ImageShape(9, 8)
@@ -103,14 +103,11 @@ def test_only_neighbours_are_one_sample(shard: Path, last: tuple[str, bytes]) ->
     ],
 )
 def test_text_may_be_a_field_of_json(shard: Path, data: bytes, text: str) -> None:
+    """Text by itself goes before it: img2dataset writes the caption into both."""
     tar(shard, ("a.png", png()), ("a.json", data))
     assert [prompt.request.text() for prompt in prompts(shard)] == [text]
-
-
-def test_text_by_itself_wins_over_json(shard: Path) -> None:
-    """img2dataset writes the caption into both."""
-    tar(shard, ("a.png", png()), ("a.json", b'{"caption": "a cat"}'), ("a.txt", b"a cat"))
-    assert [prompt.request.text() for prompt in prompts(shard)] == ["a cat"]
+    tar(shard, ("a.png", png()), ("a.json", data), ("a.txt", b"a dog"))
+    assert [prompt.request.text() for prompt in prompts(shard)] == ["a dog"]
 
 
 def test_more_text_than_any_context_holds(shard: Path) -> None:
@@ -153,12 +150,21 @@ def test_a_member_is_opened_with_and_without_what_the_source_knows(shard: Path, 
 
 
 @pytest.mark.parametrize(
-    "name", ["%41.png", "a::b.png", "a:", ":::", "a:::b:", "x%3A.png", "t://x"]
+    "name",
+    [
+        *("%41.png", "a::b.png", "a:", ":::", "a:::b:", "x%3A.png", "t://x", "50%.png", "/abs"),
+        *("../up", "../../up.png", "/etc/a.png", "a/../../b.png"),
+        *("\n", "new\nline.png", "\x1b[31m.png"),
+    ],
+    ids=repr,
 )
-def test_a_name_survives_its_location(shard: Path, name: str) -> None:
-    tar(shard, (name, png()))
-    (item,) = items_of(ArchiveSource("tar", str(shard)))
+@pytest.mark.parametrize(("kind", "write"), [("tar", tar), ("zip", zipped)], ids=["tar", "zip"])
+def test_a_name_survives_its_location_and_is_no_place(tmp_path: Path, kind, write, name) -> None:
+    (tmp_path / "in").mkdir()
+    path = write(tmp_path / "in" / f"a.{kind}", (name, png()))
+    (item,) = items_of(ArchiveSource(kind, str(path)))
     assert probe(Item(item.path)) == CLIP
+    assert sorted(tmp_path.rglob("*")) == [path.parent, path]
 
 
 def test_an_archive_that_changes_after_it_was_listed(shard: Path) -> None:
@@ -206,14 +212,10 @@ def test_a_damaged_header_ends_an_archive(shard: Path) -> None:
 @pytest.mark.parametrize(
     "data", [b"", png(), gzip.compress(b"words"), b"\x1f\x8b" + bytes(600)], ids=len
 )
-def test_what_is_no_archive(shard: Path, data: bytes) -> None:
+def test_what_is_no_archive_or_has_no_files(shard: Path, data: bytes) -> None:
     shard.write_bytes(data)
     assert skipped(shard) == {str(shard): "damaged: not a tar archive"}
-
-
-def test_an_archive_without_files(shard: Path) -> None:
-    tar(shard)
-    assert skipped(shard) == {str(shard): "the archive is empty"}
+    assert skipped(tar(shard)) == {str(shard): "the archive is empty"}
 
 
 def test_links_devices_and_sparse_files_are_skipped(shard: Path) -> None:
@@ -235,16 +237,14 @@ def test_a_fifo_of_an_archive_s_name(shard: Path) -> None:
     assert skipped(shard) == {str(shard): "cannot be read: not a regular file"}
 
 
-def archive(folder: Path, **members: bytes) -> str:
-    path = folder / "a.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-        for name, data in members.items():
-            file.writestr(name, data)
-    return str(path)
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    """A zip of one picture."""
+    return zipped(tmp_path / "a.zip", ("a.png", png(400, 240)))
 
 
-def only_of(path: str) -> Item | Skipped:
-    (found,) = ArchiveSource("zip", path).items()
+def only_of(path: Path) -> Item | Skipped:
+    (found,) = ArchiveSource("zip", str(path)).items()
     return found
 
 
@@ -263,53 +263,43 @@ def test_members_are_items_by_name(tmp_path: Path, method: int) -> None:
     assert Path(local_copy(found[0].path, tmp_path / "copies")).read_bytes() == png(40, 24)
 
 
-def test_any_name_finds_its_member(tmp_path: Path) -> None:
-    odd = {name: png(n + 1, 5) for n, name in enumerate(["a::b", "50%.png", "/abs", "../up", "\n"])}
-    found = items_of(ArchiveSource("zip", archive(tmp_path, **odd)))
-    assert sorted(width(item) for item in found) == [1, 2, 3, 4, 5]
-
-
 def test_a_damaged_member_is_skipped_and_the_others_are_not(tmp_path: Path) -> None:
-    path = archive(tmp_path, **{"a.png": png(99, 99), "b.png": png(40, 24)})
+    path = zipped(tmp_path / "a.zip", ("a.png", png(99, 99)), ("b.png", png(40, 24)))
     with zipfile.ZipFile(path) as file:
         start = file.getinfo("a.png").header_offset + 30 + len("a.png")
-    data = bytearray(Path(path).read_bytes())
+    data = bytearray(path.read_bytes())
     data[start : start + 20] = b"\xff" * 20
-    Path(path).write_bytes(data)
-    taken = count_corpus([ArchiveSource("zip", path)], prober())
+    path.write_bytes(data)
+    taken = count_corpus([ArchiveSource("zip", str(path))], prober())
     assert [entry.shape for entry in taken.census.shapes()] == [ImageShape(40, 24)]
     assert len(taken.skipped) == 1
     assert taken.skipped[0].reason.startswith("damaged: ")
 
 
-def test_encrypted_members_are_skipped(tmp_path: Path) -> None:
-    path = archive(tmp_path, **{"a.png": png(40, 24)})
-    data = bytearray(Path(path).read_bytes())
+def test_encrypted_members_are_skipped(page: Path) -> None:
+    data = bytearray(page.read_bytes())
     for header, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
         data[data.index(header) + flags] |= 1
-    Path(path).write_bytes(data)
-    assert "encrypted" in reason(probe(Item(f"zip://a.png::{path}")))
+    page.write_bytes(data)
+    assert "encrypted" in reason(probe(Item(f"zip://a.png::{page}")))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4, 0.99])
-def test_an_archive_without_its_end_is_skipped(tmp_path: Path, share: float) -> None:
-    path = Path(archive(tmp_path, **{"a.png": png(400, 240)}))
-    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
-    found = only_of(str(path))
-    assert expect(Skipped, found).path == str(path)
+def test_an_archive_without_its_end_is_skipped(page: Path, share: float) -> None:
+    page.write_bytes(page.read_bytes()[: int(page.stat().st_size * share)])
+    assert expect(Skipped, only_of(page)).path == str(page)
 
 
-def test_an_archive_that_went_away_is_skipped(tmp_path: Path) -> None:
-    path = archive(tmp_path, **{"a.png": png(40, 24)})
-    (item,) = items_of(ArchiveSource("zip", path))
-    Path(path).unlink()
-    assert reason(probe(item)) == reason(only_of(path)) == "no such file"
+def test_an_archive_that_went_away_is_skipped(page: Path) -> None:
+    item = expect(Item, only_of(page))
+    page.unlink()
+    assert reason(probe(item)) == reason(only_of(page)) == "no such file"
 
 
 def test_the_directory_is_read_once_for_many_members(tmp_path: Path) -> None:
-    path = archive(tmp_path, **{f"{n}.png": png(4, 4) for n in range(5000)})
+    path = zipped(tmp_path / "a.zip", *((f"{n}.png", png(4, 4)) for n in range(5000)))
     started = time.process_time()
-    shapes = [probe(item) for item in items_of(ArchiveSource("zip", path))]
+    shapes = [probe(item) for item in items_of(ArchiveSource("zip", str(path)))]
     assert shapes == [ImageShape(4, 4)] * 5000
     # To read it takes some 20 ms, and would be done five thousand times.
     assert time.process_time() - started < 10

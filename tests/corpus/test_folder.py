@@ -37,40 +37,23 @@ def skipped(root: Path, pattern: str = "") -> dict[str, str]:
     return {one.path: one.reason for one in items(root, pattern) if isinstance(one, Skipped)}
 
 
-def touch(path: Path, data: bytes = b"x") -> None:
+def photo(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
+    path.write_bytes(png())
 
 
 def test_order_is_sorted_and_hidden_names_are_left_out(tmp_path: Path) -> None:
     for name in ("b.jpg", "a/z.jpg", "a/b/c.png", "c.mp4", ".hidden.jpg", ".git/x.jpg", "a/.d"):
-        touch(tmp_path / name)
+        photo(tmp_path / name)
     assert paths(tmp_path) == ["a/b/c.png", "a/z.jpg", "b.jpg", "c.mp4"]
     assert skipped(tmp_path) == {}
     assert list(FolderSource(tmp_path).prompts()) == []
 
 
-def test_links(tmp_path: Path) -> None:
-    outside, root = tmp_path / "outside", tmp_path / "root"
-    touch(outside / "o.jpg")
-    touch(root / "sub" / "a.jpg")
-    (root / "file.jpg").symlink_to(outside / "o.jpg")
-    (root / "folder").symlink_to(outside)
-    (root / "sub" / "up").symlink_to(root)
-    (root / "self").symlink_to("self")
-    (root / "dangling.jpg").symlink_to("nowhere.jpg")
-    assert paths(root) == ["file.jpg", "folder/o.jpg", "sub/a.jpg"]
-    assert skipped(root) == {
-        "dangling.jpg": "broken link",
-        "self": "circular link",
-        "sub/up": "folder already read under another name",
-    }
-
-
 def test_archives_stand_for_what_they_hold(tmp_path: Path) -> None:
-    touch(tmp_path / "a.jpg")
+    photo(tmp_path / "a.jpg")
     (tmp_path / "folder.tar").mkdir()
-    touch(tmp_path / "folder.tar" / "b.jpg")
+    photo(tmp_path / "folder.tar" / "b.jpg")
     for name in ("x.TAR", "y.tgz", "z.tar.gz"):
         mode = "w" if name == "x.TAR" else "w:gz"
         tar(tmp_path / name, ("1.png", png()), ("1.txt", b"words"), mode=mode)
@@ -92,7 +75,7 @@ NAMES = ("a.jpg", "a.png", "b/c.jpg", "b/d/e.jpg", "b/d/.f.jpg", "b2/c.jpg", ".g
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     for name in NAMES:
-        touch(tmp_path / "media" / name)
+        photo(tmp_path / "media" / name)
     return tmp_path / "media"
 
 
@@ -134,20 +117,17 @@ def test_links_make_no_circles(root: Path) -> None:
 
 def test_a_path_on_each_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    lines = [b"a.png\n", b"\n", b"/b/../c d .jpg\r\n", b"  \n", b"-x\n", b"/\xe9\n", b"last"]
-    source = PathsSource(lines)
+    lines = [b"a.png\n", b"\n", b"/b/../c d .jpg\r\n", b"  \n", b"-x\n", b"/\xe9\n"]
+    source = PathsSource([*lines, b"s3://b/a.png\n", b"last"])
     assert list(source.items()) == [
         Item(str(tmp_path / "a.png")),
         Item("/c d .jpg"),
         Item(str(tmp_path / "-x")),
         Item(os.fsdecode(b"/\xe9")),
+        Item("s3://b/a.png"),
         Item(str(tmp_path / "last")),
     ]
     assert list(source.prompts()) == []
-
-
-def test_a_url_on_a_line_stays_one() -> None:
-    assert list(PathsSource([b"s3://b/a.png\n"]).items()) == [Item("s3://b/a.png")]
 
 
 def test_a_file_of_paths_is_read_at_each_call(tmp_path: Path) -> None:
@@ -179,10 +159,6 @@ def test_a_line_that_is_too_long_is_skipped(size: int) -> None:
 def test_a_list_without_a_path_is_an_error(lines: list[bytes]) -> None:
     with pytest.raises(CorpusError, match="list of paths is empty"):
         list(PathsSource(lines).items())
-
-
-def photo(path: Path) -> None:
-    touch(path, png())
 
 
 def read(root: Path, look: Callable[[Item], Shape | Skipped] = probe) -> CorpusCount:
@@ -227,28 +203,39 @@ def test_a_name_that_is_not_utf_8_is_skipped(tmp_path: Path, name: bytes) -> Non
 
 
 def test_links_and_special_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    photo(tmp_path / "a.png")
-    photo(tmp_path / "z.png")
-    os.mkfifo(tmp_path / "fifo.png")
-    (tmp_path / "zero.png").symlink_to("/dev/zero")
-    (tmp_path / "terminal.png").symlink_to("/dev/tty")
-    (tmp_path / "dangling.png").symlink_to("nowhere.png")
-    (tmp_path / "loop.png").symlink_to("pool.png")
-    (tmp_path / "pool.png").symlink_to("loop.png")
-    (tmp_path / "through.png").symlink_to("a.png/b.png")
-    (tmp_path / "here").symlink_to(".")
-    monkeypatch.chdir(tmp_path)
+    outside, root = tmp_path / "outside", tmp_path / "root"
+    for path in (outside / "o.png", root / "a.png", root / "sub" / "z.png"):
+        photo(path)
+    os.mkfifo(root / "fifo.png")
+    for name, target in {
+        "zero.png": "/dev/zero",
+        "terminal.png": "/dev/tty",
+        "dangling.png": "nowhere.png",
+        "loop.png": "pool.png",
+        "pool.png": "loop.png",
+        "self": "self",
+        "through.png": "a.png/b.png",
+        "here": ".",
+        "sub/up": "..",
+        "file.png": "../outside/o.png",
+        "folder": "../outside",
+    }.items():
+        (root / name).symlink_to(target)
+    monkeypatch.chdir(root)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("socket.png")
-        taken = read(tmp_path)
-    assert taken.census.items() == 2
+        taken = read(root)
+    assert taken.census.items() == 4
+    assert paths(root) == ["a.png", "file.png", "folder/o.png", "sub/z.png"]
     special = ("fifo.png", "zero.png", "terminal.png", "socket.png")
     assert reasons(taken) == dict.fromkeys(special, "not a regular file") | {
         "dangling.png": "broken link",
         "loop.png": "circular link",
         "pool.png": "circular link",
+        "self": "circular link",
         "through.png": "cannot be read: Not a directory",
         "here": "folder already read under another name",
+        "up": "folder already read under another name",
     }
 
 
@@ -268,24 +255,20 @@ def test_deeper_than_a_path_may_be_long(tmp_path: Path, monkeypatch: pytest.Monk
 def test_files_that_change_after_they_were_listed(tmp_path: Path) -> None:
     for name in ("a.png", "b.png", "c.png", "d.png", "e.png", "f/g.png", "h.png"):
         photo(tmp_path / name)
-
-    acted: set[str] = set()
+    # What goes when one is opened. All have been listed then, and none is opened before a.png.
+    gone = {"a.png": ("b.png", "f/g.png"), **{f"{one}.png": (f"{one}.png",) for one in "cde"}}
 
     def look(item: Item) -> Shape | Skipped:
         path = Path(item.path)
-        if path.name in acted:  # what changed is looked at again
-            return probe(item)
-        acted.add(path.name)
-        if path.name == "a.png":  # all have been listed; none of the others is opened yet
-            (tmp_path / "b.png").unlink()
-            (tmp_path / "f" / "g.png").unlink()
-            (tmp_path / "f").rmdir()
-        elif path.name in ("c.png", "d.png", "e.png"):
-            path.unlink()
-        if path.name == "d.png":
-            path.mkdir()
-        if path.name == "e.png":
-            path.touch()
+        # What changed is looked at again.
+        for name in gone.pop(path.name, ()):
+            (tmp_path / name).unlink()
+            if name == "f/g.png":
+                (tmp_path / "f").rmdir()
+            if name == "d.png":
+                path.mkdir()
+            if name == "e.png":
+                path.touch()
         return probe(item)
 
     taken = read(tmp_path, look)

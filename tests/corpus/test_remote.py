@@ -2,13 +2,10 @@
 
 import io
 import os
-import zipfile
 from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 import pytest
 from PIL import Image
@@ -28,7 +25,8 @@ from tests.census.looking import prober
 from tests.corpus.listed import items_of, reason
 from tests.corpus.media import png, wav
 from tests.corpus.serving import Served, serving
-from tests.corpus.tars import tar
+from tests.corpus.tars import tar, zipped
+from tests.odd_media import clips
 from tests.programs import run_python
 
 fsspec = pytest.importorskip("fsspec")
@@ -48,10 +46,6 @@ def memory() -> Iterator[Any]:
     )
     yield store
     store.rm("/bucket", recursive=True)
-
-
-def paths(url: str) -> list[str]:
-    return [found.path for found in RemoteSource(url).items()]
 
 
 def test_objects_are_measured_where_they_are_in_the_order_of_a_folder(memory, tmp_path) -> None:
@@ -75,7 +69,8 @@ def test_objects_are_measured_where_they_are_in_the_order_of_a_folder(memory, tm
     ],
 )
 def test_patterns(memory, pattern: str, found: list[str]) -> None:
-    assert paths(f"memory://bucket/{pattern}") == [f"memory:///bucket/{name}" for name in found]
+    items = items_of(RemoteSource(f"memory://bucket/{pattern}"))
+    assert [item.path for item in items] == [f"memory:///bucket/{name}" for name in found]
 
 
 def test_what_changes_has_another_version(memory) -> None:
@@ -100,8 +95,7 @@ def test_an_object_that_went_away_is_skipped(memory) -> None:
 @pytest.mark.parametrize("pattern", ["", "/*.*"])
 def test_archives_among_the_objects_are_read_as_what_they_hold(tmp_path, pattern: str) -> None:
     # They are read by another process, so they cannot be in the memory of this one.
-    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("a.png", png(40, 24))
+    zipped(tmp_path / "a.zip", ("a.png", png(40, 24)))
     tar(tmp_path / "b.tar", ("a.png", png(40, 24)), ("a.txt", b"words"))
     source = RemoteSource(f"file://{tmp_path}{pattern}")
     found = items_of(source)
@@ -184,30 +178,11 @@ def served() -> Iterator[Served]:
         yield served
 
 
-def noise(width: int, height: int) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8))
-
-
 def photo(form: str, **options: object) -> bytes:
     file = io.BytesIO()
-    noise(SIDE, SIDE).save(file, form, **options)
+    noise = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
+    Image.fromarray(noise).save(file, form, **options)
     return file.getvalue()
-
-
-def clip(path: Path, **options: str) -> bytes:
-    """Twenty pictures of a megabyte each."""
-    picture = io.BytesIO()
-    noise(1200, 900).save(picture, "JPEG", quality=97)
-    with av.open(str(path), "w", options=options) as container:
-        stream = container.add_stream("mjpeg", rate=Fraction(10))
-        stream.width, stream.height, stream.pix_fmt = 1200, 900, "yuvj420p"
-        for number in range(20):
-            packet = av.Packet(picture.getvalue())
-            packet.stream, packet.time_base = stream, Fraction(1, 10)
-            packet.pts = packet.dts = number
-            packet.is_keyframe = True
-            container.mux(packet)
-    return path.read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -222,9 +197,9 @@ def test_an_image_of_megabytes_costs_some_kilobytes(served: Served, form, option
 
 @pytest.mark.parametrize("flags", [{}, {"movflags": "faststart"}], ids=["behind", "in-front"])
 def test_a_video_costs_its_index_and_a_frame(served: Served, tmp_path: Path, flags) -> None:
-    data = clip(tmp_path / "a.mp4", **flags)
+    data = clips(tmp_path / "a.mp4", (1200, 900), frames=45, options=flags).read_bytes()
     assert len(data) > 10_000_000
-    assert probe(Item(served.put("a.mp4", data))) == VideoShape(20, 10.0, 2.0, 1200, 900)
+    assert probe(Item(served.put("a.mp4", data))) == VideoShape(45, 10.0, 4.5, 1200, 900)
     assert 0 < served.sent_bytes <= 0.10 * len(data)
 
 
@@ -238,7 +213,7 @@ def test_what_is_decoded_is_read_whole(served: Served) -> None:
 def test_a_server_without_ranges_sends_small_files_whole(served, tmp_path, says: bool) -> None:
     served.ranges, served.says_ranges = False, says
     assert probe(Item(served.put("a.png", png(40, 24)))) == ImageShape(40, 24)
-    data = clip(tmp_path / "a.mp4")
+    data = clips(tmp_path / "a.mp4", (1200, 900)).read_bytes()
     assert probe(Item(served.put("a.mp4", data))) == VideoShape(20, 10.0, 2.0, 1200, 900)
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmcalib.census.counter import count_corpus
-from mmcalib.corpus.chat import Prompt
+from mmcalib.corpus.chat import Prompt, url_part
 from mmcalib.corpus.grammar import Grammar
 from mmcalib.corpus.lines import BadRequest, parse_line
 from mmcalib.corpus.requests import Reading, RequestLines, RequestsSource
@@ -29,17 +29,13 @@ from mmcalib.text import decode_base64
 from tests.builders import expect
 from tests.census.looking import prober
 from tests.corpus.listed import prompts_of, reason
-from tests.corpus.media import png
+from tests.corpus.media import data_url, png
 from tests.corpus.serving import serving
 from tests.programs import run_python
 from tests.schemas import DATA
 
 REMOTE = "remote URL: its host is not in --allowed-media-domains"
 PIXEL = base64.b64encode(b"bytes of an image").decode()
-
-
-def data_url(data: bytes) -> str:
-    return f"data:;base64,{base64.b64encode(data).decode()}"
 
 
 def image(url: object) -> dict[str, Any]:
@@ -50,9 +46,19 @@ def user(*content: object) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": list(content)}]}
 
 
+def naming(*urls: object) -> dict[str, Any]:
+    return user(*map(image, urls))
+
+
+def raw(line: object) -> bytes:
+    """A line as it stands, or of JSON."""
+    if isinstance(line, bytes):
+        return line
+    return os.fsencode(line if isinstance(line, str) else json.dumps(line))
+
+
 def source(folder: Path, *lines: object, **options: Any) -> RequestsSource:
-    text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
-    (folder / "requests.jsonl").write_text(text)
+    (folder / "requests.jsonl").write_bytes(b"\n".join(map(raw, lines)))
     return RequestsSource(folder / "requests.jsonl", Reading(folder / "scratch", **options))
 
 
@@ -75,24 +81,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_request_is_items_text_and_messages_to_replay(folder: Path) -> None:
-    line = {
-        "messages": [
-            {"role": "system", "content": "Be brief."},
-            {
-                "role": "user",
-                "content": [
-                    image("a.jpg"),
-                    {"type": "video_url", "video_url": "b.mp4"},
-                    {"type": "text", "text": "What?"},
-                    {"type": "audio_url", "audio_url": {"url": f"file://{folder}/c.wav"}},
-                    "Really?",
-                ],
-                "name": "u",
-            },
-            {"role": "assistant", "content": None, "tool_calls": []},
-        ]
+    system = {"role": "system", "content": "Be brief."}
+    clip = {"type": "video_url", "video_url": "b.mp4"}
+    words = {"type": "text", "text": "What?"}
+    sound = url_part("audio_url", f"file://{folder}/c.wav")
+    asked = {
+        "role": "user",
+        "content": [image("a.jpg"), clip, words, sound, "Really?"],
+        "name": "u",
     }
-    prompt = one(folder, line)
+    answer: dict[str, object] = {"role": "assistant", "content": None, "tool_calls": []}
+    prompt = one(folder, {"messages": [system, asked, answer]})
     assert prompt.origin == "requests.jsonl:1"
     assert prompt.items == (
         Item(str(folder / "a.jpg"), "image"),
@@ -100,26 +99,17 @@ def test_a_request_is_items_text_and_messages_to_replay(folder: Path) -> None:
         Item(str(folder / "c.wav"), "audio"),
     )
     assert prompt.request.text() == "Be brief.\nWhat?\nReally?"
-    assert prompt.request.messages[0] == line["messages"][0]
-    assert prompt.request.messages[2] == line["messages"][2]
-    assert prompt.request.messages[1] == {
-        "role": "user",
-        "name": "u",
-        "content": [
-            image(f"file://{folder}/a.jpg"),
-            {"type": "video_url", "video_url": {"url": f"file://{folder}/b.mp4"}},
-            {"type": "text", "text": "What?"},
-            {"type": "audio_url", "audio_url": {"url": f"file://{folder}/c.wav"}},
-            "Really?",
-        ],
-    }
+    urls = image(f"file://{folder}/a.jpg"), url_part("video_url", f"file://{folder}/b.mp4")
+    sent = [*urls, words, sound, "Really?"]
+    assert prompt.request.messages == [system, {**asked, "content": sent}, answer]
 
 
-def test_batch_lines_blank_lines_and_a_byte_order_mark(folder: Path) -> None:
+def test_batch_lines_blank_lines_a_byte_order_mark_and_ends_of_any_kind(folder: Path) -> None:
     batch = {"custom_id": "1", "url": "/v1/chat/completions", "body": user(image("a.jpg"))}
-    found = source(folder, "\ufeff" + json.dumps(batch), "", user("words"))
-    origins = [prompt.origin for prompt in found.prompts() if isinstance(prompt, Prompt)]
-    assert origins == ["requests.jsonl:1", "requests.jsonl:3"]
+    lines = ("\ufeff" + json.dumps(batch), "", user("words"), GOOD + b"\r", b" \t\r", b"", GOOD)
+    found = source(folder, *lines).prompts()
+    origins = [prompt.origin for prompt in found if isinstance(prompt, Prompt)]
+    assert origins == [f"requests.jsonl:{line}" for line in (1, 3, 4, 7)]
 
 
 # Lines as servers, proxies and their exports keep them, with the answer's tokens and the second.
@@ -156,19 +146,17 @@ def test_sessions_start_together_and_go_on_after_their_delays(folder: Path) -> N
     assert [text.sent_s for text in source(folder, *lines).texts()] == [0.0, 0.5, 0.0, 1.5, 0.25]
 
 
-ODD: tuple[object, ...] = (None, 0, "", "a", [], [0], {}, {"type": "image"}, [{"role": 1}])
+FIELDS = (
+    *("messages", "input", "system", "tools", "turns", "texts", "images", "text", "tool_choice"),
+    *("captureData", "traceId", "delay", "output_length", "body"),
+)
+ODD = st.sampled_from([None, 0, "", "a", [], [0], {}, {"type": "image"}, [{"role": 1}]])
 
 
 @given(
     st.fixed_dictionaries(
         {"url": st.sampled_from(["/v1/messages", "/v1/responses", ""])},
-        optional={
-            name: st.sampled_from(ODD)
-            for name in (
-                *("messages", "input", "system", "tools", "turns", "texts", "images", "text"),
-                *("tool_choice", "captureData", "traceId", "delay", "output_length", "body"),
-            )
-        },
+        optional=dict.fromkeys(FIELDS, ODD),
     )
 )
 def test_odd_values_cost_only_their_line(line: dict[str, object]) -> None:
@@ -306,8 +294,8 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
             "base64 was truncated by LiteLLM (raise MAX_STRING_LENGTH_PROMPT_IN_DB)",
         ),
         (user(image("iVBORw0KGgo/AAAA" * 30)), "base64 without a header: put data:image/png"),
-        (user(image(data_url(b"<?xml version='1.0'?><svg/>"))), "vLLM does not read SVG"),
-        (user(image(data_url(b"%PDF-1.4"))), "vLLM does not read PDF: convert it to PNG"),
+        (user(image(data_url(b"<?xml version='1.0'?><svg/>", ""))), "vLLM does not read SVG"),
+        (user(image(data_url(b"%PDF-1.4", ""))), "vLLM does not read PDF: convert it to PNG"),
         (user(image(f"DATA:image/png;BASE64,{PIXEL}")), "data URL is not ;base64"),
         (user(image("a." * 2500)), "missing file: "),
         # vLLM refuses these as a whole.
@@ -320,10 +308,7 @@ def test_missing_file_is_listed_and_so_is_its_request(folder: Path) -> None:
     ],
 )
 def test_unusable_lines_are_listed(folder: Path, line: object, why: str) -> None:
-    text = line if isinstance(line, str) else json.dumps(line)
-    path = folder / "requests.jsonl"
-    path.write_bytes(os.fsencode(text) + b"\n" + json.dumps(user(image("a.jpg"))).encode())
-    found = RequestsSource(path, Reading(folder / "scratch"))
+    found = source(folder, line, user(image("a.jpg")))
     skipped, usable = found.prompts()
     assert isinstance(usable, Prompt)
     said = reason(skipped)
@@ -399,8 +384,9 @@ def test_another_form_of_file_is_one_error(tmp_path, data, says: str, next_comma
     assert caught.value.hint.replace("'", "") == f"{next_command} {path} > requests.jsonl"
 
 
-PLACES = ("a.jpg", "./a.jpg", "gone.jpg", "link.jpg", "https://x/a.jpg")
-NAMED = st.sampled_from([*PLACES, f"data:image/png;base64,{PIXEL}"])
+NAMED = st.sampled_from(
+    ["a.jpg", "./a.jpg", "gone.jpg", "link.jpg", "https://x/a.jpg", f"data:;base64,{PIXEL}"]
+)
 LINES = st.lists(
     st.one_of(
         st.lists(NAMED, max_size=3).map(lambda urls: json.dumps(user(*map(image, urls), "why?"))),
@@ -550,10 +536,6 @@ def allowed() -> Iterator[None]:
         yield
 
 
-def requests(folder: Path, *urls: str) -> RequestsSource:
-    return source(folder, *(user(image(url)) for url in urls))
-
-
 @pytest.mark.usefixtures("allowed")
 def test_remote_media_are_items_where_that_is_allowed(tmp_path: Path) -> None:
     url = "https://example.com/a%20b.png?size=large"
@@ -572,7 +554,7 @@ def test_remote_media_are_items_where_that_is_allowed(tmp_path: Path) -> None:
     ],
 )
 def test_the_refusal_names_the_option(tmp_path: Path, url: str) -> None:
-    found = requests(tmp_path, url, "https://example.com/a.png")
+    found = source(tmp_path, naming(url), naming("https://example.com/a.png"))
     assert next(found.prompts()) == Skipped("requests.jsonl:1", REMOTE)
 
 
@@ -585,16 +567,17 @@ def test_the_refusal_names_the_option(tmp_path: Path, url: str) -> None:
     ],
 )
 def test_no_url_leads_back_to_this_disk(tmp_path: Path, url: str) -> None:
-    assert reason(next(requests(tmp_path, url, "https://example.com/a.png").prompts()))
-    assert url not in [item.path for item in requests(tmp_path, url).items()]
+    found = source(tmp_path, naming(url), naming("https://example.com/a.png"))
+    assert reason(next(found.prompts()))
+    assert url not in [item.path for item in found.items()]
 
 
 @pytest.mark.usefixtures("allowed")
 def test_a_server_that_fails_costs_its_request(tmp_path: Path) -> None:
     pytest.importorskip("aiohttp")
     with serving() as served:
-        good = served.put("a.png", png(40, 24))
-        taken = count_corpus([requests(tmp_path, good, f"{served.url}/none.png")], prober())
+        urls = (served.put("a.png", png(40, 24)), f"{served.url}/none.png")
+        taken = count_corpus([source(tmp_path, *map(naming, urls))], prober())
     assert [entry.shape for entry in taken.census.shapes()] == [ImageShape(40, 24)]
     assert taken.prompts.prompts() == 1
     assert [skipped.path for skipped in taken.skipped] == [
@@ -604,12 +587,6 @@ def test_a_server_that_fails_costs_its_request(tmp_path: Path) -> None:
 
 
 MIB = 1 << 20
-
-
-def naming(*urls: object) -> dict[str, Any]:
-    return user(*map(image, urls))
-
-
 NO_URLS: tuple[object, ...] = (
     *(None, 1, [], {}, True, "\ud800", "\udcff.png", "a.png/b", "a.png\0", ".", "data:,", "data:"),
 )
@@ -622,14 +599,9 @@ def pictures(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def raw(pictures: Path, *lines: bytes) -> RequestsSource:
-    (pictures / "requests.jsonl").write_bytes(b"\n".join(lines))
-    return RequestsSource(pictures / "requests.jsonl", Reading(pictures / "scratch"))
-
-
 def between_good_ones(pictures: Path, line: bytes) -> str:
     """Why `line` is skipped; the requests before and after it must be read all the same."""
-    taken = count_corpus([raw(pictures, GOOD, line, GOOD)], prober())
+    taken = count_corpus([source(pictures, GOOD, line, GOOD)], prober())
     assert taken.prompts.prompts() == 2
     (skipped,) = [one for one in taken.skipped if one.path.startswith("requests.jsonl")]
     assert skipped.path == "requests.jsonl:2"
@@ -685,12 +657,6 @@ def test_what_is_no_utf_8_is_no_request(pictures: Path, text: bytes) -> None:
     """Python's JSON reads half surrogate pairs written as bytes, but no writer can write them."""
     line = json.dumps({"messages": [{"role": "naming", "content": "|"}]}).encode()
     assert between_good_ones(pictures, line.replace(b"|", text)) == "not UTF-8"
-
-
-def test_lines_may_end_in_any_way(pictures: Path) -> None:
-    found = list(raw(pictures, GOOD + b"\r", b" \t\r", b"", GOOD).prompts())
-    origins = [one.origin for one in found if isinstance(one, Prompt)]
-    assert origins == ["requests.jsonl:1", "requests.jsonl:4"]
 
 
 @pytest.mark.parametrize("target", ["/dev/zero", ".", "nowhere", "requests.jsonl"])

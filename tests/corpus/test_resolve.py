@@ -26,14 +26,13 @@ def paths(data: str | Path) -> list[str]:
     return [os.path.relpath(item.path) if item.path[:1] == "/" else item.path for item in found]
 
 
-def test_a_folder_or_a_file(folder: Path) -> None:
+def test_a_folder_a_file_a_list_or_a_url(folder: Path) -> None:
     assert paths("media") == paths(folder / "media") == ["media/1.png", "media/2.png"]
     assert paths("media/1.png") == ["media/1.png"]
-
-
-def test_a_list(folder: Path) -> None:
     (folder / "list.txt").write_text("media/2.png\n")
     assert paths("@list.txt") == ["media/2.png"]
+    shard = tar(folder / "x.tar", ("1.png", png()))
+    assert paths(f"file://{shard}") == [f"tar://1.png::file://{shard}"]
 
 
 def test_standard_input(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,8 +70,3 @@ def test_what_exists_by_its_very_name_is_that_file(folder: Path, name: str) -> N
 def test_no_name_at_all_is_not_the_working_folder(data: str) -> None:
     with pytest.raises(UsageError, match="is empty"):
         paths(data)
-
-
-def test_a_url(folder: Path) -> None:
-    shard = tar(folder / "x.tar", ("1.png", png()))
-    assert paths(f"file://{shard}") == [f"tar://1.png::file://{shard}"]

@@ -26,33 +26,19 @@ TUPLES = st.lists(st.integers(0, 9), max_size=3).map(tuple)
 VIDEOS = st.builds(VideoShape, SMALL, st.floats(1, 60), st.floats(0.1, 9), SMALL, SMALL)
 
 
-@st.composite
-def items(draw: st.DrawFn) -> ItemCost:
-    basis = draw(st.sampled_from(BASES))
-    return ItemCost(
-        draw(VIDEOS),
-        draw(SMALL),
-        draw(st.text(max_size=2)),
-        draw(SMALL),
-        draw(SMALL),
-        draw(SMALL),
-        draw(st.floats(0, 1)),
-        draw(TUPLES),
-        basis,
-        0.5 if basis == "real" else 0.0,
-    )
+def items(basis: Basis) -> st.SearchStrategy[ItemCost]:
+    figures = (SMALL, SMALL, SMALL, st.floats(0, 1), TUPLES)
+    cpu_s = st.just(0.5 if basis == "real" else 0.0)
+    return st.builds(ItemCost, VIDEOS, SMALL, st.text(max_size=2), *figures, st.just(basis), cpu_s)
 
 
-CORPORA = st.lists(items(), max_size=8, unique_by=lambda cost: cost.shape)
-
-
-def columns(costs: list[ItemCost]) -> CostColumns:
-    return CostColumns.from_costs("video", costs)
+ITEMS = st.sampled_from(BASES).flatmap(items)
+CORPORA = st.lists(ITEMS, max_size=8, unique_by=lambda cost: cost.shape)
 
 
 @given(CORPORA)
 def test_every_item_comes_out_as_it_went_in(costs: list[ItemCost]) -> None:
-    found = columns(costs)
+    found = CostColumns.from_costs("video", costs)
     ordered = sorted(costs, key=lambda cost: cost.shape)
     assert list(found) == [found[row] for row in range(len(costs))] == ordered
     assert found.item_count() == sum(cost.count for cost in costs)
@@ -62,7 +48,7 @@ def test_every_item_comes_out_as_it_went_in(costs: list[ItemCost]) -> None:
 
 @given(CORPORA, st.data())
 def test_some_rows_are_those_items(costs: list[ItemCost], data: st.DataObject) -> None:
-    found = columns(costs)
+    found = CostColumns.from_costs("video", costs)
     mask = data.draw(st.lists(st.booleans(), min_size=len(costs), max_size=len(costs)))
     kept = [cost for cost, taken in zip(found, mask, strict=True) if taken]
     assert list(found.take(np.array(mask, dtype=bool))) == kept
@@ -98,18 +84,13 @@ def test_the_spread_is_ordered(pairs) -> None:
     assert (found["min"], found["max"]) == (min(t for t, _ in pairs), max(t for t, _ in pairs))
 
 
-SECONDS = st.floats(1e-4, 100)
-POINTS = st.lists(st.tuples(st.integers(1, 10**8), SECONDS), min_size=1, max_size=14)
+POINTS = st.lists(st.tuples(st.integers(1, 10**8), st.floats(1e-4, 100)), min_size=1, max_size=14)
 CLIP = VideoShape(10, 1.0, 10.0, 4, 3)
 
 
 def timed(shape: Shape, cpu_s: float = 0.0, count: int = 1) -> ItemCost:
     basis: Basis = "real" if cpu_s else "blank"
     return cost(shape, 0, count, process_s=9.0, basis=basis, cpu_s=cpu_s)
-
-
-def pictures(*sides: int) -> list[ImageShape]:
-    return [ImageShape(side, 100) for side in sides]
 
 
 def test_a_modality_without_a_measured_file_is_left_out() -> None:
@@ -122,7 +103,8 @@ def test_shapes_that_were_not_measured_are_on_the_line(start: float, slope: floa
     def true(shape: ImageShape) -> float:
         return start + slope * weight(shape)
 
-    measured, others = pictures(100, 900, 2500), pictures(*sides - {100, 900, 2500})
+    measured = [ImageShape(side, 100) for side in (100, 900, 2500)]
+    others = [ImageShape(side, 100) for side in sides - {100, 900, 2500}]
     found = mean_cpu_s(
         table(*(timed(s, true(s)) for s in measured), *(timed(s, count=7) for s in others))
     )

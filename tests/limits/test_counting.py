@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmcalib.domain.model import Cost
-from mmcalib.domain.shape_columns import Column
 from mmcalib.domain.shapes import ImageShape, Shape, weight
 from mmcalib.limits import counting
 from mmcalib.limits.costs import CostColumns, CostTable
@@ -29,10 +28,6 @@ def counts(costs: CostColumns, cap: int = 10**9) -> counting.VllmCounts:
     return counts_of(found)
 
 
-def changed(found: counting.VllmCounts, costs: CostColumns) -> Column:
-    return np.flatnonzero(~counting.match_counts(found, costs))
-
-
 def measured(default: CostTable, shapes: list[Shape], cap: int, beside: int = 0) -> CostTable:
     """The default's table with these shapes as a processor with this cap would cost them."""
     costs = {s: replace(c, basis="unchanged") for s, c in default.costs.items()}
@@ -48,12 +43,12 @@ def measured(default: CostTable, shapes: list[Shape], cap: int, beside: int = 0)
 def test_everything_is_as_if_it_had_been_measured(sizes, cap: int) -> None:
     """And a processor that does not do what is counted is found out."""
     default = sized(sizes)
-    every = list(default.costs)
-    found = counts(default.columns_of("image"), cap)
-    moved = changed(found, default.columns_of("image"))
+    every, images = list(default.costs), default.columns_of("image")
+    found = counts(images, cap)
+    moved = np.flatnonzero(~counting.match_counts(found, images))
     if not len(moved):
         return
-    looked_at = counting.choose_spot_checks(default.columns_of("image"), moved, found)
+    looked_at = counting.choose_spot_checks(images, moved, found)
     assert len(looked_at) <= counting.SPOT_CHECKS + 2 * 16
     table_ = some(counting.fill_table(measured(default, looked_at, cap), default, found, looked_at))
     truth = measured(default, every, cap)
@@ -61,9 +56,8 @@ def test_everything_is_as_if_it_had_been_measured(sizes, cap: int) -> None:
         (c.tokens, c.embeds) for c in truth.costs.values()
     ]
     bases = {s: c.basis for s, c in table_.costs.items()}
-    assert {s for s, basis in bases.items() if basis == "counted"} == {
-        default.columns_of("image").shapes[row] for row in moved
-    } - set(looked_at)
+    counted = {s for s, basis in bases.items() if basis == "counted"}
+    assert counted == {images.shapes[row] for row in moved} - set(looked_at)
     deaf = measured(default, looked_at, 10**9)
     assert counting.fill_table(deaf, default, found, looked_at) is None
 
@@ -215,15 +209,12 @@ def corpus(shapes: int, seed: int = 1) -> dict[Shape, counting.VllmCount]:
     return {ImageShape(w, h): counting.VllmCount(max(1, w * h // UNIT), (w, h)) for w, h in sizes}
 
 
-def test_enough_are_picked_and_no_more_of_a_large_corpus() -> None:
-    few, many = picked_of(corpus(2_000)), picked_of(corpus(40_000))
-    assert len(set(few)) == len(few) == counting.PROBES
-    assert len(set(many)) == len(many) == counting.PROBES
-
-
-def test_all_of_a_small_corpus() -> None:
-    found = corpus(50)
-    assert set(picked_of(found)) == set(found)
+@pytest.mark.parametrize("shapes", [50, 2_000, 40_000])
+def test_all_of_a_small_corpus_are_picked_and_enough_of_a_large_one(shapes: int) -> None:
+    found = corpus(shapes)
+    picked = picked_of(found)
+    assert len(set(picked)) == len(picked) == min(len(found), counting.PROBES)
+    assert set(picked) <= set(found)
 
 
 def test_the_extremes_are_among_them_and_both_sides_of_steps() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mmcalib.checks.check import RemedyStyle
 from mmcalib.checks.items import excess_check
 from mmcalib.domain.memory import Budget, Dummy
-from mmcalib.domain.shapes import AudioShape, ImageShape, Modality
+from mmcalib.domain.shapes import AudioShape, ImageShape
 from mmcalib.limits.costs import ItemCost
 from mmcalib.limits.demand import (
     Excess,
@@ -27,7 +27,7 @@ from mmcalib.limits.demand import (
 from mmcalib.releases.constants import VLLM_SLACK_BYTES
 from tests import builders
 from tests.limits.costed import cost, table
-from tests.workflows.rehearsals import rehearsed
+from tests.workflows.rehearsals import GIB, limits, rehearsed
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,6 @@ def test_bytes_decide_with_the_slack_outside_the_reserve(
 
 
 MIB = 1 << 20
-GIB = 1 << 30
-
-
-def budget(cache: int, item: int, seqs: int, modality: Modality = "image") -> Budget:
-    items = max(1, min(cache // item, seqs))
-    return builders.budget(cache, {modality: item}, profiled_items=items, max_num_seqs=seqs)
 
 
 def beside(cache: int, width: int, reserved: int = 0) -> Shortfall:
@@ -79,7 +73,7 @@ def clips(items: int, each: int, reserved: int) -> Shortfall:
 
 def test_four_sequences_of_a_small_image_take_a_smaller_cache() -> None:
     """Qwen3-VL-8B with max_num_seqs 4."""
-    found, at = beside(16_384, 32_768, 1296 * 32_768), budget(16_384, 324, 4)
+    found, at = beside(16_384, 32_768, 1296 * 32_768), limits(16_384, 4)
     engine = shrink_step(found, at, {"image": 1})
     (batch,) = engine.values()
     assert (batch % 324, *engine) == (0, "max_num_batched_tokens")
@@ -89,7 +83,7 @@ def test_four_sequences_of_a_small_image_take_a_smaller_cache() -> None:
 
 def test_short_clips_take_fewer_sequences_or_as_many_dummies() -> None:
     """90 clips of a second on Qwen2-Audio."""
-    found, at = clips(90, 51 * MIB, 248 * MIB), budget(2250, 750, 256, "audio")
+    found, at = clips(90, 51 * MIB, 248 * MIB), limits(2250, 256, 750, "audio")
     assert shrink_step(found, at, {"audio": 1}) == {"max_num_seqs": 7}
     # (90 × 51 − 150) ÷ 248 times the batch, in whole dummies.
     assert list(raise_reserve(found, at, {"audio": 1}).values()) == [90, 54 * 750]
@@ -110,28 +104,28 @@ def prompts(
 def test_a_prompt_that_takes_more_than_is_reserved_takes_a_smaller_step() -> None:
     """The language model alone of vllm#52872; items are prefilled in parts, so in blocks of 256."""
     found = prompts(1, 1680, 0, 1344)
-    at, name = budget(8192, 16_384, 4), "max_num_batched_tokens"
+    at, name = limits(8192, 4, 16_384), "max_num_batched_tokens"
     assert shrink_step(found, at, {}) == {name: (1344 + 150) * 8192 // 1680 // 256 * 256}
-    assert shrink_step(found, budget(8192, 1000, 4), {"image": 1}) == {name: 7000}
+    assert shrink_step(found, limits(8192, 4, 1000), {"image": 1}) == {name: 7000}
     found = prompts(1, 1680, 0, 1344, 200)
     assert shrink_step(found, at, {}) == {name: (1344 + 150) * 8192 // 1880 // 256 * 256}
 
 
 def test_prompts_that_bring_their_states_are_fewer() -> None:
-    found, at = prompts(82, 1340, 6, 1600), budget(8192, 324, 256)
+    found, at = prompts(82, 1340, 6, 1600), limits(8192, 256)
     assert shrink_step(found, at, {"image": 1}) == {"max_num_seqs": 1 + (1600 + 150 - 1340) // 6}
     assert raise_reserve(found, at, {"image": 1}) == {}
 
 
 def test_the_least_has_no_remedy() -> None:
-    assert shrink_step(beside(324, 1 << 20), budget(324, 324, 4), {"image": 1}) == {}
-    assert raise_reserve(beside(324, 1 << 20), budget(324, 324, 4), {"image": 1}) == {}
+    assert shrink_step(beside(324, 1 << 20), limits(324, 4), {"image": 1}) == {}
+    assert raise_reserve(beside(324, 1 << 20), limits(324, 4), {"image": 1}) == {}
 
 
 @given(st.integers(1, 400), st.integers(1, 100), st.integers(1, 2000), st.integers(1, 8))
 def test_so_many_sequences_take_what_is_reserved_at_most(items, each, reserved, count: int) -> None:
     found = clips(items, each * MIB, reserved * MIB)
-    engine = shrink_step(found, budget(750 * 100, 750, 4096, "audio"), {"audio": count})
+    engine = shrink_step(found, limits(750 * 100, 4096, 750, "audio"), {"audio": count})
     if seqs := engine.get("max_num_seqs"):
         taken = seqs * count * each * MIB
         assert taken <= reserved * MIB + VLLM_SLACK_BYTES < taken + count * each * MIB
@@ -210,7 +204,7 @@ def test_the_remedy_is_one(embeds: list[int], seqs: int, count: int) -> None:
 def test_beside_workspaces_a_step_of_fewer_tokens_fits() -> None:
     """Both count: the encoder's step and what the experts keep."""
     step = WorstStep(9984, 1150 * MIB, kept_bytes=1000 * MIB, modality="image")
-    engine = shrink_step(Shortfall(1650 * MIB, step, GIB), budget(9984, 280, 1024), {"image": 1})
+    engine = shrink_step(Shortfall(1650 * MIB, step, GIB), limits(9984, 1024, 280), {"image": 1})
     batch = engine["max_num_batched_tokens"]
     room = 1650 * MIB + VLLM_SLACK_BYTES
     assert batch % 280 == 0

@@ -233,11 +233,20 @@ def test_downloads_of_a_request_are_bounded_together(sizes_mib, limits, answer, 
     assert admitting_variables(sent[0], gate.server) == ({DOWNLOADS: 300} if sent[1:] == [] else {})
 
 
-def test_of_a_transport_stream_nothing_is_promised() -> None:
-    """OpenCV decodes none of its frames, or loses some."""
-    file = EncodedItem(CLIP, Encoding(codec="h264", transport_stream=True))
+@pytest.mark.parametrize(
+    ("encoding", "said", "remedy"),
+    [
+        # OpenCV decodes none of its frames, or loses some.
+        (Encoding(codec="h264", transport_stream=True), "unknown", "remux it to MP4"),
+        # It has no length.
+        (Encoding(codec="h264", unpromised=True), "no", "remux it: ffmpeg -i IN -c copy OUT"),
+    ],
+    ids=["transport-stream", "no-length"],
+)
+def test_a_clip_that_promises_nothing_is_to_be_remuxed(encoding, said: str, remedy: str) -> None:
+    file = EncodedItem(CLIP, encoding)
     answer = add_remedy(GATE, file, admit(GATE, file))
-    assert (answer.answer, answer.remedy.partition(" or ")[0]) == ("unknown", "remux it to MP4")
+    assert (answer.answer, answer.remedy.partition(" or ")[0]) == (said, remedy)
 
 
 @pytest.mark.parametrize("rate_hz", [11_127, 16_001, 21_739, 22_222, 44_247])
@@ -294,10 +303,3 @@ def test_sound_that_libsndfile_stumbles_on_is_refused(fault: Fault) -> None:
     file = EncodedItem(MINUTE, Encoding(channels=1, fault=fault))
     assert admit(GATE, file).answer == "no"
     assert admit(replace(GATE, server=replace(SERVER, torchcodec=True)), file).answer != "no"
-
-
-def test_a_clip_without_a_length_is_to_be_remuxed() -> None:
-    file = EncodedItem(CLIP, Encoding(codec="h264", unpromised=True))
-    answer = add_remedy(GATE, file, admit(GATE, file))
-    assert answer.answer == "no"
-    assert answer.remedy == "remux it: ffmpeg -i IN -c copy OUT"

@@ -103,57 +103,44 @@ def budget(
     return builders.budget(encoder_tokens, most, dummies=dummies, **changes)
 
 
-def test_the_size_hint_trap_fails() -> None:
-    """512×512 shrinks the dummy to 324 tokens; a step may still encode an item of 16,384."""
-    found = compute_reserve(budget(16384, {"image": 16384}, 324), {"image": 1})
-    assert (found.profiled_tokens, found.worst_step_tokens) == (324, 16384)
-    assert found.ratio == pytest.approx(0.0198, abs=1e-4)
-    assert not found.passes
+ONE: dict[str, Any] = {"profiled_items": 1, "max_num_seqs": 1}
+TWO: dict[str, Any] = {"profiled_items": 2, "max_num_seqs": 2}
+BOTH: dict[Modality, int] = {"image": 1280, "video": 1000}
+HEARD: dict[Modality, int] = {"image": 1000, "audio": 500}
 
 
-def test_a_smaller_item_shrinks_dummy_and_budget_together() -> None:
-    """max_pixels 1003520: 8192 // 1280 = 6 items, 7680 of 8192 tokens."""
-    found = compute_reserve(budget(8192, {"image": 1280}, 1280), {"image": 1})
-    assert (found.profiled_tokens, found.worst_step_tokens) == (7680, 8192)
-    assert found.ratio == 0.9375
-    assert found.passes
-
-
-def test_few_sequences_cannot_fill_the_budget() -> None:
-    own = budget(8192, {"image": 1280}, 1280, profiled_items=2, max_num_seqs=2)
-    found = compute_reserve(own, {"image": 1})
-    assert (found.profiled_tokens, found.worst_step_tokens) == (2560, 2560)
-    more = compute_reserve(own, {"image": 3})
-    assert (more.worst_step_tokens, more.passes) == (7680, False)
+@pytest.mark.parametrize(
+    ("own", "counts", "profiled", "worst", "passes"),
+    [
+        # 512×512 shrinks the dummy to 324 tokens; a step may still encode an item of 16,384.
+        (budget(16384, {"image": 16384}, 324), {"image": 1}, 324, 16384, False),
+        # max_pixels 1003520: 8192 // 1280 = 6 items.
+        (budget(8192, {"image": 1280}, 1280), {"image": 1}, 7680, 8192, True),
+        (budget(8192, {"image": 1280}, 1280, **TWO), {"image": 1}, 2560, 2560, True),
+        (budget(8192, {"image": 1280}, 1280, **TWO), {"image": 3}, 2560, 7680, False),
+        # No processor option bounds its frames, so its own maximum does not either.
+        (budget(8192, BOTH, 1280, **ONE), {"image": 1, "video": 1}, 1280, 8192, False),
+        (budget(8192, HEARD, 1000, **ONE), {"image": 2, "audio": 1}, 1000, 2500, False),
+        (budget(1000, {"image": 1000}, 900), {"image": 1}, 900, 1000, True),
+        (budget(1000, {"image": 1000}, 899), {"image": 1}, 899, 1000, False),
+    ],
+    ids=[
+        *("the-trap-of-size-hints", "a-smaller-item", "two-sequences", "two-sequences-of-three"),
+        *("a-video-without-bound", "two-modalities", "nine-tenths", "less-than-nine-tenths"),
+    ],
+)
+def test_nine_tenths_of_the_worst_step_are_enough(own, counts, profiled, worst, passes) -> None:
+    found = compute_reserve(own, counts)
+    assert (found.profiled_tokens, found.worst_step_tokens) == (profiled, worst)
+    assert found.ratio == pytest.approx(profiled / worst)
+    assert found.passes is passes
 
 
 def test_a_video_is_no_larger_than_loader_and_processor_make_it() -> None:
-    changes = {"profiled_items": 2, "max_num_seqs": 2, "largest_clip": Clip(384, 768, 16, 16)}
-    own = budget(8192, {"video": 196}, 196, **changes)
+    own = budget(8192, {"video": 196}, 196, largest_clip=Clip(384, 768, 16, 16), **TWO)
     found = compute_reserve(own, {"video": 1})
     assert (found.profiled_tokens, found.worst_step_tokens) == (392, 768)
     assert found.clip_suffix == " (videos of up to 768 frames of 16×16)"
-
-
-def test_a_video_that_nothing_bounds_may_fill_the_whole_budget() -> None:
-    """No processor option bounds its frames, so its own maximum does not either."""
-    most: dict[Modality, int] = {"image": 1280, "video": 1000}
-    own = budget(8192, most, 1280, profiled_items=1, max_num_seqs=1)
-    found = compute_reserve(own, {"image": 1, "video": 1})
-    assert found.worst_step_tokens == 8192
-    assert not found.passes
-
-
-def test_modalities_add_up_in_one_step() -> None:
-    most: dict[Modality, int] = {"image": 1000, "audio": 500}
-    own = budget(8192, most, 1000, profiled_items=1, max_num_seqs=1)
-    assert compute_reserve(own, {"image": 2, "audio": 1}).worst_step_tokens == 2500
-
-
-@pytest.mark.parametrize(("dummy", "passes"), [(900, True), (899, False)])
-def test_nine_tenths_are_enough(dummy: int, passes: bool) -> None:
-    found = compute_reserve(budget(1000, {"image": 1000}, dummy), {"image": 1})
-    assert found.passes is passes
 
 
 @given(st.integers(1, 20_000), st.integers(1, 20_000), st.integers(1, 8), st.integers(1, 300))

@@ -9,8 +9,6 @@ import pytest
 import soundfile
 from PIL import Image
 
-from tests.odd_media import clips
-
 Make = Callable[..., str]
 
 
@@ -23,14 +21,6 @@ def make_image(tmp_path: Path) -> Make:
         exif[0x0112] = orientation
         Image.fromarray(ramp).save(path, exif=exif, **options)
         return str(path)
-
-    return make
-
-
-@pytest.fixture
-def make_video(tmp_path: Path) -> Make:
-    def make(name: str, frames: int = 30, **how: Any) -> str:
-        return str(clips(tmp_path / name, (64, 48), frames=frames, **how))
 
     return make
 

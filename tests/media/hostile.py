@@ -57,13 +57,15 @@ def pages_of_different_size(path: Path) -> None:
     first.save(path, save_all=True, append_images=rest)
 
 
-def sparse(head: bytes, size_bytes: int) -> Make:
-    def make(path: Path) -> None:
+def bytes_of(data: bytes, size_bytes: int | None = None) -> Make:
+    """These bytes, and a hole behind them to that size."""
+
+    def write(path: Path) -> None:
         with path.open("wb") as file:
-            file.write(head)
+            file.write(data)
             file.truncate(size_bytes)
 
-    return make
+    return write
 
 
 def video_without_index(path: Path) -> None:
@@ -119,14 +121,7 @@ def silence(
 ) -> Make:
     data_bytes = 2 * channels * samples
     header = wav(rate_hz, channels, data_bytes, claimed)
-    return sparse(header, len(header) + data_bytes)
-
-
-def bytes_of(data: bytes) -> Make:
-    def write(path: Path) -> None:
-        path.write_bytes(data)
-
-    return write
+    return bytes_of(header, len(header) + data_bytes)
 
 
 def renamed(make: Make, suffix: str) -> Make:

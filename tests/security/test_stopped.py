@@ -6,7 +6,6 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ from tests.census.decoders import behave
 from tests.corpus import tars
 from tests.corpus.serving import serving
 from tests.processes import is_alive, started_with, wait_until
-from tests.programs import run_python
+from tests.programs import run_python, start_python
 from tests.security.commands import started
 
 ALLOWED = ("--allowed-media-domains", "127.0.0.1")
@@ -174,8 +173,7 @@ time.sleep(60)
 
 def python(code: str, path: Path) -> tuple[subprocess.Popen[str], str]:
     """Start a program with a path, and return it with the first line that it prints."""
-    command, pipe = (sys.executable, "-c", code, str(path)), subprocess.PIPE
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    process = start_python("-c", code, path, stdin=subprocess.PIPE, stderr=None)
     return process, some(process.stdout).readline().strip()
 
 

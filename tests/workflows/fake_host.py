@@ -21,6 +21,7 @@ from mmcalib.engine.messages import (
     Measured,
 )
 from mmcalib.errors import VllmRefused
+from tests import builders
 from tests.builders import BOUND, area_cap
 
 EDGE = 28
@@ -193,9 +194,8 @@ def cost(shape: Shape, kwargs: Mapping[str, Any]) -> Cost:
         case ImageShape(width_px=width, height_px=height):
             tokens, sampled = grid(width, height, cap("image", kwargs)), (width, height)
         case VideoShape(num_frames=frames, width_px=width, height_px=height):
-            kept = frames
-            tokens = math.ceil(kept / 2) * grid(width, height, cap("video", kwargs))
-            sampled = (kept, width, height)
+            tokens = math.ceil(frames / 2) * grid(width, height, cap("video", kwargs))
+            sampled = (frames, width, height)
         case AudioShape(duration_s=seconds):
             tokens = _audio(math.ceil(seconds * AUDIO_HZ))
             sampled = (math.ceil(seconds * AUDIO_HZ), AUDIO_HZ)
@@ -225,10 +225,9 @@ def budget(model: ModelInfo, args: Mapping[str, Any], *, build_dummy: bool) -> B
     profiled = max(most, key=lambda m: (most[m], m), default=None)
     embeds = {m: _dummy(m, kwargs, limits[m][1]) for m in most}
     dummies = {m: Dummy(n, n * TOKEN_BYTES, {}) for m, n in embeds.items()}
-    return Budget(
-        encoder_compute_budget=tokens,
-        encoder_cache_size=tokens,
-        max_tokens_per_item=most,
+    return builders.budget(
+        tokens,
+        most,
         max_items_per_prompt=per_prompt,
         profiled_modality=profiled,
         profiled_items=per_batch[profiled] if profiled else 0,

@@ -82,18 +82,9 @@ def answering(
 
 def limits(cache: int, seqs: int, item: int = 324, modality: Modality = "image") -> Budget:
     items = max(1, min(cache // item, seqs))
-    return replace(
-        BUDGET,
-        encoder_compute_budget=cache,
-        encoder_cache_size=cache,
-        max_num_batched_tokens=cache,
-        max_num_seqs=seqs,
-        max_tokens_per_item={modality: item},
-        max_items_per_prompt={modality: 1},
-        profiled_modality=modality,
-        profiled_items=items,
-        dummies={modality: Dummy(item, 1_536_000, {})},
-    )
+    dummies = {modality: Dummy(item, 1_536_000, {})}
+    profiled = {"profiled_items": items, "dummies": dummies}
+    return budget(cache, {modality: item}, max_num_seqs=seqs, **profiled)
 
 
 def peaks(encoder: int, language: int) -> tuple[PhasePeak, ...]:

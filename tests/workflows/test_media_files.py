@@ -11,6 +11,7 @@ from mmcalib.decision.media_files import prepare_files, prepare_requests
 from mmcalib.domain.items import Skipped
 from mmcalib.storage.location import url_of
 from tests.builders import expect, some
+from tests.corpus.listed import prompts_of
 from tests.corpus.tars import png, tar
 from tests.programs import run_python
 from tests.security.bombs import slow_jpeg
@@ -36,8 +37,8 @@ def files_of(prompt: Prompt) -> list[bytes]:
 
 
 def only_prompt(path: Path) -> Prompt:
-    (prompt,) = some(archive_source(str(path))).prompts()
-    return expect(Prompt, prompt)
+    (prompt,) = prompts_of(some(archive_source(str(path))))
+    return prompt
 
 
 def test_members_of_a_shard_become_files(tmp_path: Path) -> None:
@@ -59,7 +60,7 @@ def test_what_went_away_is_no_file(tmp_path: Path) -> None:
     assert prepare_files([("image", gone)]) == [Skipped(gone, "no such file")]
 
 
-def test_what_cannot_be_decoded_is_not_handed_over(tmp_path: Path) -> None:
+def test_what_cannot_be_decoded_is_not_handed_over_until_it_is_mended(tmp_path: Path) -> None:
     cut, good = tmp_path / "cut.png", tmp_path / "good.png"
     good.write_bytes(png(99))
     cut.write_bytes(png(99)[:-40])
@@ -70,6 +71,8 @@ def test_what_cannot_be_decoded_is_not_handed_over(tmp_path: Path) -> None:
     whole, torn = (ChatRequest.of_user([part]) for part in parts)
     both = ChatRequest.of_user(parts)
     assert prepare_requests([whole, torn, both]) == [whole, refused, refused]
+    cut.write_bytes(png(99))
+    assert prepare_files([("image", str(cut))]) == [str(cut)]
 
 
 def test_what_was_decoded_before_is_not_decoded_again(tmp_path: Path) -> None:
@@ -95,11 +98,3 @@ def test_no_room_for_copies_says_where_they_lie(tmp_path: Path) -> None:
     assert message.startswith("cannot write a copy of media: ")
     assert message.endswith("File too large")
     assert hint == "TMPDIR=DIR"
-
-
-def test_what_was_mended_is_looked_at_again(tmp_path: Path) -> None:
-    path = tmp_path / "a.png"
-    path.write_bytes(png(99)[:-40])
-    assert isinstance(prepare_files([("image", str(path))])[0], Skipped)
-    path.write_bytes(png(99))
-    assert prepare_files([("image", str(path))]) == [str(path)]

@@ -12,6 +12,7 @@ from mmcalib.checks.facts import Decision
 from mmcalib.decision.effects import Footprints, drop_idle_settings, find_effects, probe_shapes
 from mmcalib.decision.explore import BudgetSource
 from mmcalib.domain.memory import Dummy
+from mmcalib.domain.model import ModelInfo
 from mmcalib.domain.shapes import ImageShape, VideoShape
 from mmcalib.engine.messages import ComputeBudget, Measure, Measured
 from mmcalib.errors import EngineError
@@ -26,6 +27,7 @@ from tests.workflows.corpora import corpus, decide
 from tests.workflows.fake_host import FRAMES, FakeHost, opened
 
 PAGE, CLIP = ImageShape(1316, 756), VideoShape(240, 30.0, 8.0, 280, 280)
+MODEL = opened()
 SIZE = "mm_processor_kwargs.images_kwargs.size"
 FRAMES_KEPT = "media_io_kwargs.video.num_frames"
 
@@ -33,8 +35,8 @@ FRAMES_KEPT = "media_io_kwargs.video.num_frames"
 def without_idle(
     decided: Decision, policy: Policy | None = None, host: type[FakeHost] = FakeHost
 ) -> Decision:
-    there, policy = host(opened()), policy or Policy()
-    budgets = BudgetSource(there, opened(), "/models/pretend", policy)  # type: ignore[arg-type]
+    there = host(MODEL)
+    budgets = BudgetSource(there, MODEL, "/m", policy or Policy())  # type: ignore[arg-type]
     return drop_idle_settings(decided, budgets, Silent())
 
 
@@ -44,8 +46,7 @@ def calibrated(
     return without_idle(decide(read, policy), policy, host)
 
 
-def asked() -> Footprints:
-    model = opened()
+def asked(model: ModelInfo = MODEL) -> Footprints:
     shapes = probe_shapes(model.modalities)
     return Footprints(FakeHost(model), "/m", model.serve_defaults, shapes)  # type: ignore[arg-type]
 
@@ -128,8 +129,7 @@ def test_what_goes_changes_nothing_and_what_stays_has_a_reason(shapes, policy: P
 
 
 def test_what_vllm_cannot_start_without_is_said_so() -> None:
-    model = opened(chunks=False)
-    there = Footprints(FakeHost(model), "/m", model.serve_defaults, ())  # type: ignore[arg-type]
+    there = asked(opened(chunks=False))
     args = {"limit_mm_per_prompt": {"image": 1, "video": 0, "audio": 0}}
     found, _ = find_effects({**args, "max_num_batched_tokens": 16384}, there)
     words = by_name(found)["max_num_batched_tokens"].words
