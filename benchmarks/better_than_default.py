@@ -271,7 +271,7 @@ def main() -> int:
             folder.mkdir()
             write(folder, random.Random(SEED))
         for model in asked.model or MODELS:
-            for corpus in asked.corpus or MODELS[model]:
+            for corpus in (one for one in MODELS[model] if one in (asked.corpus or CORPORA)):
                 gpus = [gpu for gpu in asked.gpu or GPUS if (corpus, model, gpu) not in done]
                 rows = list(measured(corpus, model, gpus, Path(scratch))) if gpus else []
                 keep(asked.rows, rows)
