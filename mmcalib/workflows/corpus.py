@@ -26,7 +26,7 @@ from mmcalib.configs.read import read_configuration
 from mmcalib.corpus.archives import stop_readers
 from mmcalib.corpus.chat import Prompt, Source, Text
 from mmcalib.corpus.given import format_text
-from mmcalib.corpus.requests import Reading, RequestsSource, file_labels
+from mmcalib.corpus.requests import Reading, RequestsSource, open_requests
 from mmcalib.corpus.resolve import find_sources
 from mmcalib.decision.media_files import Files, prepare_files
 from mmcalib.decision.texts import BATCH, ReadTexts, Texts
@@ -185,8 +185,7 @@ def sources_of(
     """Return all sources, requests first. Raises CorpusError if one is missing, and UsageError."""
     media = [source for one in data for source in find_sources(one)]
     how = Reading(cache / "inline", allowed_root, at_rest=True)
-    labelled = zip(requests, file_labels(requests), strict=True)
-    return [*(RequestsSource(path, how, label=label) for path, label in labelled), *media]
+    return [*open_requests(requests, how), *media]
 
 
 def drop_requests_files(skipped: Sequence[Skipped], requests: Sequence[Path]) -> list[Skipped]:
