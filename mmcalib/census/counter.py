@@ -253,9 +253,9 @@ class CorpusCount:
 
     census: Census
     prompts: PromptCensus
-    skipped: list[Skipped]
+    skipped: Sequence[Skipped]
     files: int
-    accesses: Accesses
+    accesses: Accesses = field(default_factory=Accesses)
     distinct: int | None = None
     known: Mapping[Item, EncodedItem | Skipped | None] = field(default_factory=dict)
 
