@@ -151,7 +151,7 @@ def item_at(name: str | os.PathLike[str]) -> Item | Skipped:
         if name.lower().startswith("file://"):
             return Item(os.path.abspath(urls.file_url_path(name)))
         if urls.is_inline(name):
-            return _in_memory(urls.frames_in_data_url(name) or urls.decode_data_url(name)[0])
+            return _in_memory(urls.decode_data_url(name)[0])
         remote = urls.remote_url(name)
     except BadRequest as error:
         return Skipped(IN_MEMORY, str(error))

@@ -11,7 +11,7 @@ from pathlib import Path
 from mmcalib.admission import admits
 from mmcalib.admission.calibration import Calibration
 from mmcalib.corpus.chat import Prompt, Source
-from mmcalib.corpus.requests import RequestLines, RequestsSource, file_labels
+from mmcalib.corpus.requests import RequestLines, open_requests
 from mmcalib.corpus.resolve import find_sources
 from mmcalib.domain.items import Item, Skipped
 from mmcalib.domain.shapes import EncodedItem, takes_video_as_audio
@@ -48,8 +48,7 @@ def check(
         gate = _Gate(calibration.gate, scratch.path, calibration.counting)
         media = [(one, each) for one in data for each in find_sources(one, given_as="NEW_DATA")]
         how = admits.as_sent(calibration.gate, scratch.path, allowed_root, calibration.grammar)
-        labelled = zip(requests, file_labels(requests), strict=True)
-        files = [RequestsSource(path, how, label=label) for path, label in labelled]
+        files = open_requests(requests, how)
         for one, source in media:
             # If it is one file or object, its item has this path.
             path = os.fspath(one)

@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from mmcalib.census.accesses import Accesses, AccessLog, find_first_equal
@@ -93,7 +94,13 @@ class Prober:
 
 _Known = EncodedItem | Skipped
 
-_MAX_LINES = 1 << 14
+
+@lru_cache(maxsize=1 << 14)
+def _decode(line: str) -> _Known:
+    """Decode a probe's line, but for the path of a `Skipped`. Equal lines share one object."""
+    seen = decode_line("", line)
+    return seen if isinstance(seen, Skipped) else as_encoded_item(seen)
+
 
 # Device and inode, equal for all links to a file; the path when it is gone.
 _Identity = tuple[int, int] | str
@@ -109,7 +116,6 @@ class CorpusCounter:
     census: Census = field(default_factory=Census)
     prompts: PromptCensus = field(default_factory=PromptCensus)
     skipped: dict[str, Skipped] = field(default_factory=dict)
-    encoded: dict[str, EncodedItem] = field(default_factory=dict)
     # Items named by prompts, which may occur again.
     known: dict[Item, _Known | None] = field(default_factory=dict)
     paths: set[int] = field(default_factory=set)
@@ -204,16 +210,11 @@ class CorpusCounter:
                 self.paths.add(hash(item.path))
 
     def _decode_line(self, item: Item, line: str) -> _Known:
-        if file := self.encoded.get(line):
-            return file
-        seen = decode_line(item.path, line)
-        if not isinstance(seen, Skipped):
-            if len(self.encoded) >= _MAX_LINES:
-                self.encoded.clear()
-            file = self.encoded[line] = as_encoded_item(seen)
-            return file
-        if hash(item.path) not in self.settled:
-            self.skip(seen)
+        seen = _decode(line)
+        if isinstance(seen, Skipped):
+            seen = Skipped(item.path, seen.reason)
+            if hash(item.path) not in self.settled:
+                self.skip(seen)
         return seen
 
     def _settle(self, path: str) -> None:
@@ -253,9 +254,9 @@ class CorpusCount:
 
     census: Census
     prompts: PromptCensus
-    skipped: list[Skipped]
+    skipped: Sequence[Skipped]
     files: int
-    accesses: Accesses
+    accesses: Accesses = field(default_factory=Accesses)
     distinct: int | None = None
     known: Mapping[Item, EncodedItem | Skipped | None] = field(default_factory=dict)
 

@@ -33,14 +33,7 @@ class Files(Generic[P]):
 
     def items(self) -> Iterator[Item | Skipped]:
         """Yield all items. Raises CorpusError at the end if there was no path."""
-        empty = True
-        for one in self._items():
-            empty = False
-            yield one
-        if empty:
-            raise self._nothing
-
-    def _items(self) -> Iterator[Item | Skipped]:
+        path = None
         for path in self._paths():
             if isinstance(path, Skipped):
                 yield path
@@ -48,6 +41,8 @@ class Files(Generic[P]):
                 yield from archive.items()
             else:
                 yield self._item(path)
+        if path is None:
+            raise self._nothing
 
     def prompts(self) -> Iterator[Prompt | Skipped]:
         """Yield the prompts in the archives."""

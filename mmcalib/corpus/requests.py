@@ -167,12 +167,6 @@ _OTHERS = (
 _Line = tuple[str, bytes]
 
 
-def file_labels(paths: Sequence[Path]) -> list[str]:
-    """Return the names of these files in origins; files of the same name go by their paths."""
-    names = Counter(path.name for path in paths)
-    return [path.name if names[path.name] == 1 else str(path) for path in paths]
-
-
 class RequestsSource:
     """The requests in the file at `path`, one per line; blank lines are ignored. A distribution or
     profile draws them.
@@ -272,6 +266,13 @@ class RequestsSource:
                         many = getattr(read_given(text), "count", 1)
                     origin = f"{self._label}:{number}"
                     yield from ((f"{origin}#{n}" if n else origin, text) for n in range(many))
+
+
+def open_requests(paths: Sequence[Path], how: Reading) -> list[RequestsSource]:
+    """Open these files; origins name those of the same name by their paths. Raises CorpusError."""
+    names = Counter(path.name for path in paths)
+    labels = (path.name if names[path.name] == 1 else str(path) for path in paths)
+    return [RequestsSource(path, how, label=one) for path, one in zip(paths, labels, strict=True)]
 
 
 def _reject_other_formats(path: Path) -> None:

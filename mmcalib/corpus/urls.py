@@ -116,22 +116,28 @@ def remote_url(url: str, schemes: Sequence[str] = _REMOTE_SCHEMES) -> str | None
     return scheme[0].lower() + url[scheme.end() :]
 
 
-def decode_data_url(url: str) -> tuple[bytes, str]:
-    """Decode a `data:` URL to bytes and an extension, as strictly as vLLM. Raises `BadRequest`."""
+def decode_data_url(url: str, *, frames: bool = True) -> tuple[bytes, str]:
+    """Decode a `data:` URL to bytes and an extension, as strictly as vLLM. Raises `BadRequest`.
+
+    Encoded `frames` stay so, behind the header that `sniff` expects.
+    """
     header, comma, payload = url[5:].partition(",")
     if not comma:
         raise BadRequest("data URL has no comma")
     if not header.endswith(";base64"):
         raise BadRequest("data URL is not ;base64, which vLLM requires")
-    extension = mimetypes.guess_extension(header.partition(";")[0].strip().lower()) or ""
+    kind = header.partition(";")[0].lower()
+    if frames and kind == "video/jpeg":
+        return FRAMES + payload.encode(errors="replace"), ".frames"
+    extension = mimetypes.guess_extension(kind.strip()) or ""
     try:
         data = decode_base64(payload)
     except ValueError as error:
         flaws = (why for mark, why in _BASE64_FLAWS.items() if re.search(mark, payload))
         raise BadRequest(f"base64 {next(flaws, _DAMAGED)}") from error
     if vector := _VECTOR_IMAGE.match(data):
-        kind = "PDF" if vector[1] else "SVG"
-        raise BadRequest(f"vLLM does not read {kind}: convert it to PNG")
+        form = "PDF" if vector[1] else "SVG"
+        raise BadRequest(f"vLLM does not read {form}: convert it to PNG")
     return data, extension
 
 
@@ -147,23 +153,11 @@ _DAMAGED = "is damaged, or its final = are missing"
 _VECTOR_IMAGE = re.compile(rb"\s{0,9}(?:(%PDF-)|<[?!]?(?:.{0,999}<)?svg)", re.DOTALL)
 
 
-def frames_in_data_url(url: str) -> bytes | None:
-    """Return the frames in a `data:` URL, with the header that `sniff` expects; None for others."""
-    header, _, payload = url[5:].partition(",")
-    kind, *_, encoding = header.split(";")
-    if kind.lower() != "video/jpeg" or encoding != "base64":
-        return None
-    return FRAMES + payload.encode(errors="replace")
-
-
 def write_inline_file(part_type: UrlType, url: str, folder: Path) -> str:
     """Write a `data:` URL's bytes to a file in `folder` named by their SHA-256; return its path.
     Raises `BadRequest` and OutputError.
     """
-    if part_type == PART_OF["video"] and (frames := frames_in_data_url(url)):
-        data, extension = frames, ".frames"
-    else:
-        data, extension = decode_data_url(url)
+    data, extension = decode_data_url(url, frames=part_type == PART_OF["video"])
     path = folder / f"{hashlib.sha256(data).hexdigest()}{extension}"
     return (
         os.path.realpath(path) if path.exists() else write_copy(io.BytesIO(data), path, len(data))

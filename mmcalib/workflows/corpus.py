@@ -7,14 +7,14 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from mmcalib.census.accesses import Accesses, find_first_equal
+from mmcalib.census.accesses import find_first_equal
 from mmcalib.census.cache import Cache, CacheBroken
 from mmcalib.census.census import Census
 from mmcalib.census.counter import CorpusCount, Prober, count_corpus
@@ -26,7 +26,7 @@ from mmcalib.configs.read import read_configuration
 from mmcalib.corpus.archives import stop_readers
 from mmcalib.corpus.chat import Prompt, Source, Text
 from mmcalib.corpus.given import format_text
-from mmcalib.corpus.requests import Reading, RequestsSource, file_labels
+from mmcalib.corpus.requests import Reading, RequestsSource, open_requests
 from mmcalib.corpus.resolve import find_sources
 from mmcalib.decision.media_files import Files, prepare_files
 from mmcalib.decision.texts import BATCH, ReadTexts, Texts
@@ -112,14 +112,9 @@ DECODED_FILES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedCorpus:
+class LoadedCorpus(CorpusCount):
     """A corpus to serve; `skipped` was left out, `decoded`: all local files to their end."""
 
-    census: Census
-    prompts: PromptCensus
-    skipped: tuple[Skipped, ...]
-    files: int
-    accesses: Accesses = field(default_factory=Accesses)
     decoded: bool = False
     texts: ReadTexts | None = None
 
@@ -166,7 +161,7 @@ def read_corpus(
     return LoadedCorpus(
         counted.census,
         counted.prompts,
-        tuple(drop_requests_files(counted.skipped, requests)),
+        drop_requests_files(counted.skipped, requests),
         counted.files,
         counted.accesses,
         decoded=counted.files <= DECODED_FILES,
@@ -185,8 +180,7 @@ def sources_of(
     """Return all sources, requests first. Raises CorpusError if one is missing, and UsageError."""
     media = [source for one in data for source in find_sources(one)]
     how = Reading(cache / "inline", allowed_root, at_rest=True)
-    labelled = zip(requests, file_labels(requests), strict=True)
-    return [*(RequestsSource(path, how, label=label) for path, label in labelled), *media]
+    return [*open_requests(requests, how), *media]
 
 
 def drop_requests_files(skipped: Sequence[Skipped], requests: Sequence[Path]) -> list[Skipped]:
