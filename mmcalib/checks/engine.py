@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final
 
 from mmcalib.checks import catalogue as ids
 from mmcalib.checks.check import REPORT_BUG, Check, RemedyStyle, Status
@@ -16,16 +16,6 @@ from mmcalib.domain.traffic import BurstResult
 from mmcalib.errors import EngineDied, EngineError, VllmMoved
 from mmcalib.releases.constants import ABOVE_LIMIT, NO_CHAT_TEMPLATE, PROCESSOR_DEVICE_OPTION
 from mmcalib.text import MIB, flag, gib, plural
-
-
-class HasEmbeds(Protocol):
-    """A prompt with the encoder cache tokens of its items."""
-
-    @property
-    def embeds(self) -> int: ...
-
-
-P = TypeVar("P", bound=HasEmbeds)
 
 _MORE: Final = "a larger --startup-budget, or run on a GPU machine"
 NEEDS_GPU: Final = Check(
@@ -147,23 +137,19 @@ def gpu_profile_check(gpu: WorkerMemory) -> Check:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayBurst(Generic[P]):
+class ReplayBurst:
     """Prompts to submit at once. `too_heavy` counts prompts beyond the time budget. vLLM only
     admits `admit`; `unseen` more of the same kinds are left out. The last `made_up` prompts are
     synthetic.
     """
 
-    prompts: tuple[P, ...]
+    prompts: tuple[object, ...]
     too_heavy: int
     fills_step: bool
-    admit: tuple[P, ...] = ()
+    admit: tuple[object, ...] = ()
     unseen: int = 0
     made_up: int = 0
     unreadable: int = 0
-
-    @property
-    def encoder_tokens(self) -> int:
-        return sum(prompt.embeds for prompt in self.prompts)
 
 
 def lacks_chat_template(replayed: BurstResult) -> bool:
@@ -173,7 +159,7 @@ def lacks_chat_template(replayed: BurstResult) -> bool:
 
 
 def replay_check(
-    chosen: ReplayBurst[P], replayed: BurstResult, mismatched: Sequence[str], limit_tokens: int
+    chosen: ReplayBurst, replayed: BurstResult, mismatched: Sequence[str], limit_tokens: int
 ) -> Check:
     """Check that the engine answered every prompt and counted the measured tokens."""
     name, too_heavy = ids.REPLAY, "exceed --startup-budget or the free memory"

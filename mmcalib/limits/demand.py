@@ -12,7 +12,6 @@ import numpy as np
 
 from mmcalib.domain.memory import Budget, RehearsedMemory, floor_utilization
 from mmcalib.domain.shapes import Modality
-from mmcalib.domain.traffic import TrafficStep
 from mmcalib.limits.costs import CostTable, ItemCost
 from mmcalib.limits.values import MIN_RESERVE_RATIO
 from mmcalib.logs.starts import OutOfMemory, Phase
@@ -426,13 +425,11 @@ def _per_prompt(step: WorstStep, counts: Mapping[Modality, int]) -> int:
     return counts.get(step.modality, 1) or 1
 
 
-def thin_steps(steps: Sequence[TrafficStep], most: int) -> Iterator[tuple[int, TrafficStep]]:
-    """Thin to at most `most` steps with their numbers: the highest of each stretch."""
-    length = -(-len(steps) // most) if steps else 1
-    for start in range(0, len(steps), length):
-        stretch = range(start, min(start + length, len(steps)))
-        highest = max(stretch, key=lambda number: steps[number].peak_bytes)
-        yield highest, steps[highest]
+def thin_steps(peaks: Sequence[int], most: int) -> Iterator[int]:
+    """Thin to at most `most` steps: yield the number of the highest of each stretch."""
+    length = -(-len(peaks) // most) or 1
+    for start in range(0, len(peaks), length):
+        yield max(range(start, min(start + length, len(peaks))), key=peaks.__getitem__)
 
 
 @dataclass(frozen=True, slots=True)

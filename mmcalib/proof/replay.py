@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
@@ -34,7 +34,16 @@ _TOP = 16
 _ADMITTED = 256
 
 
-Burst: TypeAlias = ReplayBurst[ReplayPrompt]
+@dataclass(frozen=True, slots=True)
+class Burst(ReplayBurst):
+    """The prompts that this module chooses."""
+
+    prompts: tuple[ReplayPrompt, ...]
+    admit: tuple[ReplayPrompt, ...] = ()
+
+    @property
+    def encoder_tokens(self) -> int:
+        return sum(prompt.embeds for prompt in self.prompts)
 
 
 def choose_heaviest(
@@ -60,7 +69,7 @@ def choose_heaviest(
         others += 1
         if prompt.request.messages and len(admit) < _ADMITTED:
             admit.setdefault((kind, tuple(sorted(prompt.request.fields))), prompt)
-    return ReplayBurst(
+    return Burst(
         prompts=tuple(chosen),
         too_heavy=sum(prompt.embeds > affordable_tokens for prompt, _ in candidates),
         fills_step=tokens >= step_tokens,

@@ -9,6 +9,8 @@ from typing import Final
 from mmcalib.checks.memory import reserve_left
 from mmcalib.domain.knobs import Label
 from mmcalib.domain.memory import LiveTensor
+from mmcalib.limits.demand import thin_steps
+from mmcalib.limits.values import MIN_RESERVE_RATIO
 from mmcalib.releases.constants import PROCESSOR_CACHE_GIB, VLLM_SLACK_BYTES
 from mmcalib.remedies import log
 from mmcalib.results.calibration import CalibrationDocument, YourConfiguration
@@ -104,9 +106,6 @@ def diff_text(yours: YourConfiguration) -> str:
 
 def yours_note(calibration: CalibrationDocument) -> str:
     """A note on the user's own column, or why it is missing; else empty."""
-    # It loads numpy, which `mmcalib check` does not need.
-    from mmcalib.limits.values import MIN_RESERVE_RATIO
-
     yours, budget = calibration.yours, calibration.budget.yours
     if yours and yours.refused:
         return f"vLLM rejects your configuration: {printable(yours.refused).rstrip('.')}."
@@ -296,16 +295,14 @@ _TIMELINE_ROWS: Final = 60
 
 def timeline_rows(traffic: TrafficFigures) -> list[Row]:
     """The highest point of each stretch of the timeline."""
-    steps = traffic.timeline
-    every = -(-len(steps) // _TIMELINE_ROWS) or 1
-    stretches = (steps[start : start + every] for start in range(0, len(steps), every))
+    places = thin_steps([step.peak_bytes for step in traffic.timeline], _TIMELINE_ROWS)
     return [
         (
             number(one.step),
             *map(gib, (one.peak_bytes, one.held_bytes, one.alive_bytes)),
             *map(number, (one.tokens, one.scheduled, one.waiting)),
         )
-        for one in (max(stretch, key=lambda step: step.peak_bytes) for stretch in stretches)
+        for one in map(traffic.timeline.__getitem__, places)
     ]
 
 

@@ -138,7 +138,7 @@ _LISTED: Final = 20
 def traffic_figures(served: Traffic, trace: Trace, rehearsed: RehearsedMemory) -> TrafficFigures:
     """Return the figures of the traffic against the reserve of the whole model's startup."""
     steps, highest = served.steps, served.highest
-    peak_bytes = _most(step.peak_bytes for step in steps)
+    peaks = [step.peak_bytes for step in steps]
     reserved_bytes = rehearsed.activation_peak_bytes + rehearsed.spare_bytes
     if highest is not None:
         origins, encoding = highest.origins[:_LISTED], highest.encoding[:_LISTED]
@@ -150,7 +150,7 @@ def traffic_figures(served: Traffic, trace: Trace, rehearsed: RehearsedMemory) -
         refused=[f"{origin}: {why}" for origin, why in served.refused],
         steps=len(steps),
         reserved_bytes=reserved_bytes,
-        margin_bytes=reserved_bytes - peak_bytes,
+        margin_bytes=reserved_bytes - _most(peaks),
         outside_bytes=rehearsed.outside_for_steps_bytes,
         preemptions=sum(step.preempted for step in steps),
         encoder_waits=sum(step.held_up for step in steps),
@@ -161,7 +161,7 @@ def traffic_figures(served: Traffic, trace: Trace, rehearsed: RehearsedMemory) -
         cache_logical_bytes=_most(step.logical_bytes for step in steps),
         cache_alive_bytes=_most(step.alive_bytes for step in steps),
         highest=highest,
-        timeline=[TimelineStep.from_value(one, step=n) for n, one in thin_steps(steps, _POINTS)],
+        timeline=[TimelineStep.from_value(steps[n], step=n) for n in thin_steps(peaks, _POINTS)],
         seconds=round(served.seconds, 2),
     )
 
