@@ -30,9 +30,6 @@ PATH_COLUMNS = tuple(
     for ending in ("", "s", "_path", "_name", "_filepath")
 )
 
-# Names of columns in an error.
-_MOST_NAMES = 8
-
 # Items do not carry the bytes of larger media: they are read again when needed.
 MOST_SENT_BYTES = 1 << 24
 
@@ -189,10 +186,8 @@ class ParquetSource(_TableSource):
                 if prompts_only and texts is None:
                     return
                 if not self.columns:
-                    names = ", ".join(opened.schema_arrow.names[:_MOST_NAMES])
-                    yield Skipped(
-                        self.path, f"the table has no media column, only {one_line(names)}"
-                    )
+                    names = one_line(", ".join(opened.schema_arrow.names))
+                    yield Skipped(self.path, f"the table has no media column, only {names}")
                     return
                 number = 0
                 rows = batch_rows(opened.metadata)
