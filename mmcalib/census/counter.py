@@ -297,7 +297,7 @@ def count_corpus(
         may_be = bool(first and first.path.endswith((".jsonl", ".json")))
         raise CorpusError(
             f"nothing to measure: no image, video or audio in {files} files{why}",
-            hint=f"pass media with --data DIR{', or chat requests with --requests FILE' * may_be}",
+            hint=f"pass a folder of media files with --data DIR{', or --requests FILE' * may_be}",
         )
     accesses = counter.log.accesses(progress) if counter.log else Accesses()
     skipped = list(counter.skipped.values())
