@@ -55,9 +55,9 @@ SHORT = {"__main__", "version", "child.__main__", "child.serve", "media.blank"}
 # What the house may have at most; a commit that cuts lowers them.
 CEILINGS = {
     "modules": 225,
-    "product lines": 47_211,
+    "product lines": 47_220,
     "test files": 183,
-    "test lines": 36_155,
+    "test lines": 36_170,
     "benchmark lines": 6_960,
     "words of docs": 19_473,
     "words of CHANGELOG": 300,

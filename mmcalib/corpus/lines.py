@@ -237,13 +237,12 @@ def _messages_of(body: Mapping[str, Any], *, as_sent: bool = False) -> list[Mess
         # The last of a session's requests repeats the turns before it, with answers.
         return [message for turn in turns for message in (*_messages_of(turn), _NO_ANSWER)][:-1]
     elif _is_list_of_objects(turns := body.get(_SHAREGPT)):
-        said = [
-            {"role": _SPEAKERS.get(str(t.get("from"))), "content": t.get("value")} for t in turns
-        ]
+        roles = [_SPEAKERS.get(str(turn.get("from"))) for turn in turns]
+        said = zip(roles, turns, strict=True)
+        messages = [{"role": role, "content": turn.get("value")} for role, turn in said]
         # The last answers are what a server is asked for.
-        messages = said[
-            : 1 + max((n for n, one in enumerate(said) if one["role"] == "user"), default=0)
-        ]
+        while len(messages) > 1 and messages[-1]["role"] == "assistant":
+            messages.pop()
     elif text := body.get("text") or body.get("texts"):
         messages = ChatRequest.of_user([text_part(str(one)) for one in _cells(text)]).messages
     elif isinstance(body.get("content"), list):

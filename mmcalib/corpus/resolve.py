@@ -35,7 +35,10 @@ def find_sources(data: str | Path, *, given_as: str = "--data DIR") -> Iterator[
     or pattern, with braces for several. Hints name the option `given_as`. Raises CorpusError if
     nothing is found, UsageError if `data` is empty or reading it needs a missing library.
     """
-    if isinstance(data, Path):
+    if is_saved(data):
+        url = f"{HfDatasetSource.scheme}://{os.path.abspath(data)}"
+        yield SubprocessSource(HfDatasetSource(url), url)
+    elif isinstance(data, Path):
         yield folder.FolderSource(data, given_as=given_as)
     elif data == STDIN:
         yield folder.PathsSource(folder.StreamLines(sys.stdin.buffer))
@@ -48,8 +51,6 @@ def find_sources(data: str | Path, *, given_as: str = "--data DIR") -> Iterator[
 
 
 def _resolve_name(data: str, given_as: str) -> Source:
-    if is_saved(data):
-        data = f"{HfDatasetSource.scheme}://{os.path.abspath(data)}"
     location = Location.of(data)
     if data in _EMPTY:
         raise UsageError(f"--data {data!r} is empty", hint="--data . reads the working folder")

@@ -23,7 +23,7 @@ TEXT_COLUMNS = (
     *("prompt", "question", "text", "caption", "query", "instruction"),
     *("messages", "conversations", "conversation", "texts"),
 )
-# Strings in columns of these names are paths.
+# Strings in columns of these names are paths, in a table without other media.
 PATH_COLUMNS = tuple(
     f"{name}{ending}"
     for name in ("file", "image", "video", "audio")
@@ -129,7 +129,7 @@ class _TableSource:
         match value:
             case {"bytes": bytes() as data, **rest}:
                 yield self._cell_medium(location, data, str(rest.get("path") or ""))
-            case str() if cell.column.lower() in PATH_COLUMNS:
+            case str() if cell.column in self.columns:
                 yield from self._medium(cell, {"path": value})
             case {"path": str() as path} if is_size(path):
                 item = Item(with_tag(path, f"{self.path}:{cell.member}"))
@@ -231,7 +231,8 @@ def _columns(schema: Any) -> tuple[list[str], list[str] | None]:
     kinds = {one.name: str(getattr(one.type, "storage_type", one.type)) for one in schema}
     words = [name for name, kind in kinds.items() if "string" in kind]
     media = [name for name, kind in kinds.items() if "binary" in kind or "path: " in kind]
-    media += [name for name in words if name.lower() in PATH_COLUMNS and name not in media]
+    # Beside the media themselves they only say where these come from.
+    media = media or [name for name in words if name.lower() in PATH_COLUMNS]
     texts = [name for name in words if name.lower() in TEXT_COLUMNS and name not in media]
     has_lists = any(kinds[name].partition("<")[0].endswith("list") for name in media)
     return media, texts if texts or has_lists else None

@@ -117,6 +117,9 @@ def from_row(modality: Modality, values: Iterable[Any]) -> Shape:
 # seek in it (`unseekable`), or fails with an error after which vLLM does not try FFmpeg
 # (`unreadable`), or its tags are not UTF-8 (`tags`).
 Fault = Literal["", "cut_short", "unseekable", "unreadable", "tags"]
+# OpenCV reads it from memory (vllm/multimodal/video_decoders/opencv.py, 0.32): it gets no frame of
+# a single group of pictures, and loses the first of several.
+STREAMED = "an MPEG transport stream: the server's decoder may find no frame in it"
 
 
 @dataclass(frozen=True, slots=True, order=True)

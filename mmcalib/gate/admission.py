@@ -23,6 +23,7 @@ from mmcalib.domain.model import (
 )
 from mmcalib.domain.shapes import (
     OPEN_LENGTH_SAMPLES,
+    STREAMED,
     AudioShape,
     EncodedItem,
     Fault,
@@ -347,7 +348,7 @@ def admit_with_reserve(gate: Gate, item: ItemLike, reserve_tokens: int) -> Admis
     if refusal := find_request_refusal([file], [_decoded_bytes(gate, file)], gate.server):
         return reject(refusal.reason, refusal.remedy, exact=False)
     if file.encoding.transport_stream:
-        return leave_unknown(_STREAMED, "remux it to MP4")
+        return leave_unknown(STREAMED, "remux it to MP4")
     if file.encoding.fault == "cut_short":
         return leave_unknown(_CUT_SHORT, "export it again")
     cost, basis, exact = _find_cost(gate, file)
@@ -359,9 +360,6 @@ def admit_with_reserve(gate: Gate, item: ItemLike, reserve_tokens: int) -> Admis
 
 
 _CUT_SHORT = "the file is truncated: the server rejects it, or decodes only a part"
-# OpenCV reads it from memory (vllm/multimodal/video_decoders/opencv.py, 0.32): it gets no frame of
-# a single group of pictures, and loses the first of several.
-_STREAMED = "an MPEG transport stream: the server's decoder may find no frame in it"
 
 # Bytes per pixel that release 0.33 counts: images with a fourth channel, frames without.
 _PICTURE_BYTES, _FRAME_BYTES = 4, 3

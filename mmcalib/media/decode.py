@@ -16,6 +16,7 @@ from av.video.stream import VideoStream
 from mmcalib.domain.items import Item, Skipped, encode_line
 from mmcalib.domain.model import MAX_PIXELS
 from mmcalib.domain.shapes import (
+    STREAMED,
     AudioShape,
     EncodedItem,
     Encoding,
@@ -96,7 +97,12 @@ def _decode(medium: Medium, file: BinaryIO, seen: EncodedItem) -> None:
         case VideoShape():
             # The server's limits decide about larger frames; do not decode them here.
             if shape.width_px * shape.height_px <= MAX_PIXELS:
-                _decode_video(medium, file)
+                try:
+                    _decode_video(medium, file)
+                except media_errors() as error:
+                    if not seen.encoding.transport_stream:
+                        raise
+                    raise Unreadable(f"{STREAMED}; remux it to MP4") from error
         case AudioShape() if seen.encoding.fault != "unseekable":
             _decode_audio(medium, shape, seen.encoding)
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -199,7 +200,7 @@ class Query:
         return tuple(f"{one.scheme}://{one.netloc}/" for one in urls if one.netloc)
 
 
-def is_saved(folder: str) -> bool:
+def is_saved(folder: str | Path) -> bool:
     """True if `save_to_disk` wrote the folder: a data set, or one for each split."""
     one = ("state.json", "dataset_info.json")
     names = [os.path.join(folder, name) for name in ("dataset_dict.json", *one)]

@@ -67,7 +67,8 @@ def test_a_saved_dataset_is_read_from_its_folder(tmp_path: Path) -> None:
     made.save_to_disk(tmp_path / "one")
     datasets.DatasetDict({"train": made, "test": made}).save_to_disk(tmp_path / "splits")
     for data in (
-        *(str(tmp_path / name) for name in ("one", "splits")),
+        tmp_path / "one",
+        str(tmp_path / "splits"),
         f"hf-dataset://{tmp_path}/splits?split=test",
     ):
         (source,) = find_sources(data)

@@ -74,6 +74,8 @@ def test_strings_of_some_names_are_paths(tmp_path: Path) -> None:
     path = table(tmp_path, {"Image_path": names, "id": ["a.png"] * 4})
     image, size, *others = ParquetSource(path).items()
     assert [*map(width, (expect(Item, image), expect(Item, size)))] == [40, 64]
+    beside = table(tmp_path, {"image": [cell(50)], "file_name": ["a.png"], "text": ["x"]})
+    assert [*map(width, items_of(ParquetSource(beside)))] == [50]
     whose = f"outside the table's folder: named in {path}"
     assert [*map(reason, others)] == ["no such file", whose]
 

@@ -12,7 +12,14 @@ import pytest
 from PIL import Image, ImageOps
 
 from mmcalib.domain.items import ByteSource, Item, Skipped
-from mmcalib.domain.shapes import AudioShape, EncodedItem, ImageShape, Modality, VideoShape
+from mmcalib.domain.shapes import (
+    STREAMED,
+    AudioShape,
+    EncodedItem,
+    ImageShape,
+    Modality,
+    VideoShape,
+)
 from mmcalib.media.decode import decode_check
 from mmcalib.media.failure import NO_SAMPLES
 from mmcalib.media.probe import examine, examine_whole, probe
@@ -308,6 +315,13 @@ def test_what_is_in_a_sound_and_what_its_loader_believes(tmp_path: Path, name: s
     assert seen.encoding.fault == fault
     assert examine(item) == seen, "run counts what check judges"
     assert decode_check(item, "audio") is None
+
+
+@pytest.mark.parametrize(("codec", "reads"), [("h264", False), ("mpeg4", True)])
+def test_a_transport_stream_is_named_where_it_does_not_decode(tmp_path, codec, reads) -> None:
+    path = clips(tmp_path / "a.ts", (64, 48), frames=45, codec=codec, form="mpegts")
+    why = decode_check(Item(str(path)), "video")
+    assert why == (None if reads else f"{STREAMED}; remux it to MP4")
 
 
 def test_a_sound_without_samples_is_no_damage(tmp_path: Path) -> None:
