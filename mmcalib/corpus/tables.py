@@ -110,10 +110,10 @@ class _TableSource:
         for item, _ in self._media(number, row):
             yield drop_data(item) if is_request and isinstance(item, Item) else item
         known = [] if item else [row[name] for name in self.columns]
-        if any(value not in (*_EMPTY, []) for value in known):
-            yield Skipped(
-                f"{self.path}:{number}", "no cell of its row has bytes or a path of media"
-            )
+        # Plain bytes may be something else.
+        if any(isinstance(one, dict | list) and one not in (*_EMPTY, []) for one in known):
+            why = "no cell of its row has bytes or a path of media"
+            yield Skipped(f"{self.path}:{number}", why)
         elif known and not is_request:
             yield Skipped(f"{self.path}:{number}", MISSING)
 

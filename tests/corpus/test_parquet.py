@@ -82,6 +82,8 @@ def test_strings_of_some_names_are_paths(tmp_path: Path) -> None:
 
 def test_cells_of_neither_bytes_nor_path_are_named(tmp_path: Path) -> None:
     sound = {"array": [0.5, 0.25], "path": None, "sampling_rate": 16_000}
+    hashes = table(tmp_path, {"hash": [b"\1"], "image": [None], "text": ["x"]})
+    assert list(ParquetSource(hashes).items()) == []
     path = table(tmp_path, {"audio": [sound, None]})
     assert [*map(reason, ParquetSource(path).items())] == [
         "no cell of its row has bytes or a path of media",
