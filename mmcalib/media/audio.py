@@ -172,7 +172,7 @@ def _is_guessed(file: BinaryIO, num_samples: int, rate_hz: int) -> bool:
 
 
 def _read_by_ffmpeg(medium: Medium, refusal: str, *, trust_header: bool = True) -> EncodedItem:
-    from mmcalib.media.container import duration_s, has_odd_tags, open_container
+    from mmcalib.media.container import TRIMS_ENDS, duration_s, has_odd_tags, open_container
 
     with open_container(medium) as container:
         if not container.streams.audio:
@@ -188,8 +188,8 @@ def _read_by_ffmpeg(medium: Medium, refusal: str, *, trust_header: bool = True) 
         if seconds is None or not trust_header or not 0 < seconds <= (container.size or 0):
             seconds = _count_s(container)
         samples, frame = round(seconds * rate_hz), codec.frame_size or _AAC_FRAME_SAMPLES
-        if codec.name == "aac" and seconds == claimed_s and "mp4" in container.format.name:
-            # Whatever the header ends in it, the last frame is decoded whole.
+        is_trimmed = TRIMS_ENDS or seconds != claimed_s or "mp4" not in container.format.name
+        if codec.name == "aac" and not is_trimmed:
             samples = -(-samples // frame) * frame
         shape = _shape(samples, rate_hz)
         # A negative length passes vLLM's limit (`load_audio_pyav`, the same file).

@@ -31,6 +31,8 @@ _HEADER_ONLY = {"probesize": "32"}
 _REFERENCES = ("sdp", "hls", "dash", "concat", "rtsp")
 # Accepts metadata that is not UTF-8. PyAV 19 always does, and has no such option.
 _LENIENT: Any = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
+# FFmpeg 9 ends AAC in MP4 where the header says; before, its last frame is decoded whole.
+TRIMS_ENDS = av.library_versions["libavformat"] >= (63,)
 _ELSEWHERE = "playlist that refers to other files"
 
 

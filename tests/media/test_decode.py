@@ -334,6 +334,6 @@ def test_a_recording_is_its_sound_to_a_model_or_request_of_sound(tmp_path: Path)
     assert isinstance(probe(Item(path)), VideoShape)
     seen = [look(Item(path), sound=True) for look in (examine, examine_whole)]
     for found in (*(expect(EncodedItem, one).shape for one in seen), probe(Item(path, "audio"))):
-        # Whole frames of AAC, the encoder's delay included.
-        assert found == AudioShape(64 * 1024, 16_000)
+        # With the encoder's delay; FFmpeg before 9 plays the last frame to its end.
+        assert expect(AudioShape, found).num_samples in (4 * 16_000 + 1024, 64 * 1024)
     assert isinstance(examine(Item(path, "video"), sound=True), EncodedItem)

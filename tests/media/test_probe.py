@@ -132,7 +132,7 @@ def test_audio_that_only_ffmpeg_reads(tmp_path: Path, name: str, form: str) -> N
 
 
 @pytest.mark.parametrize("seconds", [1.024, 2.12, 4.0001])
-def test_the_last_frame_of_aac_in_mp4_counts_whole(tmp_path: Path, seconds: float) -> None:
+def test_aac_in_mp4_has_the_samples_that_decode(tmp_path: Path, seconds: float) -> None:
     path = str(heard(tmp_path / "a.m4a", "aac", "mp4", seconds))
     with av.open(path) as container:
         decoded = sum(frame.samples for frame in container.decode(audio=0))
